@@ -14,7 +14,9 @@ mod group;
 mod group_acks;
 mod group_check;
 mod group_index;
+mod group_moves;
 mod group_tickets;
+mod group_work;
 mod groups;
 mod held_back;
 mod keys;
@@ -39,7 +41,7 @@ use ack_queue::AckQueue;
 pub use decide::Decided;
 pub use group::{Group, GroupKey};
 pub use group_acks::HeldBackReply;
-pub use groups::GroupWork;
+pub use group_work::GroupWork;
 use groups::Groups;
 pub use keys::Removed;
 pub use life::{Cause, ExpiryAction, KeyExpiry};
@@ -59,9 +61,7 @@ pub use waits::{Parked, WaitEnd};
 
 use crate::value::count::less;
 use crate::volatile::slow::{Outcome, OwnerNames, Slow};
-use crate::{
-    ClientId, EpochMs, Lock, Mode, Now, Owner, Refusal, Token, Tokens, Volatile, WaiterId, Wake,
-};
+use crate::{ClientId, EpochMs, Lock, Mode, Now, Owner, Token, Tokens, Volatile, WaiterId, Wake};
 
 /// Seeded, because anybody can choose the names in it, and fast.
 type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
@@ -276,16 +276,6 @@ impl Manager {
     }
 
     // --- parked connections ---------------------------------------------------------------------
-
-    /// Another connection may be blocked.
-    ///
-    /// # Errors
-    /// `rlock.max-waiters` is reached.
-    pub fn may_park(&self, bounds: &Bounds) -> Result<(), Refusal> {
-        let max = bounds.max_waiters;
-        let waiters = self.totals().waiters.saturating_add(self.observers.len());
-        if waiters < max { Ok(()) } else { Err(Refusal::TooManyWaiters { max }) }
-    }
 
     /// A number for a connection that is about to be blocked.
     pub fn next_waiter(&mut self) -> WaiterId {

@@ -40,6 +40,9 @@ pub struct Volatile {
     pub(crate) entering: Vec<Owner>,
     /// When the last transition stopped at the end of its portion: the next one is due at once.
     pub(crate) unfinished: Option<EpochMs>,
+    /// The first in line can enter, but the last transition was one of several locks: the queues
+    /// are served afterward, in key order.
+    pub(crate) is_unserved: bool,
 }
 
 impl Volatile {
@@ -77,8 +80,9 @@ impl Volatile {
             replaced,
             entering,
             unfinished,
+            is_unserved,
         } = self;
-        (*acks, *grace, *unfinished) = (None, None, None);
+        (*acks, *grace, *unfinished, *is_unserved) = (None, None, None, false);
         *sessions = Sessions::default();
         unsent.forget_revoked();
         (*over, *ended, *replaced, *entering) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -95,7 +99,10 @@ impl Volatile {
 
     /// The next input ends something, whatever it is.
     pub(crate) fn has_to_settle(&self) -> bool {
-        self.unsent.has_revoked() || self.sessions.has_gone() || self.unfinished.is_some()
+        self.unsent.has_revoked()
+            || self.sessions.has_gone()
+            || self.unfinished.is_some()
+            || self.is_unserved
     }
 
     /// Somebody may have to be told when a hold ends with its key: a connection with a session, or
@@ -227,6 +234,9 @@ impl Volatile {
     /// The one that does not, for tests.
     pub fn check(&self) -> Result<(), String> {
         self.queue.check()?;
+        if self.queue.has_touched_groups() && !self.is_unserved {
+            return Err(format!("groups of a served queue are touched: {:?}", self.queue));
+        }
         self.unsent.check()?;
         self.sessions.check()?;
         self.acks.as_deref().map_or(Ok(()), Confirmations::check)?;

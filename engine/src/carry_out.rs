@@ -23,7 +23,12 @@ pub fn request<H: Host>(
     if !host.state(|state| state.manager.is_primary()) {
         return Err(RequestError::ReadOnly);
     }
-    let (reply, remembers) = carry_out(host, name, &input)?;
+    // Where a group has left several locks, they are served together.
+    let serving = match input {
+        Input::Cancel(_) => Serving::WithOthers,
+        _ => Serving::AtOnce,
+    };
+    let (reply, remembers) = carry_out(host, name, (&input, serving))?;
     // Where nothing is remembered, the timers stay as they are.
     if remembers {
         let (next, is_watching) =
@@ -47,7 +52,18 @@ pub(crate) fn by_itself<H: Host>(
     name: &H::Name<'_>,
     input: Input<'_>,
 ) -> Result<(), RequestError> {
-    carry_out(host, name, &input).map(|_| ())
+    carry_out(host, name, (&input, Serving::Later)).map(|_| ())
+}
+
+/// When the queue is served of a lock that a step frees, where somebody waits for several locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Serving {
+    /// In this step.
+    AtOnce,
+    /// After it, together with others.
+    WithOthers,
+    /// As a task of its own: all that came due together is done before anybody is served.
+    Later,
 }
 
 /// Whether commands are requests here; otherwise commands being loaded or replicated are replayed,
@@ -63,7 +79,7 @@ pub fn is_decided_here<H: Host>(host: &H) -> bool {
 fn carry_out<H: Host>(
     host: &H,
     name: &H::Name<'_>,
-    input: &Input<'_>,
+    (input, serving): (&Input<'_>, Serving),
 ) -> Result<(Reply, bool), RequestError> {
     let mut key = open(host, || host.open(name, Access::Writes));
     let at = At { db: host.db(), key: name.bytes(), now: host.now() };
@@ -72,7 +88,15 @@ fn carry_out<H: Host>(
         _ => None,
     };
     let mut effects = None;
-    let (start, decided) = decide(host, at, name, &mut key, input, &mut effects)?;
+    let is_later = serving != Serving::AtOnce;
+    if is_later {
+        host.state(|state| state.manager.several_change(true));
+    }
+    let decided = decide(host, at, name, &mut key, input, &mut effects);
+    if is_later {
+        host.state(|state| state.manager.several_change(false));
+    }
+    let (start, decided) = decided?;
     match decided {
         Decided::Fast(FastStep { change, event, reply, is_request_enough }, _) => {
             let (changes, events) = (slice::from_ref(&change), event.as_slice());
@@ -94,6 +118,7 @@ fn carry_out<H: Host>(
     let mut effects = effects.unwrap_or_default();
     let (expects_keys, has_groups) =
         host.state(|state| (state.manager.expects_keys(), state.manager.has_group_work()));
+    let has_groups = has_groups && serving != Serving::Later;
     if expects_keys {
         host.watch_new_keys();
     }

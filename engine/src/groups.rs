@@ -17,8 +17,12 @@ use crate::reports::Report;
 use crate::state::State;
 use crate::unit::{self, Done, RequestError};
 
-/// How many locks are changed in one call; the rest is done in the next iteration of the loop.
-const WORK_MAX: usize = 256;
+/// How many steps at one lock are done within a command: some milliseconds' work. The rest is done
+/// outside commands.
+const IN_COMMAND: usize = 512;
+
+/// The same for one task of a sweep.
+const IN_SWEEP: usize = 64;
 
 /// Does what the groups have to do, within a command. Returns what is to be told.
 pub(crate) fn carry_on<H: Host>(host: &H) -> Vec<Report> {
@@ -33,31 +37,35 @@ pub(crate) fn moves<H: Host>(host: &H) -> Vec<Report> {
     if host.is_cluster() && host.state(|state| state.has_late_groups) {
         return Vec::new();
     }
-    move_all(host).1
+    move_all(host, IN_COMMAND).1
 }
 
 /// Does what the groups have to do outside of commands, where any key can be opened. False if the
 /// gate is shut.
 pub(crate) fn carry_on_in_sweep<H: Host>(host: &H) -> (bool, Vec<Report>) {
-    let done = move_all(host);
+    let done = move_all(host, IN_SWEEP);
     search_stood(host, None);
     done
 }
 
-fn move_all<H: Host>(host: &H) -> (bool, Vec<Report>) {
+fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
     let (mut told, mut shut) = (Vec::new(), Vec::new());
     if host.has_fault(PlantedFault::GroupsForgotten) {
         let now = host.now();
         while host.state(|state| state.manager.next_group_work(now)).is_some() {}
     }
-    for _ in 0..WORK_MAX {
+    let mut done: usize = 0;
+    while done < most {
         let now = host.now();
         let Some(work) = host.state(|state| state.manager.next_group_work(now)) else { break };
         match gate_of(host, &work) {
-            Gate::Open => step(host, &work, &mut told),
+            Gate::Open => done = done.saturating_add(step(host, &work, &mut told).max(1)),
             Gate::Shut => shut.push(work),
             Gate::Elsewhere => match work {
-                GroupWork::Join(_, waiter) | GroupWork::Commit(waiter) => {
+                GroupWork::Join(_, waiters) => {
+                    waiters.into_iter().for_each(|waiter| refuse(host, waiter, Refusal::TryAgain));
+                }
+                GroupWork::Back(_, waiter) | GroupWork::Commit(waiter) => {
                     refuse(host, waiter, Refusal::TryAgain);
                 }
                 // What is left of it here is revoked lock by lock.
@@ -85,7 +93,7 @@ fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
         return Gate::Open;
     }
     let ids = match work {
-        GroupWork::Serve(id) | GroupWork::Join(id, _) => vec![id.clone()],
+        GroupWork::Serve(id) | GroupWork::Join(id, _) | GroupWork::Back(id, _) => vec![id.clone()],
         GroupWork::Commit(waiter) => host.state(|state| state.manager.locks_of(*waiter)),
         GroupWork::Revoke(_, ids) => ids.clone(),
     };
@@ -95,32 +103,68 @@ fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
     gates.max_by_key(rank).unwrap_or(Gate::Open)
 }
 
-fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) {
+/// Does this. Returns how much it was, counted in steps at one lock.
+fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
     match work {
-        GroupWork::Serve(id) => told.extend(at_one(host, id, Input::Tick).ok()),
+        GroupWork::Serve(id) => match at_one(host, id, Input::Tick) {
+            Ok(done) => tell(done, told),
+            Err(_) => 1,
+        },
         GroupWork::Revoke(waiter, ids) => {
             let now = host.now();
             let ids = match host.has_fault(PlantedFault::PartNotRevoked) {
                 true => ids.get(1..).unwrap_or_default(),
                 false => ids,
             };
-            host.state(|state| state.manager.revoke_group(*waiter, ids, now));
-            told.extend(ids.iter().filter_map(|id| at_one(host, id, Input::Tick).ok()));
-        }
-        GroupWork::Join(id, waiter) => {
-            let group = host.state(|state| state.manager.group(*waiter).cloned());
-            let Some(join) = group.as_ref().and_then(|group| group.join(*waiter)) else { return };
-            match at_one(host, id, Input::Join(join)) {
-                Ok(done) => told.push(done),
-                Err(_) => refuse(host, *waiter, Refusal::WrongType),
+            host.state(|state| {
+                state.manager.revoke_group(*waiter, ids, now);
+                state.manager.several_change(true);
+            });
+            for id in ids {
+                if let Ok(done) = at_one(host, id, Input::Tick) {
+                    tell(done, told);
+                }
             }
+            host.state(|state| state.manager.several_change(false));
+            ids.len()
+        }
+        GroupWork::Join(id, waiters) => join(host, id, waiters, told),
+        GroupWork::Back(id, waiter) => {
+            host.state(|state| state.manager.goes_back(id, *waiter)).saturating_add(1)
         }
         GroupWork::Commit(waiter) => {
-            if let Some(group) = host.state(|state| state.manager.group(*waiter).cloned()) {
-                commit(host, *waiter, &group, told);
-            }
+            let group = host.state(|state| state.manager.group(*waiter).cloned());
+            let Some(group) = group else { return 1 };
+            commit(host, *waiter, &group, told);
+            group.keys.len()
         }
     }
+}
+
+/// Keeps what is to be told of a step. Returns how much the step did.
+fn tell(done: Report, told: &mut Vec<Report>) -> usize {
+    let size = done.size();
+    if !done.is_silent() {
+        told.push(done);
+    }
+    size
+}
+
+/// These groups come to a lock, whose queue is served then.
+fn join<H: Host>(host: &H, id: &LockId, waiters: &[WaiterId], told: &mut Vec<Report>) -> usize {
+    let mut size: usize = 0;
+    for (place, waiter) in waiters.iter().enumerate() {
+        let group = host.state(|state| state.manager.group(*waiter).cloned());
+        let Some(join) = group.as_ref().and_then(|group| group.join(*waiter)) else { continue };
+        let is_last = place.saturating_add(1) == waiters.len();
+        host.state(|state| state.manager.several_change(!is_last));
+        match at_one(host, id, Input::Join(join)) {
+            Ok(done) => size = size.saturating_add(tell(done, told)),
+            Err(_) => refuse(host, *waiter, Refusal::WrongType),
+        }
+    }
+    host.state(|state| state.manager.several_change(false));
+    size
 }
 
 /// One step at one key.

@@ -103,6 +103,7 @@ pub(crate) struct OpenLocks<'h, 'n, 'm, 'a, H: Host> {
 impl<H: Host> Drop for OpenLocks<'_, '_, '_, '_, H> {
     /// Whatever was decided reaches the replicas, even if the rest of the step is refused.
     fn drop(&mut self) {
+        self.host.state(|state| state.manager.several_change(false));
         self.send();
         unsaved::save(std::mem::take(&mut self.keys));
     }
@@ -125,6 +126,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             return Err(RequestError::WrongType);
         }
         let (db, now) = (host.db(), host.now());
+        host.state(|state| state.manager.several_change(true));
         Ok(Self {
             host,
             names,
@@ -191,8 +193,9 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         name_of(self.names, self.wants, place)
     }
 
-    /// Ends what has expired, before the locks are judged.
-    pub(crate) fn catch_up(&mut self) -> Result<(), RequestError> {
+    /// Ends what has expired, before the locks are judged. True if something had.
+    pub(crate) fn catch_up(&mut self) -> Result<bool, RequestError> {
+        let mut was_due = false;
         let bounds = self.host.settings().bounds;
         for place in 0..self.keys.len() {
             let (at, host) = (self.at(place), self.host);
@@ -200,9 +203,10 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
                 |lock: &Lock| host.state(|state| state.manager.is_overdue(at, &bounds, lock));
             if self.look(place, is_overdue) == Some(true) {
                 self.decide(place, Input::Tick)?;
+                was_due = true;
             }
         }
-        Ok(())
+        Ok(was_due)
     }
 
     /// Closes the keys, then publishes what was done, then answers who waited. `others` is what
@@ -254,6 +258,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
 
     /// Hands what was decided to the replicas, and closes the keys. Returns the decisions.
     fn close(&mut self) -> Vec<Decision<'a>> {
+        self.host.state(|state| state.manager.several_change(false));
         self.send();
         unsaved::save(std::mem::take(&mut self.keys));
         let (decisions, buffer) = self.decisions.take();

@@ -42,6 +42,20 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Nobody hears of it.
+    pub(crate) fn is_silent(&self) -> bool {
+        let Self { has_changed, events, turns, awaits_acks, wakes, .. } = self;
+        !has_changed && !awaits_acks && events.is_empty() && turns.is_empty() && wakes.is_empty()
+    }
+
+    /// How much the step did: at least one.
+    pub(crate) fn size(&self) -> usize {
+        let all = [self.events.len(), self.turns.len(), self.wakes.len()];
+        all.into_iter().fold(1, usize::saturating_add)
+    }
+}
+
 /// Publishes the events.
 pub(crate) fn publish<H: Host>(host: &H, all: &[Report]) {
     for one in all.iter().filter(|one| one.has_changed || !one.events.is_empty()) {

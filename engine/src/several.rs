@@ -51,6 +51,19 @@ pub(crate) fn acquire_after<'a, H: Host>(
             return Err(why);
         }
     };
+    // Where groups wait, what has expired at all of the locks is followed by whom it lets in.
+    let mut before = before;
+    if host.state(|state| state.manager.group_totals()[0] > 0) && locks.catch_up()? {
+        before.extend(locks.into_reports());
+        before.extend(groups::moves(host));
+        locks = match OpenLocks::open(host, names, wants) {
+            Ok(locks) => locks,
+            Err(why) => {
+                tell(host, before, None);
+                return Err(why);
+            }
+        };
+    }
     locks.tell_also(before);
     let said = match locks.judge_all(ask)? {
         Ok(judged) => {

@@ -203,7 +203,7 @@ fn the_slow_log_has_one_entry_for_a_group() {
         let all = state.manager.slowlog();
         all.map(|one| (one.owner(), one.key(), one.keys, one.outcome, one.ms)).collect::<Vec<_>>()
     });
-    assert_eq!(shown, [("ann".into(), "c".into(), 3, "granted", 200)]);
+    assert_eq!(shown, [("ann".into(), "b".into(), 3, "granted", 200)], "it waited at b");
 }
 
 /// Waits of one command that change more locks than one call may.

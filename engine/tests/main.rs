@@ -7,6 +7,7 @@ mod blocked;
 mod commands;
 mod deadlocks;
 mod events;
+mod freed_together;
 mod group_ack_attacks;
 mod group_ack_laws;
 mod group_ack_storm;

@@ -124,6 +124,7 @@ impl Manager {
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
         let grace = self.grace_of(bounds.grace_ms, now);
         self.arrivals = self.arrivals.saturating_add(1);
+        let serves_later = self.groups.several_change && self.groups.waiting > 0;
         let Self { tokens, locks, names, expects_keys, arrivals, waits, .. } = self;
         let name = || {
             // A connection that waits shares its copy of the name.
@@ -133,44 +134,49 @@ impl Manager {
             };
             parked.map_or_else(|| LockId { db, key: key.into() }, |parked| parked.lock.clone())
         };
-        let (lives, over, asked, touched) = locks.change_named(db, key, name, |volatile, _| {
-            if is_suspect && !volatile.is_empty() {
-                effects.lost.extend(lock.lost_sessions(volatile, now));
-                effects.wakes.extend(lock.lost_grants(volatile, now));
-                lock.uncover_ended(volatile);
-            }
-            let beside = less(totals.sessions, volatile.session_count());
-            let moment = StepContext {
-                now,
-                tokens,
-                max_depth: bounds.max_depth,
-                tickets_left: bounds.max_tickets.saturating_sub(tickets),
-                sessions_max: bounds.max_sessions.saturating_sub(beside),
-                slow: bounds.slow,
-                names,
-                names_max: names_max(totals.waiters.saturating_add(totals.tickets)),
-                confirm_ms: bounds.confirm_ms,
-                grace,
-                rights,
-                arrival: *arrivals,
-                portion: StepContext::PORTION,
-            };
-            let before = KeyExpiry::of(lock, Some(volatile));
-            Step { lock, volatile, moment, effects }.apply(*input);
-            *expects_keys |=
-                effects.unchecked.is_none() && lock.is_free() && volatile.queue.has_blocked();
-            let lives = [before, KeyExpiry::of(lock, Some(volatile))];
-            let over = volatile.drain_ended(bounds.slow, now);
-            // A group that loses its turn may get it again when the step goes on.
-            let touched = match effects.unchecked {
-                None => volatile.queue.take_touched_groups(),
-                Some(_) => Vec::new(),
-            };
-            if volatile.is_empty() {
-                return ((lives, over, Vec::new(), touched), None);
-            }
-            ((lives, over, volatile.take_asked(), touched), lock.next_alarm(volatile))
-        });
+        let (lives, over, asked, touched, is_unserved) =
+            locks.change_named(db, key, name, |volatile, _| {
+                if is_suspect && !volatile.is_empty() {
+                    effects.lost.extend(lock.lost_sessions(volatile, now));
+                    effects.wakes.extend(lock.lost_grants(volatile, now));
+                    lock.uncover_ended(volatile);
+                }
+                let beside = less(totals.sessions, volatile.session_count());
+                let moment = StepContext {
+                    now,
+                    tokens,
+                    max_depth: bounds.max_depth,
+                    tickets_left: bounds.max_tickets.saturating_sub(tickets),
+                    sessions_max: bounds.max_sessions.saturating_sub(beside),
+                    slow: bounds.slow,
+                    names,
+                    names_max: names_max(totals.waiters.saturating_add(totals.tickets)),
+                    confirm_ms: bounds.confirm_ms,
+                    grace,
+                    rights,
+                    arrival: *arrivals,
+                    portion: StepContext::PORTION,
+                    serves_later,
+                };
+                let before = KeyExpiry::of(lock, Some(volatile));
+                Step { lock, volatile, moment, effects }.apply(*input);
+                *expects_keys |=
+                    effects.unchecked.is_none() && lock.is_free() && volatile.queue.has_blocked();
+                let lives = [before, KeyExpiry::of(lock, Some(volatile))];
+                let over = volatile.drain_ended(bounds.slow, now);
+                // A group that loses its turn may get it again when the step goes on, or when the
+                // queue is served.
+                let is_unserved = volatile.is_unserved;
+                let touched = match effects.unchecked {
+                    None if !is_unserved => volatile.queue.take_touched_groups(),
+                    _ => Vec::new(),
+                };
+                if volatile.is_empty() {
+                    return ((lives, over, Vec::new(), touched, false), None);
+                }
+                let next = lock.next_alarm(volatile);
+                ((lives, over, volatile.take_asked(), touched, is_unserved), next)
+            });
         if !effects.changes.is_empty() {
             self.observers.mark(db, key, !effects.wakes.is_empty());
         }
@@ -179,6 +185,10 @@ impl Manager {
             self.retry_held_back(db, key);
         }
         self.log_slow(at, over);
+        match is_unserved {
+            true => self.groups.serve_later(LockId { db, key: key.into() }, now),
+            false => self.groups.is_served(db, key),
+        }
         self.groups_are(db, key, touched);
         self.expect_acks(at, input, asked, effects);
         // A step that stopped may yet let in a group of a connection that is lost.

@@ -51,6 +51,8 @@ pub struct Group {
     pub(super) turns: u128,
     /// It stands in line at the next one.
     pub(super) stands: bool,
+    /// At which lock it stood last.
+    pub(super) waited_at: Option<usize>,
     /// It is granted, and its reply is on its way.
     pub(super) is_granted: bool,
     pub(super) in_the_way: Option<Rc<OwnerNames>>,
@@ -75,6 +77,7 @@ impl Group {
             reached: 0,
             turns: 0,
             stands: false,
+            waited_at: None,
             is_granted: false,
             in_the_way: None,
         }

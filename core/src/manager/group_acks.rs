@@ -37,7 +37,7 @@ impl Groups {
         let Some(reply) = self.held_back_replies.remove(&grant) else { return };
         if let Some(ticket) = reply.ticket {
             self.taken.remove(&ticket);
-            self.moves.extend(self.waiting(ticket).is_some().then_some(ticket));
+            self.goes_on(ticket);
         }
         if let Some(group) = self.all.remove(&grant) {
             let ids = group.keys.iter().map(|key| group.id(key)).collect();

@@ -36,16 +36,22 @@ impl Manager {
                     Some(GroupStand::Line) => number == group.reached && group.stands,
                     None => number >= group.reached && !(number == group.reached && group.stands),
                 };
-                // It is about to go back, which waits for the gate.
-                let is_right = is_right || self.groups.backs.contains(waiter);
+                // It is about to go back, or the queue is about to be served.
+                let is_unserved = volatile.is_some_and(|volatile| volatile.is_unserved);
+                let is_right = is_right || is_unserved || self.groups.is_going_back(*waiter);
                 if !is_right || has_turn != (group.turns & bit(number) != 0) {
                     return Err(format!("{waiter:?} is {stand:?} at {number} of {group:?}"));
                 }
             }
-            let Groups { backs, moves, in_grace, held_back, ready, taken, .. } = &self.groups;
-            let busy = [backs, moves, in_grace, held_back, ready];
-            let is_busy =
-                taken.contains_key(waiter) || busy.into_iter().any(|some| some.contains(waiter));
+            let Groups { in_grace, held_back, ready, taken, .. } = &self.groups;
+            let busy = [in_grace, held_back, ready];
+            let is_busy = taken.contains_key(waiter)
+                || busy.into_iter().any(|some| some.contains(waiter))
+                || self.groups.is_moving(*waiter)
+                || group.next_key().is_some_and(|key| {
+                    let volatile = self.locks.get(group.db, &key.key);
+                    volatile.is_some_and(|volatile| volatile.is_unserved)
+                });
             let is_late = |at: &EpochMs| self.groups.ends.contains(&(*at, *waiter));
             if !group.stands && !is_busy && group.ends_at.filter(is_late).is_none() {
                 return Err(format!("{waiter:?} neither stands nor moves: {group:?}"));

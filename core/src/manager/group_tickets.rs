@@ -106,7 +106,7 @@ impl Manager {
         group.session = session;
         if group.next_key().is_none() {
             self.groups.ready.remove(&waiter);
-            self.groups.moves.insert(waiter);
+            self.groups.commits.insert(waiter);
         }
         if let Some(id) = self.stands_at(waiter) {
             self.waits.stands_at(waiter, id);

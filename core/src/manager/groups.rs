@@ -2,27 +2,14 @@
 //! has its turn it moves on, and when it has reached all of them it is granted. The caller opens
 //! the keys: [`Manager::next_group_work`] says which step is next.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::group::Group;
 use super::group_acks::HeldBackReply;
+use super::group_work::AtLock;
 use super::{At, HashMap, LockId, Manager, Mark};
 use crate::volatile::slow::{Ended, Outcome, What};
 use crate::{EpochMs, GroupStand, Now, Owner, Reply, WaiterId, Wake};
-
-/// What is to be done next for the groups.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GroupWork {
-    /// A group left this lock: serve those behind it.
-    Serve(LockId),
-    /// This group comes to this lock.
-    Join(LockId, WaiterId),
-    /// This group has reached all of its locks: look at all, then change all; or tell the owner of
-    /// the ticket.
-    Commit(WaiterId),
-    /// The caller of a granted group is gone before its reply: revoke all of the grant.
-    Revoke(WaiterId, Vec<LockId>),
-}
 
 /// All groups, until their connections have the reply.
 #[derive(Default)]
@@ -30,12 +17,16 @@ pub(super) struct Groups {
     pub(super) all: HashMap<WaiterId, Group>,
     pub(super) by_owner: BTreeSet<(i32, u64, WaiterId)>,
     pub(super) ends: BTreeSet<(EpochMs, WaiterId)>,
-    /// Those that have lost a lock that they had reached.
-    pub(super) backs: BTreeSet<WaiterId>,
-    /// Those that have reached a lock and move on.
-    pub(super) moves: BTreeSet<WaiterId>,
-    /// Locks that a group has left.
-    serves: VecDeque<LockId>,
+    /// What is to be done at locks.
+    pub(super) works: BTreeSet<(LockId, AtLock)>,
+    /// Those that have reached all of their locks and are about to be granted.
+    pub(super) commits: BTreeSet<WaiterId>,
+    /// As in [`Manager::several_change`].
+    pub(super) several_change: bool,
+    /// Since when the queue of a lock, freed together with others, is to be served.
+    pub(super) freed_at: Option<EpochMs>,
+    /// How many locks were caught up with since then.
+    pub(super) freed: usize,
     /// Those that have reached all of their locks and are granted when the grace is over.
     pub(super) in_grace: BTreeSet<WaiterId>,
     /// Those that have reached all of their locks, but cannot be granted before something changes
@@ -83,8 +74,7 @@ impl Groups {
         ticket.into_iter().for_each(|group| self.ticket_ends(waiter, &group));
         ends_at.map(|ends_at| self.ends.remove(&(ends_at, waiter)));
         self.by_owner.remove(&index);
-        self.backs.remove(&waiter);
-        self.moves.remove(&waiter);
+        self.stays(waiter);
         self.in_grace.remove(&waiter);
         self.ready.remove(&waiter);
         self.hold_no_more(waiter);
@@ -110,12 +100,8 @@ impl Groups {
         }
     }
 
-    pub(super) fn waiting(&self, waiter: WaiterId) -> Option<&Group> {
-        self.all.get(&waiter).filter(|group| !group.is_granted)
-    }
-
     /// Notes at which locks the group has its turn.
-    fn set_turns(&mut self, waiter: WaiterId, turns: u128) {
+    pub(super) fn set_turns(&mut self, waiter: WaiterId, turns: u128) {
         let Some(group) = self.all.get_mut(&waiter) else { return };
         let count = |bits: u128| usize::try_from(bits.count_ones()).unwrap_or(0);
         self.turns = self.turns.saturating_sub(count(group.turns)).saturating_add(count(turns));
@@ -138,8 +124,8 @@ impl Manager {
         if group.is_ticket {
             self.groups.ticket_begins(waiter, &group);
         }
-        self.groups.moves.insert(waiter);
         self.groups.all.insert(waiter, group);
+        self.groups.goes_on(waiter);
     }
 
     /// A group that waits.
@@ -159,43 +145,12 @@ impl Manager {
         all.filter(names_it).map(|(waiter, _)| waiter).collect()
     }
 
-    /// A step touched these groups at one lock.
-    pub(super) fn groups_are(
-        &mut self,
-        db: i32,
-        key: &[u8],
-        touched: Vec<(WaiterId, Option<GroupStand>)>,
-    ) {
-        for (waiter, stand) in touched {
-            let Some(group) = self.groups.waiting(waiter) else { continue };
-            let (Some(number), Some(stand)) = (group.number_of(key), stand) else { continue };
-            let (reached, turns) = (group.reached, group.turns);
-            match stand {
-                // It may get its turn again before this step is over.
-                GroupStand::Line if number < reached => {
-                    self.groups.set_turns(waiter, turns & !bit(number));
-                    self.groups.backs.insert(waiter);
-                }
-                GroupStand::Line => self.comes_to_stand(waiter, LockId { db, key: key.into() }),
-                GroupStand::Turn | GroupStand::Covered => {
-                    let has_turn = stand == GroupStand::Turn;
-                    let others = turns & !bit(number);
-                    let turns = if has_turn { others | bit(number) } else { others };
-                    self.groups.set_turns(waiter, turns);
-                    if number == reached {
-                        self.moves_on(waiter);
-                    }
-                }
-            }
-        }
-    }
-
-    fn comes_to_stand(&mut self, waiter: WaiterId, id: LockId) {
+    pub(super) fn comes_to_stand(&mut self, waiter: WaiterId, id: LockId) {
         let entry = self.locks.get(id.db, &id.key);
         let entry = entry.and_then(|volatile| volatile.queue.blocked(waiter));
         let in_the_way = entry.and_then(|entry| entry.in_the_way.clone());
         if let Some(group) = self.groups.all.get_mut(&waiter) {
-            group.stands = true;
+            (group.stands, group.waited_at) = (true, Some(group.reached));
             group.in_the_way = group.in_the_way.take().or(in_the_way);
         }
         self.waits.stands_at(waiter, id);
@@ -205,11 +160,11 @@ impl Manager {
         }
     }
 
-    fn moves_on(&mut self, waiter: WaiterId) {
+    pub(super) fn moves_on(&mut self, waiter: WaiterId) {
         if let Some(group) = self.groups.all.get_mut(&waiter) {
             group.stands = false;
             group.reached = group.reached.saturating_add(1);
-            self.groups.moves.insert(waiter);
+            self.groups.goes_on(waiter);
         }
     }
 
@@ -223,29 +178,7 @@ impl Manager {
         })
     }
 
-    /// It stands again at the first lock that it has lost, and gives up what it has behind.
-    fn goes_back(&mut self, waiter: WaiterId) {
-        let Some(number) = self.lost_by(waiter) else { return };
-        let Some(group) = self.groups.all.get_mut(&waiter) else { return };
-        let turns = group.turns & bit(number).saturating_sub(1);
-        let last = std::mem::replace(&mut group.reached, number);
-        let Some(key) = group.keys.get(number) else { return };
-        let id = LockId { db: group.db, key: key.key.clone() };
-        let left = group.keys.iter().take(last.saturating_add(1)).skip(number.saturating_add(1));
-        let left: Vec<LockId> = left.map(|key| group.id(key)).collect();
-        self.groups.set_turns(waiter, turns);
-        self.groups.moves.remove(&waiter);
-        self.groups.in_grace.remove(&waiter);
-        self.groups.ready.remove(&waiter);
-        self.groups.hold_no_more(waiter);
-        for id in left {
-            self.leave_lock(&id, waiter);
-            self.groups.serves.push_back(id);
-        }
-        self.comes_to_stand(waiter, id);
-    }
-
-    fn leave_lock(&mut self, id: &LockId, waiter: WaiterId) {
+    pub(super) fn leave_lock(&mut self, id: &LockId, waiter: WaiterId) {
         if self.locks.get(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
             self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
         }
@@ -286,7 +219,8 @@ impl Manager {
 
     fn leave_all(&mut self, waiter: WaiterId, at: Option<EpochMs>) -> bool {
         let Some(group) = self.groups.all.remove(&waiter) else { return false };
-        for key in group.keys.iter() {
+        // It has no place behind the lock where it stands.
+        for key in group.keys.iter().take(group.reached.saturating_add(1)) {
             let id = group.id(key);
             if self.locks.get(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
                 // Marked first, so that it is kept until it is swept.
@@ -328,7 +262,7 @@ impl Manager {
             let stands = volatile.is_some_and(|volatile| volatile.queue.blocked(waiter).is_some());
             if but != Some(&*id.key) || !stands {
                 self.leave_lock(&id, waiter);
-                self.groups.serves.push_back(id);
+                self.groups.serve(id);
             }
         }
         let waited_us = now.us().saturating_sub(since.us());
@@ -351,7 +285,8 @@ impl Manager {
 
     fn log_group(&mut self, waiter: WaiterId, outcome: Outcome, now: Now) {
         let Some(group) = self.groups.waiting(waiter) else { return };
-        let Some(key) = group.next_key().or(group.keys.last()) else { return };
+        let waited_at = group.waited_at.and_then(|number| group.keys.get(number));
+        let Some(key) = waited_at.or(group.next_key()).or(group.keys.last()) else { return };
         let (us, least) = (now.us().saturating_sub(group.since.us()), self.slow.wait_ms);
         let is_slow = least.is_some_and(|least| us >= least.saturating_mul(1000));
         let Some(names) = group.in_the_way.clone().filter(|_| is_slow) else { return };
@@ -403,75 +338,10 @@ impl Manager {
         [end, grace].into_iter().flatten().min()
     }
 
-    /// Something is to be done for groups, and may be done now.
-    pub fn has_group_work(&self) -> bool {
-        let Groups { backs, serves, moves, unheard, .. } = &self.groups;
-        !moves.is_empty() || !serves.is_empty() || !backs.is_empty() || !unheard.is_empty()
-    }
-
-    /// The lock at which the next work for groups is done, in any case one of the group's.
-    pub fn group_work_at(&self) -> Option<LockId> {
-        let unheard = self.groups.unheard.values().next().and_then(|ids| ids.first());
-        unheard.or(self.groups.serves.front()).cloned().or_else(|| {
-            let Groups { all, backs, moves, .. } = &self.groups;
-            let group = all.get(backs.first().or(moves.first())?)?;
-            Some(group.id(group.next_key().or(group.keys.first())?))
-        })
-    }
-
-    /// What is to be done next for the groups.
-    pub fn next_group_work(&mut self, now: Now) -> Option<GroupWork> {
-        while let Some(waiter) = self.groups.backs.pop_first() {
-            self.goes_back(waiter);
-        }
-        if let Some((waiter, ids)) = self.groups.unheard.pop_first() {
-            return Some(GroupWork::Revoke(waiter, ids));
-        }
-        if let Some(id) = self.groups.serves.pop_front() {
-            return Some(GroupWork::Serve(id));
-        }
-        while let Some(waiter) = self.groups.moves.pop_first() {
-            let Some(group) = self.groups.waiting(waiter) else { continue };
-            // Its time has passed: the next sweep ends its wait.
-            if group.stands || group.ends_at.is_some_and(|ends_at| ends_at.is_over_at(now)) {
-                continue;
-            }
-            match group.next_key() {
-                Some(key) => return Some(GroupWork::Join(group.id(key), waiter)),
-                None if self.grace_of(self.grace_ms, now).is_some() => {
-                    self.groups.in_grace.insert(waiter);
-                }
-                None if group.is_asking => drop(self.groups.ready.insert(waiter)),
-                None => return Some(GroupWork::Commit(waiter)),
-            }
-        }
-        None
-    }
-
     /// Whether this group has reached all of its locks, and has not lost one since.
     pub fn has_reached_all(&self, waiter: WaiterId) -> bool {
         let has_all = |group: &Group| group.next_key().is_none();
         self.group(waiter).is_some_and(has_all) && self.lost_by(waiter).is_none()
-    }
-
-    /// Groups that waited for the end of the grace are granted, if it is over.
-    pub(super) fn end_grace_of_groups(&mut self, now: Now) {
-        if !self.groups.in_grace.is_empty() && self.grace_of(self.grace_ms, now).is_none() {
-            self.groups.moves.append(&mut self.groups.in_grace);
-        }
-    }
-
-    /// This work cannot be done before the gate opens.
-    pub fn group_work_later(&mut self, work: GroupWork) {
-        match work {
-            GroupWork::Serve(id) => self.groups.serves.push_back(id),
-            GroupWork::Revoke(waiter, ids) => drop(self.groups.unheard.insert(waiter, ids)),
-            GroupWork::Join(_, waiter) | GroupWork::Commit(waiter) => {
-                if self.groups.waiting(waiter).is_some() {
-                    self.groups.moves.insert(waiter);
-                }
-            }
-        }
     }
 
     /// Takes the groups that came to stand at a lock and wait.

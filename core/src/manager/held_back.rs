@@ -25,7 +25,7 @@ impl Manager {
         let held = self.groups.held_at.get(&LockId { db, key: key.into() });
         for waiter in held.cloned().into_iter().flatten() {
             self.groups.hold_no_more(waiter);
-            self.groups.moves.insert(waiter);
+            self.groups.goes_on(waiter);
         }
     }
 }

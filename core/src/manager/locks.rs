@@ -362,8 +362,9 @@ impl Locks {
     pub fn change_acks<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Volatile) -> T) -> T {
         self.change(id.db, &id.key, |volatile, before| {
             let result = work(volatile);
-            // Only for the head of the queue does the lock itself say when to sweep.
-            let before = before.filter(|_| !volatile.queue.is_empty());
+            // Only for those in the queue does the lock itself say when to sweep.
+            let is_awaited = !volatile.queue.is_empty() || volatile.queue.has_covered();
+            let before = before.filter(|_| is_awaited);
             let next = [before, volatile.next_alarm()].into_iter().flatten().min();
             (result, volatile.unfinished.or(next))
         })

@@ -121,6 +121,16 @@ impl Manager {
         volatile.is_some_and(|volatile| volatile.sessions.get(token).is_some())
     }
 
+    /// Another connection may be blocked.
+    ///
+    /// # Errors
+    /// `rlock.max-waiters` is reached.
+    pub fn may_park(&self, bounds: &Bounds) -> Result<(), Refusal> {
+        let max = bounds.max_waiters;
+        let waiters = self.totals().waiters.saturating_add(self.observers.len());
+        if waiters < max { Ok(()) } else { Err(Refusal::TooManyWaiters { max }) }
+    }
+
     /// So many more holds may be tied to connections.
     ///
     /// # Errors

@@ -20,6 +20,9 @@ pub enum Task {
     GroupOver(WaiterId),
 }
 
+/// While a queue waits to be served, at most so many locks are caught up with before.
+const FREED_TOGETHER: usize = 1000;
+
 /// When to ask the manager for tasks again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Next {
@@ -76,8 +79,13 @@ impl Manager {
 
     fn next_of_open(&mut self, now: Now) -> Option<Task> {
         self.end_grace_of_groups(now);
-        if let Some(id) = self.group_work_at() {
-            return Some(Task::Groups(id));
+        match self.group_work_at() {
+            // All that came due together is done before anybody is served.
+            Some(_) if self.frees_more() => {
+                self.groups.freed = self.groups.freed.saturating_add(1);
+            }
+            Some(id) => return Some(Task::Groups(id)),
+            None => {}
         }
         let due = self.locks.first_due(now);
         let (postponed, marked) = (self.postponed.first(), self.locks.first_marked());
@@ -98,7 +106,23 @@ impl Manager {
         if let Some((at, id)) = due {
             return Some(Task::Sweep(id, at, Mark::Due));
         }
-        self.next_of_upheaval().map(|(id, why)| Task::Sweep(id, now.ms(), why))
+        let next = self.next_of_upheaval().map(|(id, why)| Task::Sweep(id, now.ms(), why));
+        next.or_else(|| self.group_work_at().map(Task::Groups))
+    }
+
+    /// Whether something that came due before a queue was to be served is still to be done: it may
+    /// free other locks, at which a group may come before those who stand there.
+    fn frees_more(&self) -> bool {
+        let Some(freed_at) = self.groups.freed_at else { return false };
+        self.groups.freed <= FREED_TOGETHER
+            && (!self.upheavals.is_empty()
+                || self.first_due_at().is_some_and(|due_at| due_at <= freed_at))
+    }
+
+    /// When what came due first was due.
+    fn first_due_at(&self) -> Option<EpochMs> {
+        let all = [self.postponed.first(), self.locks.first_marked(), self.locks.next_alarm()];
+        all.into_iter().flatten().min()
     }
 
     fn next_marked(&mut self, now: Now) -> Option<(LockId, EpochMs, Mark)> {

@@ -211,14 +211,17 @@ impl Lock {
     }
 
     /// When to look next for what happens by itself, never too late: a wait or a ticket ends, a
-    /// session is renewed, or a hold ends that the head of the line waits for.
+    /// session is renewed, or a hold ends that the head of the line waits for, or that covers what
+    /// a group wants.
     pub fn next_alarm(&self, volatile: &Volatile) -> Option<EpochMs> {
         if volatile.unfinished.is_some() {
             return volatile.unfinished;
         }
         let head =
             volatile.queue.head().and_then(|(_, head)| self.next_opening(volatile, head.into()));
-        [volatile.next_alarm(), head].into_iter().flatten().min()
+        // A group that stands in no line needs the hold that covers it.
+        let cover = self.holders.earliest_deadline().filter(|_| volatile.queue.has_covered());
+        [volatile.next_alarm(), head, cover].into_iter().flatten().min()
     }
 }
 

@@ -30,7 +30,9 @@ impl<'a> Step<'_, 'a> {
                     self.volatile.grace = self.moment.grace;
                     self.end_own(ask.owner);
                 }
-                _ => self.catch_up(input.owner()),
+                // It may stand before those in line.
+                Input::Join(_) => self.catch_up(input.owner(), false),
+                _ => self.catch_up(input.owner(), true),
             }
             if let Some(unchecked) = &mut self.effects.unchecked {
                 unchecked.is_decided = false;

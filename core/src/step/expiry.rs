@@ -5,18 +5,19 @@ use crate::volatile::queue::Entry;
 use crate::{End, Refusal, Step, Volatile};
 
 impl<'a> Step<'_, 'a> {
-    /// What came due, before anything new: who left is not granted, what is over has ended.
-    pub(crate) fn catch_up(&mut self, owner: Option<&[u8]>) {
+    /// What came due, before anything new: who left is not granted, what is over has ended. If
+    /// it `serves`, whoever could enter before has entered.
+    pub(crate) fn catch_up(&mut self, owner: Option<&[u8]>, serves: bool) {
         let grace_is_over = self.volatile.grace.is_some() && self.moment.grace.is_none();
         self.volatile.grace = self.moment.grace;
         self.end_expired(owner);
-        self.catch_up_waiters();
+        self.catch_up_waiters(serves);
         if grace_is_over {
             self.grant_parked_reentries();
         }
     }
 
-    fn catch_up_waiters(&mut self) {
+    fn catch_up_waiters(&mut self, serves: bool) {
         if self.volatile.is_empty() {
             return;
         }
@@ -30,7 +31,9 @@ impl<'a> Step<'_, 'a> {
         self.end_unacknowledged();
         self.time_out();
         self.go_on_entering();
-        self.serve();
+        if serves {
+            self.serve();
+        }
     }
 
     fn time_out(&mut self) {

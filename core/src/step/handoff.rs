@@ -17,11 +17,17 @@ impl Step<'_, '_> {
     /// Lets in whoever can enter, from the head of the queue: blocked connections are granted,
     /// tickets get their turn. Adjacent readers enter together; nobody passes anybody.
     pub(crate) fn serve(&mut self) {
+        self.volatile.is_unserved = false;
         if self.volatile.queue.is_empty() || self.volatile.grace.is_some() {
             return;
         }
         if self.lock.has_void_turns(self.volatile, self.moment.now) {
             self.volatile.queue.take_turns();
+        }
+        if self.moment.serves_later {
+            let head = self.volatile.queue.head();
+            self.volatile.is_unserved = head.is_some_and(|(_, head)| self.enters(head));
+            return;
         }
         while self.effects.unchecked.is_none()
             && let Some((place, head)) = self.volatile.queue.head()
@@ -73,7 +79,9 @@ impl Step<'_, '_> {
 
     /// Law 6: the first in line cannot enter, unless this step goes on later.
     pub(crate) fn is_served(&self) -> bool {
-        let is_later = self.effects.unchecked.is_some() || self.volatile.unfinished.is_some();
+        let is_later = self.effects.unchecked.is_some()
+            || self.volatile.unfinished.is_some()
+            || self.volatile.is_unserved;
         let head = self.volatile.queue.head();
         is_later || self.volatile.grace.is_some() || head.is_none_or(|(_, head)| !self.enters(head))
     }

@@ -42,6 +42,9 @@ pub struct StepContext<'t> {
     /// How many waiters and other due items this transition may still serve. The rest is due at
     /// once ([`crate::Lock::next_alarm`]).
     pub portion: usize,
+    /// Other locks change together with this one: its queue is served when all of them have
+    /// changed.
+    pub serves_later: bool,
 }
 
 impl<'t> StepContext<'t> {
@@ -61,6 +64,7 @@ impl<'t> StepContext<'t> {
             rights: Rights::All,
             arrival: 0,
             portion: Self::PORTION,
+            serves_later: false,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Who holds and who waits for several locks: a naive model.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 pub const KEYS: [&str; 4] = ["a", "a:1", "b", "c"];
 pub const OWNERS: [&str; 4] = ["ann", "bob", "cy", "dan"];
@@ -64,7 +64,8 @@ pub struct Naive {
     pub lines: BTreeMap<usize, Vec<Wait>>,
     pub groups: BTreeMap<usize, Group>,
     pub moves: BTreeSet<usize>,
-    pub serves: VecDeque<usize>,
+    /// Keys that were freed, or left.
+    pub serves: BTreeSet<usize>,
     pub told: BTreeMap<usize, bool>,
     /// Owners of tickets that were told of their turn.
     pub turns: Vec<(usize, usize)>,
@@ -179,7 +180,7 @@ impl Naive {
             self.moves.remove(&wait.arrival);
             for key in left.into_iter().take(last + 1).skip(number + 1) {
                 self.lines.entry(key).or_default().retain(|one| one.arrival != wait.arrival);
-                self.serves.push_back(key);
+                self.serves.insert(key);
             }
         }
     }
@@ -206,35 +207,50 @@ impl Naive {
                 self.stand(key, wait);
             }
         }
-        self.serve(key);
+        self.serves.insert(key);
     }
 
+    /// Where a group comes next; `None` if it has reached all.
+    fn next_of(&self, id: usize) -> Option<usize> {
+        let group = &self.groups[&id];
+        group.wants.get(group.reached).map(|want| want.0)
+    }
+
+    /// M32: in key order. At each key those come first who move on, in the order of arrival; then
+    /// the line is served.
     pub fn carry_on(&mut self) {
         loop {
-            if let Some(key) = self.serves.pop_front() {
-                self.serve(key);
-            } else if let Some(id) = self.moves.pop_first() {
-                self.go_on(id);
-            } else {
-                return;
+            if let Some(id) = self.moves.iter().copied().find(|id| self.next_of(*id).is_none()) {
+                self.moves.remove(&id);
+                self.commit(id);
+                continue;
             }
+            let comes = self.moves.iter().filter_map(|id| self.next_of(*id)).min();
+            let Some(key) = comes.into_iter().chain(self.serves.first().copied()).min() else {
+                return;
+            };
+            let all = self.moves.clone().into_iter();
+            for id in all.filter(|id| self.next_of(*id) == Some(key)).collect::<Vec<_>>() {
+                self.moves.remove(&id);
+                self.come(id, key);
+            }
+            self.serves.remove(&key);
+            self.serve(key);
         }
     }
 
-    pub fn go_on(&mut self, id: usize) {
-        let Group { client, owner, wants, reached, is_ready } = self.groups[&id].clone();
-        if let Some((key, mode)) = wants.get(reached).copied() {
-            // Who is due there comes first.
-            self.serve(key);
-            if self.covers(key, owner, mode) {
-                self.reach(id, key);
-            } else {
-                let wait = Wait { arrival: id, owner, mode, is_group: true, has_turn: false };
-                self.stand(key, wait);
-                self.serve(key);
-            }
-            return;
+    fn come(&mut self, id: usize, key: usize) {
+        let Group { owner, wants, reached, .. } = self.groups[&id].clone();
+        let mode = wants[reached].1;
+        if self.covers(key, owner, mode) {
+            return self.reach(id, key);
         }
+        let wait = Wait { arrival: id, owner, mode, is_group: true, has_turn: false };
+        self.stand(key, wait);
+    }
+
+    fn commit(&mut self, id: usize) {
+        let Group { client, owner, wants, is_ready, .. } = self.groups[&id].clone();
         let Some(client) = client else {
             self.groups.get_mut(&id).unwrap().is_ready = true;
             if !is_ready {
@@ -251,7 +267,7 @@ impl Naive {
         for (key, mode) in wants.iter().copied() {
             self.lines.entry(key).or_default().retain(|wait| wait.arrival != id);
             self.begin(key, owner, mode);
-            self.serve(key);
+            self.serves.insert(key);
         }
     }
 
@@ -369,7 +385,7 @@ impl Naive {
             line.drain(..).partition(|wait| !wait.is_group && wait.owner == owner);
         *line = rest;
         self.told.extend(gone.into_iter().map(|wait| (wait.arrival, false)));
-        self.serve(key);
+        self.serves.insert(key);
         self.carry_on();
     }
 
@@ -381,9 +397,8 @@ impl Naive {
             None if self.groups.contains_key(&client) => return,
             None => client,
         };
-        for key in self.leave(id) {
-            self.serve(key);
-            self.carry_on();
-        }
+        let left = self.leave(id);
+        self.serves.extend(left);
+        self.carry_on();
     }
 }

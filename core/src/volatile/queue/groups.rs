@@ -76,6 +76,11 @@ impl Queue {
         }
     }
 
+    /// Whether groups were touched that were not taken yet.
+    pub(crate) fn has_touched_groups(&self) -> bool {
+        !self.groups.touched.is_empty()
+    }
+
     /// Takes the groups that were touched, and where each is now.
     pub(crate) fn take_touched_groups(&mut self) -> Vec<(WaiterId, Option<GroupStand>)> {
         let touched = std::mem::take(&mut self.groups.touched);
@@ -197,7 +202,6 @@ impl Queue {
             ("places", groups.collect::<BTreeMap<_, _>>() == self.groups.places),
             ("tokens", covered.collect::<BTreeSet<_>>() == self.groups.by_token),
             ("cover", !self.groups.covered.keys().any(is_twice)),
-            ("touched", self.groups.touched.is_empty()),
             ("arrivals", self.groups.places.is_empty() || arrivals.is_sorted()),
         ];
         match agree.into_iter().find(|(_, agrees)| !agrees) {

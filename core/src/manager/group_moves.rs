@@ -1,0 +1,152 @@
+//! How groups move from one of their locks to the next, and back.
+
+use super::group_work::{AtLock, GroupWork};
+use super::groups::{Groups, bit};
+use super::{LockId, Manager};
+use crate::{GroupStand, Now, WaiterId};
+
+impl Manager {
+    /// Whether several locks change together from now on, until this is called again: where groups
+    /// wait, their queues are served afterward, as work for groups.
+    pub fn several_change(&mut self, is_on: bool) {
+        self.groups.several_change = is_on;
+    }
+
+    /// Something is to be done for groups, and may be done now.
+    pub fn has_group_work(&self) -> bool {
+        let Groups { works, commits, unheard, .. } = &self.groups;
+        !works.is_empty() || !commits.is_empty() || !unheard.is_empty()
+    }
+
+    /// The lock at which the next work for groups is done, in any case one of the group's.
+    pub fn group_work_at(&self) -> Option<LockId> {
+        let Groups { all, works, commits, unheard, .. } = &self.groups;
+        let unheard = unheard.values().next().and_then(|ids| ids.first());
+        unheard.or_else(|| works.first().map(|(id, _)| id)).cloned().or_else(|| {
+            let group = all.get(commits.first()?)?;
+            Some(group.id(group.next_key().or(group.keys.first())?))
+        })
+    }
+
+    /// What is to be done next for the groups.
+    pub fn next_group_work(&mut self, now: Now) -> Option<GroupWork> {
+        if let Some((waiter, ids)) = self.groups.unheard.pop_first() {
+            return Some(GroupWork::Revoke(waiter, ids));
+        }
+        while let Some(waiter) = self.groups.commits.pop_first() {
+            if !self.groups.may_move(waiter, now) {
+                continue;
+            }
+            let is_asking = self.group(waiter).is_some_and(|group| group.is_asking);
+            if self.grace_of(self.grace_ms, now).is_some() {
+                self.groups.in_grace.insert(waiter);
+            } else if is_asking {
+                self.groups.ready.insert(waiter);
+            } else {
+                return Some(GroupWork::Commit(waiter));
+            }
+        }
+        let next = self.groups.next_at_a_lock(now);
+        if next.is_none() {
+            (self.groups.freed_at, self.groups.freed) = (None, 0);
+        }
+        next
+    }
+
+    /// This work cannot be done before the gate opens.
+    pub fn group_work_later(&mut self, work: GroupWork) {
+        match work {
+            GroupWork::Serve(id) => self.groups.serve(id),
+            GroupWork::Revoke(waiter, ids) => drop(self.groups.unheard.insert(waiter, ids)),
+            GroupWork::Back(id, waiter) => {
+                self.groups.works.insert((id, AtLock::Back(waiter)));
+            }
+            GroupWork::Commit(waiter) => self.groups.goes_on(waiter),
+            GroupWork::Join(_, waiters) => {
+                waiters.into_iter().for_each(|waiter| self.groups.goes_on(waiter));
+            }
+        }
+    }
+
+    /// A step touched these groups at one lock.
+    pub(super) fn groups_are(
+        &mut self,
+        db: i32,
+        key: &[u8],
+        touched: Vec<(WaiterId, Option<GroupStand>)>,
+    ) {
+        for (waiter, stand) in touched {
+            let Some(group) = self.groups.waiting(waiter) else { continue };
+            let (Some(number), Some(stand)) = (group.number_of(key), stand) else { continue };
+            let (reached, turns) = (group.reached, group.turns);
+            match stand {
+                GroupStand::Line if number < reached => {
+                    self.groups.set_turns(waiter, turns & !bit(number));
+                    let work = (LockId { db, key: key.into() }, AtLock::Back(waiter));
+                    self.groups.works.insert(work);
+                }
+                GroupStand::Line => self.comes_to_stand(waiter, LockId { db, key: key.into() }),
+                GroupStand::Turn | GroupStand::Covered => {
+                    let has_turn = stand == GroupStand::Turn;
+                    let others = turns & !bit(number);
+                    let own = if has_turn { bit(number) } else { 0 };
+                    self.groups.set_turns(waiter, others | own);
+                    if number == reached {
+                        self.moves_on(waiter);
+                    } else {
+                        self.has_again(waiter);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A group has a lock again that it had lost while it was about to be granted.
+    fn has_again(&mut self, waiter: WaiterId) {
+        let Groups { in_grace, held_back, ready, taken, .. } = &self.groups;
+        let is_known = taken.contains_key(&waiter)
+            || [in_grace, held_back, ready].into_iter().any(|some| some.contains(&waiter));
+        let has_all = self.group(waiter).is_some_and(|group| group.next_key().is_none());
+        if has_all && !is_known {
+            self.groups.commits.insert(waiter);
+        }
+    }
+
+    /// A group that has lost this lock stands there again, and gives up what it has behind, unless
+    /// it has the lock again. Returns how many locks it leaves.
+    pub fn goes_back(&mut self, id: &LockId, waiter: WaiterId) -> usize {
+        let stand = self.locks.get(id.db, &id.key);
+        let stand = stand.and_then(|volatile| volatile.queue.group_stand(waiter));
+        let Some(group) = self.groups.waiting(waiter) else { return 0 };
+        let number = group.number_of(&id.key).filter(|number| *number < group.reached);
+        let Some(number) = number.filter(|_| stand == Some(GroupStand::Line)) else { return 0 };
+        let before = bit(number).saturating_sub(1);
+        let (last, turns) = (group.reached, group.turns & before);
+        let left = group.keys.iter().take(last.saturating_add(1)).skip(number.saturating_add(1));
+        let left: Vec<LockId> = left.map(|key| group.id(key)).collect();
+        self.groups.stays(waiter);
+        if let Some(group) = self.groups.all.get_mut(&waiter) {
+            group.reached = number;
+        }
+        self.groups.set_turns(waiter, turns);
+        self.groups.in_grace.remove(&waiter);
+        self.groups.ready.remove(&waiter);
+        self.groups.hold_no_more(waiter);
+        let count = left.len();
+        for id in left {
+            self.leave_lock(&id, waiter);
+            self.groups.works.remove(&(id.clone(), AtLock::Back(waiter)));
+            self.groups.serve(id);
+        }
+        self.comes_to_stand(waiter, id.clone());
+        count
+    }
+
+    /// Groups that waited for the end of the grace are granted, if it is over.
+    pub(super) fn end_grace_of_groups(&mut self, now: Now) {
+        if !self.groups.in_grace.is_empty() && self.grace_of(self.grace_ms, now).is_none() {
+            let Groups { commits, in_grace, .. } = &mut self.groups;
+            commits.append(in_grace);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What is to be done next for the groups, in which order. It is done in key order, and a group
+//! moves on only to later keys: so nobody is served at a key while a group that came first may
+//! still come there, whatever was freed at once.
+
+use super::LockId;
+use super::group::Group;
+use super::groups::Groups;
+use crate::{Now, WaiterId};
+
+/// What is to be done next for the groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupWork {
+    /// Serve the queue of this lock: somebody left it, or it was freed together with others.
+    Serve(LockId),
+    /// These groups come to this lock, in the order of arrival; then its queue is served.
+    Join(LockId, Vec<WaiterId>),
+    /// This group has lost this lock, which it had reached: [`Manager::goes_back`].
+    Back(LockId, WaiterId),
+    /// This group has reached all of its locks: look at all, then change all; or tell the owner of
+    /// the ticket.
+    Commit(WaiterId),
+    /// The caller of a granted group is gone before its reply: revoke all of the grant.
+    Revoke(WaiterId, Vec<LockId>),
+}
+
+/// What is to be done at one lock, in the order in which it is done there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum AtLock {
+    /// This group, which arrived as the one with this number, comes there.
+    Come(u64, WaiterId),
+    /// The queue is served.
+    Serve,
+    /// This group stands there again: nobody gave it its turn back.
+    Back(WaiterId),
+}
+
+impl Groups {
+    pub(super) fn waiting(&self, waiter: WaiterId) -> Option<&Group> {
+        self.all.get(&waiter).filter(|group| !group.is_granted)
+    }
+
+    /// The group moves on to its next lock, or has reached all of them.
+    pub(super) fn goes_on(&mut self, waiter: WaiterId) {
+        let Some(group) = self.waiting(waiter) else { return };
+        match group.next_key() {
+            Some(key) => {
+                let work = (group.id(key), AtLock::Come(group.arrival, waiter));
+                self.works.insert(work);
+            }
+            None => drop(self.commits.insert(waiter)),
+        }
+    }
+
+    /// The group moves nowhere. Its next lock must be the same as when it moved on.
+    pub(super) fn stays(&mut self, waiter: WaiterId) {
+        self.commits.remove(&waiter);
+        if let Some(group) = self.all.get(&waiter)
+            && let Some(key) = group.next_key()
+        {
+            let work = (group.id(key), AtLock::Come(group.arrival, waiter));
+            self.works.remove(&work);
+        }
+    }
+
+    /// Whether it is about to move on.
+    pub(super) fn is_moving(&self, waiter: WaiterId) -> bool {
+        self.commits.contains(&waiter)
+            || self.waiting(waiter).is_some_and(|group| {
+                let work = |key| (group.id(key), AtLock::Come(group.arrival, waiter));
+                group.next_key().is_some_and(|key| self.works.contains(&work(key)))
+            })
+    }
+
+    /// Whether it is about to go back.
+    pub(super) fn is_going_back(&self, waiter: WaiterId) -> bool {
+        let lost = |(_, what): &(LockId, AtLock)| *what == AtLock::Back(waiter);
+        self.works.iter().any(lost)
+    }
+
+    /// The queue of this lock is to be served.
+    pub(super) fn serve(&mut self, id: LockId) {
+        self.works.insert((id, AtLock::Serve));
+    }
+
+    /// The queue of this lock, which was freed together with others, is to be served after them.
+    pub(super) fn serve_later(&mut self, id: LockId, now: Now) {
+        self.freed_at = self.freed_at.or(Some(now.ms()));
+        self.serve(id);
+    }
+
+    /// A step has served this queue.
+    pub(super) fn is_served(&mut self, db: i32, key: &[u8]) {
+        if !self.works.is_empty() {
+            self.works.remove(&(LockId { db, key: key.into() }, AtLock::Serve));
+        }
+    }
+
+    /// The first work at a lock. Of those who come there, so many at a time.
+    pub(super) fn next_at_a_lock(&mut self, now: Now) -> Option<GroupWork> {
+        const COME_TOGETHER: usize = 64;
+        while let Some((id, what)) = self.works.pop_first() {
+            let first = match what {
+                AtLock::Serve => return Some(GroupWork::Serve(id)),
+                AtLock::Back(waiter) => return Some(GroupWork::Back(id, waiter)),
+                AtLock::Come(_, waiter) => waiter,
+            };
+            let mut waiters = vec![first];
+            while waiters.len() < COME_TOGETHER
+                && let Some((next, AtLock::Come(_, waiter))) = self.works.first()
+                && *next == id
+            {
+                waiters.push(*waiter);
+                self.works.pop_first();
+            }
+            waiters.retain(|waiter| self.may_move(*waiter, now));
+            if !waiters.is_empty() {
+                return Some(GroupWork::Join(id, waiters));
+            }
+        }
+        None
+    }
+
+    /// False if its time has passed: the next sweep ends its wait.
+    pub(super) fn may_move(&self, waiter: WaiterId, now: Now) -> bool {
+        self.waiting(waiter).is_some_and(|group| {
+            !group.stands && group.ends_at.is_none_or(|ends_at| !ends_at.is_over_at(now))
+        })
+    }
+}
