@@ -93,6 +93,9 @@ valgrind: ## the server tests under valgrind: memory errors and leaks
 bench: ## RLOCK compared with its alternatives: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
 	@scripts/bench.sh
 
+bench-wait: ## how long jobs that arrive at random wait for a lock, by RLOCK and by its peers: docs/benchmarks.md (LOADS, QUICK=1)
+	@LOADS="$(LOADS)" scripts/bench-wait.sh $(PEERS)
+
 bench-gate: ## allocations and instructions compared with the recorded ones (RECORD=1 records new ones), also while 10 000 others hold or wait
 	@scripts/bench.sh gate
 

@@ -24,8 +24,9 @@ on_redis() (
     data=$(mktemp -d)
     PEER_PORT=$(free_port)
     export PEER_PORT
+    # With the events that the packages listen to, as in the shipped redis.conf.
     serve exec "$tools/servers/default/redis-server" --port "$PEER_PORT" --dir "$data" --save '' \
-        --loadmodule "$(module)" "$@"
+        ${PEER_LOADS:+--notify-keyspace-events KEd} --loadmodule "$(module)" "$@"
     until_ready "$tools/servers/default/redis-cli" -e -p "$PEER_PORT" RLOCK.HELP
     "$peers/$name/run.sh"
 )
@@ -37,7 +38,7 @@ for name in "$@"; do
         0:postgresql | 0:etcd | 0:zookeeper) "$peers/$name/run.sh" || code=1 ;;
         0:*)
             on_redis "$name" || code=1
-            PEER_ON_DISK=1 on_redis "$name" --appendonly yes --appendfsync always || code=1
+            [ -n "${PEER_LOADS-}" ] || PEER_ON_DISK=1 on_redis "$name" --appendonly yes --appendfsync always || code=1
             ;;
         77:*) ;;
         *) code=1 ;;

@@ -27,6 +27,12 @@ fetch() {
         skip "not fetched: $(grep -m1 -iE 'error|fail' "$log" || tail -n 1 "$log") (${log#"$root"/})"
 }
 
+# This project's packages, as they are shipped.
+packages=$tools/clients/tree/clients
+build_packages() {
+    "$root/scripts/clients.sh" build "$@" >&2 || die "the packages were not built: $*"
+}
+
 # --- measuring -----------------------------------------------------------------------------------
 
 # pin CORE: this subshell and what it starts run on that core alone, where the machine has it.
@@ -41,13 +47,23 @@ measure() {
     local name=$1 work=$2 threads=$3 processes=$4 note=$5
     shift 5
     (pin 1 && exec python3 "$peers/measure.py" --peer "$name" --work "$work" --threads "$threads" \
-        --processes "$processes" --warm-up "${warm_up:-0.5}" --note "$note" -- "$@") || code=1
+        --processes "$processes" --warm-up "${warm_up:-0.5}" ${load:+--load "$load"} --note "$note" -- "$@") || code=1
 }
+
+# Is only the wait to be measured, of jobs that arrive at random (PEER_LOADS: percent of the time that the lock is held)?
+# Then RLOCK is measured by this project's packages.
+arrivals_only() { [ -n "${PEER_LOADS-}" ]; }
 
 # all_work PEER NOTE WORKER...: what every exclusive lock is asked to do.
 all_work() {
-    local name=$1 note=$2
+    local name=$1 note=$2 load
     shift 2
+    if arrivals_only; then
+        for load in $PEER_LOADS; do
+            measure "$name" arrivals 200 1 "$note" "$@"
+        done
+        return
+    fi
     measure "$name" free 1 1 "$note" "$@"
     measure "$name" contended 10 1 "$note" "$@"
     measure "$name" contended 100 1 "$note" "$@"
@@ -60,8 +76,10 @@ all_work() {
 build_java_worker() {
     need javac
     need mvn
+    [ "$peer" != java ] || build_packages java
     fetch mvn -B -ntp -f "$here/pom.xml" -Dmaven.repo.local="$fetched/repository" \
         dependency:copy-dependencies -DoutputDirectory="$fetched/libraries"
+    [ "$peer" != java ] || cp "$packages"/java/core/target/rlock-core-[0-9]*[0-9].jar "$packages"/java/jedis/target/rlock-jedis-[0-9]*[0-9].jar "$fetched/libraries"
     javac --release 17 -d "$fetched/classes" -cp "$fetched/libraries/*" \
         "$peers/java/Worker.java" "$here/Handles.java"
 }

@@ -1,7 +1,7 @@
 """Times one piece of work of one peer and prints the result as one line of JSON.
 
     measure.py --peer NAME --work WORK [--threads N] [--processes P] [--warm-up S] [--note TEXT]
-               -- WORKER...
+               [--load PERCENT] -- WORKER...
 
 Starts P times `WORKER... WORK N SECONDS`, which finds the name of the lock in PEER_KEY. A worker
 connects, prints `ready`, waits for the end of its standard input, prints `started NS` and works for
@@ -12,7 +12,16 @@ without waiting for those who still wait:
 
 the moment at which the acquire had returned and the moment just before the release was called,
 in nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share. ACQUIRED is 0 where the
-client gave up. All that is said about the work is derived from these lines, here, for every peer
+client gave up.
+
+The work `arrivals` is different: jobs arrive at random, at the moments that the file PEER_ARRIVALS
+lists in nanoseconds after the start, and each of them takes the lock for HOLD_MS. They arrive so
+often that a lock without any delay would be held for PERCENT of the time. A free contender takes
+the next job. After SECONDS the worker finishes what has arrived, for at most DRAIN_SECONDS, and
+each of its lines has a fourth number: the moment at which the job arrived. All peers get the same
+arrivals. A job that the client gave up, or that was not served, has failed.
+
+All that is said about the work is derived from these lines, here, for every peer
 alike. Two exclusive holds that overlap are an error: then there was no lock.
 """
 
@@ -20,6 +29,7 @@ import argparse
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -27,7 +37,18 @@ import threading
 import uuid
 from collections import Counter, namedtuple
 
-WORKS = {"free": "free pair", "contended": "contended", "hand-off": "hand-off", "shared": "shared"}
+WORKS = {
+    "free": "free pair",
+    "contended": "contended",
+    "hand-off": "hand-off",
+    "shared": "shared",
+    "arrivals": "arrivals",
+}
+# How long a job works while it holds the lock, and how long a worker goes on after the last arrival.
+HOLD_MS = 5
+DRAIN_SECONDS = 30
+# The jobs of all peers and loads arrive in the same order of gaps.
+SEED = 1
 # A worker that has not ended so long after its time hangs. Starting up counts, on a busy machine.
 PATIENCE_SECONDS = 180
 # With fewer hand-offs than this the 99th percentile is just the largest.
@@ -36,6 +57,7 @@ ENOUGH_FOR_P99 = 100
 SILENCE_SECONDS = 1
 
 Grant = namedtuple("Grant", "contender acquired releasing")
+Job = namedtuple("Job", "arrived acquired releasing")
 
 
 class Failed(Exception):
@@ -46,6 +68,8 @@ def main():
     args = parse(sys.argv[1:])
     seconds = float(os.environ.get("PEER_SECONDS", "3"))
     try:
+        if args.work == "arrivals":
+            return print_line(args, waits_of(args, seconds))
         outputs = run(args, args.warm_up + seconds)
         started, grants, refused = read(outputs)
         begin = max(started) + int(args.warm_up * 1e9)
@@ -58,6 +82,10 @@ def main():
         )
     except Failed as reason:
         sys.exit(f"{args.peer}, {args.work}: {reason}")
+    print_line(args, figures)
+
+
+def print_line(args, figures):
     note = "; ".join(part for part in (args.note, figures.pop("note")) if part)
     print(
         json.dumps(
@@ -83,15 +111,67 @@ def parse(argv):
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--warm-up", type=float, default=0.5)
     parser.add_argument("--note", default="")
+    parser.add_argument("--load", type=int, default=0)
     parser.add_argument("worker", nargs="+")
     return parser.parse_args(argv)
 
 
-def run(args, seconds):
+def arrivals(load, seconds):
+    """Moments in nanoseconds: a Poisson process whose jobs would hold the lock for `load` % of the time."""
+    gaps, moments, at = random.Random(SEED), [], 0.0
+    while True:
+        at += gaps.expovariate(load / 100 / (HOLD_MS / 1000))
+        if at >= seconds:
+            return moments
+        moments.append(int(at * 1e9))
+
+
+def waits_of(args, seconds):
+    """The figures of the work `arrivals`, of one process. Jobs that arrive during the warm-up do not count."""
+    moments = arrivals(args.load, args.warm_up + seconds)
+    with tempfile.NamedTemporaryFile("w", prefix="arrivals-") as file:
+        file.write("\n".join(map(str, moments)))
+        file.flush()
+        [output] = run(args, args.warm_up + seconds, {"PEER_ARRIVALS": file.name, "PEER_HOLD_MS": str(HOLD_MS)})
+    first, *lines = output.splitlines()
+    started = int(first.removeprefix("started "))
+    jobs = []
+    for line in lines:
+        _, acquired, releasing, arrived = map(int, line.split())
+        jobs.append(Job(arrived, acquired, releasing))
+    begin = started + int(args.warm_up * 1e9)
+    counted = sum(started + moment >= begin for moment in moments)
+    return {"load": args.load, **waiting(jobs, begin, counted)}
+
+
+def waiting(jobs, begin, counted):
+    """How long jobs waited that arrived from `begin` on, of which there were `counted`."""
+    served = sorted((job for job in jobs if job.acquired), key=lambda job: job.acquired)
+    for before, after in zip(served, served[1:]):
+        if after.acquired < before.releasing:
+            raise Failed(f"two held the lock at once: {before} and {after}")
+    inside = [job for job in served if job.arrived >= begin]
+    waits = [(job.acquired - job.arrived) / 1e6 for job in inside]
+    overtaken, latest = 0, 0
+    for job in served:  # in the order of their grants
+        if job.arrived >= begin:
+            overtaken += job.arrived < latest
+        latest = max(latest, job.arrived)
+    return {
+        "jobs": counted,
+        "wait_p50_ms": percentile(waits, 50) if waits else None,
+        "wait_p99_ms": percentile(waits, 99) if len(waits) >= ENOUGH_FOR_P99 else None,
+        "failed_percent": round(100 * (counted - len(inside)) / counted, 2) if counted else None,
+        "overtaken_percent": round(100 * overtaken / len(inside), 2) if inside else None,
+        "note": "",
+    }
+
+
+def run(args, seconds, more=None):
     """What each worker printed. They start together, once the last of them is ready."""
     command = [*args.worker, args.work, str(args.threads), str(seconds)]
     # A name of its own: what an earlier worker left behind is in nobody's way.
-    environment = {**os.environ, "PEER_KEY": f"peers:{uuid.uuid4()}"}
+    environment = {**os.environ, "PEER_KEY": f"peers:{uuid.uuid4()}", **(more or {})}
     with tempfile.TemporaryFile("w+") as errors:
         workers = [
             subprocess.Popen(

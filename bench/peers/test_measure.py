@@ -23,6 +23,34 @@ def every(period, contenders, count, held=1, first=0):
     return [Grant((0, i % contenders), at, at + held * MS) for i, at in enumerate(starts)]
 
 
+class Waiting(unittest.TestCase):
+    def test_a_queue_in_order(self):
+        # One job each 10 ms, the lock is handed over at once, 5 ms each: nobody waits.
+        jobs = [measure.Job(at * MS, at * MS, (at + 5) * MS) for at in range(10, 2010, 10)]
+        figures = measure.waiting(jobs, 0, len(jobs))
+        self.assertEqual((figures["wait_p50_ms"], figures["wait_p99_ms"]), (0, 0))
+        self.assertEqual((figures["failed_percent"], figures["overtaken_percent"]), (0, 0))
+
+    def test_who_is_overtaken_and_who_fails(self):
+        jobs = [
+            measure.Job(30 * MS, 31 * MS, 36 * MS),
+            measure.Job(20 * MS, 50 * MS, 55 * MS),  # overtaken by the one above
+            measure.Job(40 * MS, 0, 90 * MS),  # its client gave up
+        ]
+        figures = measure.waiting(jobs, 0, 4)  # and one was never served
+        self.assertEqual(figures["overtaken_percent"], 50)
+        self.assertEqual(figures["failed_percent"], 50)
+
+    def test_two_at_once_is_no_lock(self):
+        with self.assertRaises(measure.Failed):
+            measure.waiting([measure.Job(1, 2 * MS, 8 * MS), measure.Job(1, 3 * MS, 9 * MS)], 0, 2)
+
+    def test_arrivals_come_at_the_load(self):
+        moments = measure.arrivals(50, 100)
+        self.assertAlmostEqual(len(moments) * measure.HOLD_MS / 1000 / 100, 0.5, delta=0.02)
+        self.assertEqual(moments, sorted(moments))
+
+
 class Summary(unittest.TestCase):
     def test_turns(self):
         figures = summary(every(4, contenders=2, count=250))

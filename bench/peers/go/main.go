@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,14 +42,14 @@ type contender struct {
 	handle
 	turn chan struct{}
 	mu   sync.Mutex
-	// When it had acquired, or 0 where it gave up, and when it began to release.
-	samples [][2]int64
+	// When it had acquired, or 0 where it gave up, when it began to release, and when a job arrived.
+	samples [][]int64
 }
 
-func (c *contender) add(acquired, releasing int64) {
+func (c *contender) add(sample ...int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.samples = append(c.samples, [2]int64{acquired, releasing})
+	c.samples = append(c.samples, sample)
 }
 
 func (c *contender) contend(ctx context.Context) error {
@@ -92,6 +93,68 @@ func (c *contender) alternate(ctx context.Context, next *contender) error {
 	return nil
 }
 
+// serve takes jobs, each with the moment of its arrival, until there are no more.
+func (c *contender) serve(ctx context.Context, jobs <-chan int64, hold time.Duration) error {
+	for arrived := range jobs {
+		err := c.acquire(ctx)
+		acquired := now()
+		switch {
+		case errors.Is(err, errGaveUp):
+			c.add(0, acquired, arrived)
+			continue
+		case err != nil:
+			return err
+		}
+		time.Sleep(hold)
+		releasing := now()
+		if err := c.release(ctx); err != nil {
+			return err
+		}
+		c.add(acquired, releasing, arrived)
+	}
+	return nil
+}
+
+// arrive hands each job to a free contender when it arrives, and waits for all of them.
+func arrive(ctx context.Context, started int64, contenders []*contender) error {
+	moments, err := os.ReadFile(os.Getenv("PEER_ARRIVALS"))
+	if err != nil {
+		return err
+	}
+	ms, err := strconv.Atoi(os.Getenv("PEER_HOLD_MS"))
+	if err != nil {
+		return err
+	}
+	// As many as can arrive: a job waits for a free contender, its arrival does not.
+	jobs := make(chan int64, 1<<20)
+	var serving sync.WaitGroup
+	for _, c := range contenders {
+		serving.Go(func() { check(c.serve(ctx, jobs, time.Duration(ms)*time.Millisecond)) })
+	}
+	for _, line := range strings.Fields(string(moments)) {
+		after, err := strconv.ParseInt(line, 10, 64)
+		if err != nil {
+			return err
+		}
+		time.Sleep(time.Duration(started + after - now()))
+		jobs <- started + after
+	}
+	close(jobs)
+	served := make(chan struct{})
+	go func() {
+		serving.Wait()
+		close(served)
+	}()
+	select {
+	case <-served:
+	case <-time.After(drain):
+	}
+	return nil
+}
+
+// drain is how long jobs may take after the last arrival, as in ../measure.py.
+const drain = 30 * time.Second
+
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) != 5 {
@@ -117,6 +180,11 @@ func main() {
 	_, err = io.Copy(io.Discard, os.Stdin)
 	check(err)
 	started := now()
+	if work == "arrivals" {
+		check(arrive(ctx, started, contenders))
+		check(report(started, contenders))
+		return
+	}
 	for i, c := range contenders {
 		go func() {
 			if work == "hand-off" {
@@ -136,7 +204,7 @@ func report(started int64, contenders []*contender) error {
 	for i, c := range contenders {
 		c.mu.Lock()
 		for _, sample := range c.samples {
-			fmt.Fprintln(out, i, sample[0], sample[1])
+			fmt.Fprintln(out, i, strings.Trim(fmt.Sprint(sample), "[]"))
 		}
 		c.mu.Unlock()
 	}
@@ -154,6 +222,8 @@ func opener(ctx context.Context, lock, key string) (func() (handle, error), erro
 	switch lock {
 	case "redsync":
 		return openRedsync(ctx, key)
+	case "package":
+		return openPackage(ctx, key)
 	case "RLOCK":
 		return func() (handle, error) { return openNative(ctx, key) }, nil
 	case "etcd":

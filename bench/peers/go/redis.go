@@ -9,6 +9,8 @@ import (
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
+
+	"rlock.example/rlock"
 )
 
 func address() string { return "127.0.0.1:" + os.Getenv("PEER_PORT") }
@@ -38,6 +40,25 @@ func (v viaRedsync) release(ctx context.Context) error {
 	_, err := v.mutex.UnlockContext(ctx)
 	return err
 }
+
+// viaPackage is this project's package for Go. All of a process share one client and its pool.
+type viaPackage struct {
+	locker *rlock.Locker
+	key    string
+	hold   *rlock.Hold
+}
+
+func openPackage(ctx context.Context, key string) (func() (handle, error), error) {
+	locker, err := rlock.New(redis.NewClient(&redis.Options{Addr: address()}))
+	return func() (handle, error) { return &viaPackage{locker: locker, key: key}, nil }, err
+}
+
+func (v *viaPackage) acquire(ctx context.Context) (err error) {
+	v.hold, err = v.locker.Lock(ctx, v.key)
+	return err
+}
+
+func (v *viaPackage) release(context.Context) error { return v.hold.Release() }
 
 // native is RLOCK's commands on a connection of its own.
 type native struct {

@@ -8,5 +8,9 @@ redis="go-redis $(go_version github.com/redis/go-redis/v9)"
 all_work "redsync $(go_version github.com/go-redsync/redsync/v4) by $redis" \
     'one server, one client per process; lease 8 s, 32 tries every 50..250 ms: its defaults' \
     "$go_worker" redsync
+if arrivals_only; then
+    all_work 'RLOCK, package for Go' "$redis; its defaults" "$go_worker" package
+    exit $code
+fi
 all_work "RLOCK by $redis" 'a connection per contender, BLOCK 0, lease 30 s' "$go_worker" RLOCK
 exit $code

@@ -7,6 +7,8 @@ import org.redisson.config.Config;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.commands.ProtocolCommand;
 import redis.clients.jedis.util.SafeEncoder;
+import rlock.KeyLock;
+import rlock.jedis.JedisLocks;
 
 /** The locks by name: Redisson's, and RLOCK's commands sent with Jedis. */
 final class Handles {
@@ -21,6 +23,7 @@ final class Handles {
             case "read" -> redisson(client().getReadWriteLock(key).readLock());
             case "RLOCK" -> () -> new Native(key, "WRITE", "BLOCK", "0");
             case "SESSION" -> () -> new Native(key, "WRITE", "BLOCK", "0", "SESSION");
+            case "package" -> viaPackage(key);
             case "READ" -> () -> new Native(key, "READ", "BLOCK", "0");
             default -> throw new IllegalArgumentException("no lock is called " + lock);
         };
@@ -34,6 +37,22 @@ final class Handles {
 
     /** Threads share the client and the lock's object: the owner is the thread. */
     private static Supplier<Worker.Handle> redisson(RLock lock) {
+        return () -> new Worker.Handle() {
+            @Override
+            public void acquire() {
+                lock.lock();
+            }
+
+            @Override
+            public void release() {
+                lock.unlock();
+            }
+        };
+    }
+
+    /** This project's package over Jedis: threads share it, and the owner is the thread. */
+    private static Supplier<Worker.Handle> viaPackage(String key) {
+        KeyLock lock = JedisLocks.standalone("127.0.0.1", PORT).open().lock(key);
         return () -> new Worker.Handle() {
             @Override
             public void acquire() {

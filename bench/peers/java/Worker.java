@@ -1,12 +1,21 @@
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.Random;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /** `Worker LOCK WORK THREADS SECONDS`: measure.py says what it does and prints. */
 public final class Worker {
+    /** How long jobs may take after the last arrival, as in measure.py. */
+    private static final long DRAIN_SECONDS = 30;
+
+    /** Comes after the last job. */
+    private static final long END = Long.MIN_VALUE;
+
     /** One contender's way to the lock that all of them want. */
     interface Handle {
         void acquire() throws Exception;
@@ -14,36 +23,41 @@ public final class Worker {
         void release() throws Exception;
     }
 
-    /** When a contender had acquired, and when it began to release, in turn. */
+    /** When a contender had acquired, when it began to release, and when the job arrived, in turn. */
     private static final class Samples {
-        private long[] stamps = new long[1 << 16];
+        private long[] stamps = new long[3 << 15];
         private int length;
 
-        synchronized void add(long acquired, long releasing) {
+        /** `arrived` is 0 where jobs do not arrive. */
+        synchronized void add(long acquired, long releasing, long arrived) {
             if (length == stamps.length) {
                 stamps = Arrays.copyOf(stamps, 2 * length);
             }
             stamps[length++] = acquired;
             stamps[length++] = releasing;
+            stamps[length++] = arrived;
         }
 
         synchronized void print(int contender, StringBuilder out) {
-            for (int i = 0; i < length; i += 2) {
-                out.append(contender).append(' ').append(stamps[i]).append(' ')
-                        .append(stamps[i + 1]).append('\n');
+            for (int i = 0; i < length; i += 3) {
+                out.append(contender).append(' ').append(stamps[i]).append(' ').append(stamps[i + 1]);
+                if (stamps[i + 2] != 0) out.append(' ').append(stamps[i + 2]);
+                out.append('\n');
             }
         }
     }
 
     public static void main(String[] args) throws Exception {
         Supplier<Handle> handles = Handles.of(args[0]);
-        boolean alternating = args[1].equals("hand-off");
+        String work = args[1];
         int threads = Integer.parseInt(args[2]);
         long nanoseconds = (long) (Double.parseDouble(args[3]) * 1e9);
         Samples[] samples = new Samples[threads];
         Semaphore[] turns = new Semaphore[threads];
         CountDownLatch ready = new CountDownLatch(threads);
         CountDownLatch go = new CountDownLatch(1);
+        LinkedBlockingQueue<Long> jobs = new LinkedBlockingQueue<>();
+        CountDownLatch served = new CountDownLatch(threads);
         for (int i = 0; i < threads; i++) {
             samples[i] = new Samples();
             turns[i] = new Semaphore(i == 0 ? 1 : 0);
@@ -56,19 +70,26 @@ public final class Worker {
                 Handle handle = handles.get();
                 ready.countDown();
                 go.await();
-                if (alternating) {
-                    alternate(handle, mine, turn, next);
-                } else {
-                    contend(handle, mine);
+                switch (work) {
+                    case "hand-off" -> alternate(handle, mine, turn, next);
+                    case "arrivals" -> serve(handle, mine, jobs);
+                    default -> contend(handle, mine);
                 }
+                served.countDown();
             });
         }
         ready.await();
         System.out.println("ready");
         while (System.in.read() >= 0) {}
-        StringBuilder out = new StringBuilder("started " + System.nanoTime() + "\n");
+        long started = System.nanoTime();
+        StringBuilder out = new StringBuilder("started " + started + "\n");
         go.countDown();
-        TimeUnit.NANOSECONDS.sleep(nanoseconds);
+        if (work.equals("arrivals")) {
+            arrive(started, jobs, threads);
+            served.await(DRAIN_SECONDS, TimeUnit.SECONDS);
+        } else {
+            TimeUnit.NANOSECONDS.sleep(nanoseconds);
+        }
         for (int i = 0; i < threads; i++) {
             samples[i].print(i, out);
         }
@@ -92,12 +113,34 @@ public final class Worker {
         }).start();
     }
 
+    /** Hands over each job when it arrives, and then each thread's end. */
+    private static void arrive(long started, LinkedBlockingQueue<Long> jobs, int threads) throws Exception {
+        for (String line : Files.readAllLines(Path.of(System.getenv("PEER_ARRIVALS")))) {
+            long moment = started + Long.parseLong(line);
+            TimeUnit.NANOSECONDS.sleep(moment - System.nanoTime());
+            jobs.add(moment);
+        }
+        for (int i = 0; i < threads; i++) jobs.add(END);
+    }
+
+    private static void serve(Handle handle, Samples samples, LinkedBlockingQueue<Long> jobs) throws Exception {
+        long hold = Long.parseLong(System.getenv("PEER_HOLD_MS"));
+        for (long arrived = jobs.take(); arrived != END; arrived = jobs.take()) {
+            handle.acquire();
+            long acquired = System.nanoTime();
+            Thread.sleep(hold);
+            long releasing = System.nanoTime();
+            handle.release();
+            samples.add(acquired, releasing, arrived);
+        }
+    }
+
     private static void contend(Handle handle, Samples samples) throws Exception {
         while (true) {
             handle.acquire();
             long acquired = System.nanoTime();
             handle.release();
-            samples.add(acquired, acquired);
+            samples.add(acquired, acquired, 0);
         }
     }
 
@@ -113,7 +156,7 @@ public final class Worker {
             Thread.sleep(2 + random.nextInt(9));
             long releasing = System.nanoTime();
             handle.release();
-            samples.add(acquired, releasing);
+            samples.add(acquired, releasing, 0);
         }
     }
 }

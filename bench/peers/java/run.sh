@@ -11,6 +11,10 @@ blocking='a connection per thread, BLOCK 0'
 
 all_work "$redisson RLock" "$watchdog" "${java_worker[@]}" RLock
 all_work "$redisson FairLock" "$watchdog" "${java_worker[@]}" FairLock
+if arrivals_only; then
+    all_work 'RLOCK, package for Java' "$jedis; its defaults" "${java_worker[@]}" package
+    exit $code
+fi
 all_work "$redisson ReadWriteLock write" "$watchdog" "${java_worker[@]}" write
 all_work "RLOCK by $jedis" "$blocking, lease 30 s" "${java_worker[@]}" RLOCK
 all_work "RLOCK SESSION by $jedis" "$blocking, lease 30 s renewed by the server" "${java_worker[@]}" SESSION

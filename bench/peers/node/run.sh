@@ -12,5 +12,9 @@ worker=(node "$here/worker.js")
 all_work "$redlock by $ioredis" \
     'one server, one client per process; lease 30 s, 10 retries every 200 ms + 0..100 ms: its defaults' \
     "${worker[@]}" redlock
+if arrivals_only; then
+    all_work 'RLOCK, package for Node' "$ioredis; its defaults" "${worker[@]}" package
+    exit $code
+fi
 all_work "RLOCK by $ioredis" 'a connection per contender, BLOCK 0, lease 30 s' "${worker[@]}" RLOCK
 exit $code

@@ -9,4 +9,8 @@ need node
 need npm
 mkdir -p "$fetched"
 cp "$here/package.json" "$here/package-lock.json" "$fetched"
+build_packages node
 fetch npm ci --prefix "$fetched" --no-audit --no-fund
+rm -rf "$fetched/node_modules/rlock-client"
+cp -r "$packages/node" "$fetched/node_modules/rlock-client"
+rm -rf "$fetched/node_modules/rlock-client/node_modules" # those of the peers are used

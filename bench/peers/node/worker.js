@@ -8,6 +8,7 @@ const Redis = require("ioredis");
 const Redlock = require("redlock");
 
 const KEY = process.env.PEER_KEY;
+const DRAIN_MS = 30000; // as in ../measure.py
 const [lock, work, threads, seconds] = process.argv.slice(2);
 
 const connect = async () => {
@@ -18,6 +19,11 @@ const connect = async () => {
 
 // One contender's way to the lock: acquire() answers whether it has it.
 async function handles(count) {
+  if (lock === "package") {
+    const { Locks } = require("rlock-client");
+    const locks = new Locks(await connect());
+    return Array.from({ length: count }, () => viaPackage(locks));
+  }
   if (lock === "redlock") {
     const redlock = new Redlock([await connect()]);
     return Array.from({ length: count }, () => viaRedlock(redlock));
@@ -38,6 +44,15 @@ function viaRedlock(redlock) {
       }
     },
     release: () => held.unlock(),
+  };
+}
+
+/** This project's package for Node. */
+function viaPackage(locks) {
+  let held;
+  return {
+    acquire: async () => (held = await locks.lock(KEY).acquire()) !== null,
+    release: () => held.release(),
   };
 }
 
@@ -76,6 +91,44 @@ async function alternate(handle, samples, turn, next) {
   }
 }
 
+/** Hands each job to a free contender when it arrives, and waits for all of them. */
+async function arrive(all, samples, started) {
+  const holdMs = Number(process.env.PEER_HOLD_MS);
+  const moments = readFileSync(process.env.PEER_ARRIVALS, "utf8").split("\n").map((line) => started + BigInt(line));
+  const free = all.map((_, i) => i);
+  const jobs = [];
+  let running = 0;
+  const next = () => {
+    while (free.length && jobs.length) {
+      const i = free.pop();
+      const arrived = jobs.shift();
+      running++;
+      serve(all[i], samples[i], arrived, holdMs).then(() => {
+        running--;
+        free.push(i);
+        next();
+      }, fail);
+    }
+  };
+  for (const moment of moments) {
+    const ms = Number(moment - now()) / 1e6;
+    if (ms > 0.5) await sleep(ms);
+    jobs.push(moment);
+    next();
+  }
+  for (let waited = 0; (running || jobs.length) && waited < DRAIN_MS; waited += 10) await sleep(10);
+}
+
+async function serve(handle, samples, arrived, holdMs) {
+  const granted = await handle.acquire();
+  const acquired = now();
+  if (!granted) return samples.push([0n, acquired, arrived]);
+  await sleep(holdMs);
+  const releasing = now();
+  await handle.release();
+  samples.push([acquired, releasing, arrived]);
+}
+
 // A permit that one gives and one takes.
 function turn() {
   let give;
@@ -95,6 +148,10 @@ async function main() {
   process.stdout.write("ready\n");
   readFileSync(0);
   const started = now();
+  if (work === "arrivals") {
+    await arrive(all, samples, started);
+    return print(started, samples);
+  }
   all.forEach((handle, i) => {
     const running =
       work === "hand-off"
@@ -103,7 +160,11 @@ async function main() {
     running.catch(fail);
   });
   await sleep(Number(seconds) * 1000);
-  const lines = samples.flatMap((stamps, i) => stamps.map(([a, r]) => `${i} ${a} ${r}`));
+  print(started, samples);
+}
+
+function print(started, samples) {
+  const lines = samples.flatMap((stamps, i) => stamps.map((stamp) => [i, ...stamp].join(" ")));
   process.stdout.write([`started ${started}`, ...lines, ""].join("\n"), () => process.exit(0));
 }
 

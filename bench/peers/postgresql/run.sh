@@ -12,7 +12,7 @@ data=$(mktemp -d)
 (unprivileged "$programs/initdb" --pgdata="$data/cluster" --username=peers --auth=trust --no-sync) >/dev/null
 
 cluster() { unprivileged "$programs/postgres" -D "$data/cluster" "$@"; }
-serve cluster -p "$port" -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=200
+serve cluster -p "$port" -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=300
 export PEER_POSTGRESQL="host=127.0.0.1 port=$port user=peers dbname=postgres sslmode=disable"
 until_ready "$go_worker" postgresql free 1 0 </dev/null
 

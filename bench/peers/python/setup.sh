@@ -5,4 +5,6 @@ set -euo pipefail
 
 need python3
 fetch python3 -m venv "$fetched/venv"
+build_packages python
 fetch "$fetched/venv/bin/pip" install --disable-pip-version-check -r "$here/requirements.txt"
+fetch "$fetched/venv/bin/pip" install --disable-pip-version-check --force-reinstall --no-deps "$packages"/python/dist/*.whl

@@ -1,6 +1,7 @@
 """`worker.py LOCK WORK THREADS SECONDS`: ../measure.py says what it does and prints."""
 
 import os
+import queue
 import random
 import sys
 import threading
@@ -10,6 +11,7 @@ import uuid
 import redis
 
 KEY = os.environ["PEER_KEY"]
+DRAIN_SECONDS = 30  # as in ../measure.py
 
 
 def client(**options):
@@ -31,8 +33,27 @@ class Native:
         self.connection.execute_command("RLOCK.RELEASE", KEY, self.owner)
 
 
-def handle(lock):
-    return client().lock(KEY, timeout=30) if lock == "Lock" else Native()
+def handles(lock, count):
+    if lock == "package":
+        import rlock
+
+        # One client per process: each thread is an owner of its own.
+        shared = rlock.Lock(redis.Redis(port=int(os.environ["PEER_PORT"])), KEY)
+        return [Package(shared) for _ in range(count)]
+    return [client().lock(KEY, timeout=30) if lock == "Lock" else Native() for _ in range(count)]
+
+
+class Package:
+    """This project's package for Python."""
+
+    def __init__(self, lock):
+        self.lock = lock
+
+    def acquire(self):
+        self.hold = self.lock.acquire()
+
+    def release(self):
+        self.hold.release()
 
 
 def contend(lock, samples):
@@ -56,6 +77,35 @@ def alternate(lock, samples, turn, following):
         samples.append((acquired, releasing))
 
 
+def serve(lock, samples, jobs):
+    hold = float(os.environ["PEER_HOLD_MS"]) / 1000
+    while (arrived := jobs.get()) is not None:
+        lock.acquire()
+        acquired = time.monotonic_ns()
+        time.sleep(hold)
+        releasing = time.monotonic_ns()
+        lock.release()
+        samples.append((acquired, releasing, arrived))
+
+
+def arrive(started, locks, samples):
+    """Hands each job to a free thread when it arrives, and waits for all of them."""
+    jobs = queue.SimpleQueue()
+    threads = [threading.Thread(target=serve, args=(*each, jobs), daemon=True) for each in zip(locks, samples)]
+    for thread in threads:
+        thread.start()
+    with open(os.environ["PEER_ARRIVALS"]) as file:
+        moments = [started + int(line) for line in file]
+    for moment in moments:
+        time.sleep(max(0, (moment - time.monotonic_ns()) / 1e9))
+        jobs.put(moment)
+    end = time.monotonic() + DRAIN_SECONDS
+    for _ in threads:
+        jobs.put(None)
+    for thread in threads:
+        thread.join(max(0, end - time.monotonic()))
+
+
 def end_all(failure):
     """A contender that fails ends the worker: its absence would look like an unfair lock."""
     sys.__excepthook__(*failure[:3])
@@ -68,11 +118,15 @@ def main():
     count = int(threads)
     samples = [[] for _ in range(count)]
     turns = [threading.Semaphore(1 if i == 0 else 0) for i in range(count)]
-    locks = [handle(name) for _ in range(count)]
+    locks = handles(name, count)
     threading.excepthook = end_all
     print("ready", flush=True)
     sys.stdin.read()
-    print("started", time.monotonic_ns())
+    started = time.monotonic_ns()
+    print("started", started)
+    if work == "arrivals":
+        arrive(started, locks, samples)
+        return tell(samples)
     for i in range(count):
         if work == "hand-off":
             run, args = alternate, (locks[i], samples[i], turns[i], turns[(i + 1) % count])
@@ -80,9 +134,13 @@ def main():
             run, args = contend, (locks[i], samples[i])
         threading.Thread(target=run, args=args, daemon=True).start()
     time.sleep(float(seconds))
+    tell(samples)
+
+
+def tell(samples):
     for contender, stamps in enumerate(samples):
-        for acquired, releasing in list(stamps):
-            print(contender, acquired, releasing)
+        for stamp in list(stamps):
+            print(contender, *stamp)
     sys.stdout.flush()
     os._exit(0)
 
