@@ -274,7 +274,7 @@ impl Command {
             }
             let given = words.next().ok_or_else(|| match keys.keys.as_slice() {
                 [] => self.wrong_count(),
-                keys => several::too_few_words(keys.len()),
+                keys => several::too_few_words(keys.len(), keys.len()),
             })?;
             if *positional == Positional::NumKeys {
                 keys.count = several::count(given)?;

@@ -162,7 +162,8 @@ const LOG_BYTES_MAX: usize = 900;
 /// The cycle in one line for the server's log: each owner, with the key at which it waits for the
 /// next one. `unsaid` refusals before it have no line.
 pub fn log_line(cycle: &[(Owner, &[u8])], unsaid: u64) -> String {
-    let mut line = format!("refused a wait that would close a cycle of {} owners: ", cycle.len());
+    let mut line =
+        format!("deadlock: refused a wait that would close a cycle of {} owners: ", cycle.len());
     for (at, (owner, key)) in cycle.iter().enumerate() {
         let next = cycle.get(at.saturating_add(1)).or(cycle.first());
         let next = next.map(|(owner, _)| quoted(owner.as_bytes())).unwrap_or_default();

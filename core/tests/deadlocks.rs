@@ -392,7 +392,7 @@ fn the_log_tells_the_whole_cycle_in_one_line() {
     let cycle = [(&b"a"[..], &b"k"[..]), (b"b\r\n", b"l")];
     let cycle = cycle.map(|(owner, key)| (Owner::from(owner), key));
     let told = concat!(
-        r"refused a wait that would close a cycle of 2 owners: ",
+        r"deadlock: refused a wait that would close a cycle of 2 owners: ",
         r"'a' waits at 'k' for 'b\x0d\x0a', 'b\x0d\x0a' waits at 'l' for 'a'",
     );
     assert_eq!(log_line(&cycle, 0), told);

@@ -4,7 +4,6 @@
 use std::ffi::CString;
 
 use rlock_core::manager::LockId;
-use rlock_core::text;
 
 use crate::gate;
 use crate::happening::Happening;
@@ -37,9 +36,16 @@ pub(crate) fn removed<H: Host>(host: &H) {
     }
 }
 
-/// Publishes that a ticket has its turn: the event has its owner's name, escaped.
+/// Publishes that a ticket has its turn. The event has its owner's name as it is, so that its owner
+/// can subscribe to it; only a NUL, which no event can carry, is four characters instead.
 pub(crate) fn turn<H: Host>(host: &H, name: &H::Name<'_>, owner: &[u8]) {
-    let event = format!("rlock.turn:{}", text::escaped(owner));
+    let mut event = b"rlock.turn:".to_vec();
+    for &byte in owner {
+        match byte {
+            0 => event.extend_from_slice(br"\x00"),
+            byte => event.push(byte),
+        }
+    }
     host.notify(&CString::new(event).unwrap_or_default(), name);
     host.observe(Happening::Turn { db: host.db(), key: name.bytes(), owner });
 }

@@ -353,7 +353,7 @@ fn a_ticket_that_has_its_turn_is_published_after_the_changes() {
             "seen: decided k 1 changes 1 events 0 pending: Count(0)",
             "signalled k",
             "published rlock.released k",
-            "published rlock.turn:b\\x07b k",
+            "published rlock.turn:b\u{7}b k",
             "seen: turn k b\u{7}b",
         ]
     );

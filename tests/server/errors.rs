@@ -26,6 +26,28 @@ fn assert_shows(error: &str, prefix: &str, name: &str) {
 }
 
 #[test]
+fn what_is_missing_after_numkeys_is_counted() {
+    let server = Server::start();
+    let mut client = server.client();
+    for (words, told) in [
+        ("1 a b", None),
+        ("2 a b", Some("numkeys is 2: 2 keys and an owner must follow it, not 2 words")),
+        ("3 a b", Some("numkeys is 3: 3 keys and an owner must follow it, not 2 words")),
+        ("3 a b ann", Some("numkeys is 3: 3 keys and an owner must follow it, not 3 words")),
+        ("128 a b", Some("numkeys is 128: 128 keys and an owner must follow it, not 2 words")),
+    ] {
+        for command in ["RLOCK.MACQUIRE", "RLOCK.MRENEW", "RLOCK.MRELEASE"] {
+            let reply = client.attempt(&format!("{command} {words}"));
+            match told {
+                Some(told) => assert_eq!(reply.unwrap_err(), format!("ERR {told}"), "{command}"),
+                None => drop(reply.unwrap()),
+            }
+        }
+    }
+    assert_eq!(client.number("DBSIZE"), 0);
+}
+
+#[test]
 fn too_few_and_too_many_arguments_are_refused_as_the_server_does() {
     let server = Server::start();
     let mut client = server.client();

@@ -58,7 +58,7 @@ impl<'a> SeveralKeys<'a> {
     ) -> Result<&'a [u8], BadWord> {
         self.keys.extend(words.take(self.count));
         let Some(first) = self.keys.first().filter(|_| self.keys.len() == self.count) else {
-            return Err(too_few_words(self.count));
+            return Err(too_few_words(self.count, self.keys.len()));
         };
         let mut sorted = self.keys.clone();
         sorted.sort_unstable();
@@ -118,11 +118,14 @@ pub(super) fn count(given: &[u8]) -> Result<usize, BadWord> {
     })
 }
 
-pub(super) fn too_few_words(count: usize) -> BadWord {
-    BadWord(format!(
-        "ERR numkeys must be an integer from 1 to {KEYS_MAX}, followed by that many keys and an \
-         owner: fewer than {count} keys and an owner were given"
-    ))
+/// So many words follow `numkeys`, and neither keys nor owner are complete.
+pub(super) fn too_few_words(count: usize, given: usize) -> BadWord {
+    let (keys, words) = (plural(count, "key"), plural(given, "word"));
+    BadWord(format!("ERR numkeys is {count}: {keys} and an owner must follow it, not {words}"))
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// One word of `MODES`.
