@@ -15,7 +15,7 @@ package_runners() {
 
 package_replay() { RLOCK_TRACES=$TRACES cargo test --locked --profile tools -p rlock-client --lib trace; }
 
-package_test() { cargo_tests rlock-client 'rust tests' opentelemetry; }
+package_test() { cargo_tests rlock-client 'rust tests' opentelemetry,tls; }
 
 # cargo_tests PACKAGE TITLE [FEATURE]: a line for each test.
 cargo_tests() {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use crate::clock::{at, ms, now};
 use crate::closing::UnderWay;
 use crate::entry::Entry;
-use crate::error::{Error, is_broken, is_no_primary, is_passing, is_unsent, timed_out};
+use crate::error::{Error, is_broken, is_no_primary, is_passing, is_replica, is_unsent, timed_out};
 use crate::machine::{self, Input, Machine, Ms, Outcome, Output, Request, Tell};
 use crate::node::{Lane, Line, Node};
 use crate::several::token_of_any;
@@ -260,19 +260,21 @@ impl Ask {
                 None => self.inner.servers.locate(&self.entry.key).await?.line().await,
             }
         };
-        match timeout_at(by, line).await {
+        let error = match timeout_at(by, line).await {
             Ok(Ok(line)) => {
                 let round = line.node.round();
                 self.line = Some(line);
                 return Input::Opened(ms(round));
             }
-            Ok(Err(error)) => self.trouble = Some(error),
-            Err(_) => self.trouble = Some(timed_out()),
-        }
+            Ok(Err(error)) => error,
+            Err(_) => timed_out(),
+        };
         self.next = None; // whoever sent it there may know better by now
         self.inner.servers.forget();
-        let code = self.trouble.as_ref().and_then(RedisError::code).map(str::to_owned);
-        Input::Ended(code.map_or(Outcome::Unsent, Outcome::Refused))
+        Input::Ended(match self.outcome(Some(Err(error))) {
+            Outcome::Broken | Outcome::Silent => Outcome::Unsent,
+            outcome => outcome,
+        })
     }
 
     /// The reply on the own connection. `None` is silence.
@@ -301,12 +303,19 @@ impl Ask {
     pub(crate) fn outcome(&mut self, reply: Option<RedisResult<Value>>) -> Outcome {
         let error = match reply {
             None => timed_out(),
-            Some(Ok(Value::Nil)) => return Outcome::Nil,
-            Some(Ok(Value::Int(number))) => return Outcome::Token(number.unsigned_abs()),
-            Some(Ok(_)) => return Outcome::Token(1),
+            Some(Ok(reply)) => {
+                self.inner.servers.served();
+                return match reply {
+                    Value::Nil => Outcome::Nil,
+                    Value::Int(number) => Outcome::Token(number.unsigned_abs()),
+                    _ => Outcome::Token(1),
+                };
+            }
             Some(Err(error)) => error,
         };
+        let is_wrong = is_replica(&error) && self.inner.servers.is_replica();
         let outcome = match error.code() {
+            _ if is_wrong => Outcome::Refused("REPLICA".to_owned()),
             Some("ERR") if is_passing(&error) => Outcome::Unsent, // too many clients
             Some(code) => Outcome::Refused(code.to_owned()),
             None if !is_passing(&error) => Outcome::Refused("CONFIG".to_owned()),

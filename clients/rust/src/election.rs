@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use redis::{RedisResult, Value};
+use redis::{RedisError, RedisResult, Value};
 use std::sync::Arc;
 
 use tokio::time::{sleep, timeout};
 
 use crate::closing::Kept;
-use crate::error::{Error, is_passing, timed_out};
+use crate::error::{Error, is_passing, is_replica, timed_out};
 use crate::servers::lock;
 use crate::{Locker, Request};
 
@@ -126,7 +126,7 @@ impl Observer {
                     self.token = Some(leader.as_ref().map_or(0, |leader| leader.token));
                     return Ok(leader);
                 }
-                Err(error) if is_passing(&error) => {
+                Err(error) if is_passing(&error) && !self.is_at_a_replica(&error) => {
                     self.locker.inner.servers.forget();
                     sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_millis(500));
@@ -134,6 +134,10 @@ impl Observer {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn is_at_a_replica(&self, error: &RedisError) -> bool {
+        is_replica(error) && self.locker.inner.servers.is_replica()
     }
 
     async fn ask(&mut self) -> RedisResult<Value> {

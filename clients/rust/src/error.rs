@@ -1,8 +1,9 @@
 //! Errors, and which of them are temporary.
 
 use std::fmt;
+use std::sync::Arc;
 
-use redis::RedisError;
+use redis::{ErrorKind, RedisError};
 
 /// Why a lock is not held, or no longer, with the server's error.
 #[derive(Debug, Clone)]
@@ -90,9 +91,30 @@ impl Error {
 
 fn is_without_module(error: &RedisError) -> bool {
     error.code() == Some("ERR")
-        && error.detail().is_some_and(|text| {
-            text.starts_with("unknown command") && text.contains("RLOCK.ACQUIRE")
-        })
+        && error
+            .detail()
+            .is_some_and(|text| text.starts_with("unknown command") && text.contains("RLOCK."))
+}
+
+/// Whether no later try to connect can succeed, because of what the program says or whom it asks: a certificate that is not
+/// trusted, a server that speaks something else.
+fn is_permanent(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::AuthenticationFailed
+        | ErrorKind::Parse
+        | ErrorKind::Client
+        | ErrorKind::RESP3NotSupported => true,
+        // What TLS says of certificates, and of replies that are none of TLS.
+        ErrorKind::Io => io_kind(error) == Some(std::io::ErrorKind::InvalidData),
+        _ => false,
+    }
+}
+
+fn io_kind(error: &RedisError) -> Option<std::io::ErrorKind> {
+    type Shared = Arc<dyn std::error::Error + Send + Sync>;
+    let source = std::error::Error::source(error)?;
+    let inner = source.downcast_ref::<Shared>().and_then(|shared| shared.downcast_ref());
+    inner.or_else(|| source.downcast_ref::<std::io::Error>()).map(std::io::Error::kind)
 }
 
 /// Whether there was no answer: the request may have been executed.
@@ -108,7 +130,7 @@ pub(crate) fn is_unsent(error: &RedisError) -> bool {
 /// Whether a retry can help: there was no answer, or the error belongs to a failover, a resharding or a start.
 pub(crate) fn is_passing(error: &RedisError) -> bool {
     match error.code() {
-        None => error.kind() != redis::ErrorKind::InvalidClientConfig,
+        None => error.kind() != ErrorKind::InvalidClientConfig,
         Some(
             "UNBLOCKED" | "READONLY" | "LOADING" | "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"
             | "NOREPLICAS" | "MASTERDOWN",
@@ -118,6 +140,12 @@ pub(crate) fn is_passing(error: &RedisError) -> bool {
             text.contains("max number of clients") || text.contains("cannot block on a replica")
         }),
     }
+}
+
+/// Whether a replica says so: of one server that is named, no later one is a primary.
+pub(crate) fn is_replica(error: &RedisError) -> bool {
+    error.code() == Some("READONLY")
+        || error.detail().is_some_and(|text| text.contains("cannot block on a replica"))
 }
 
 /// Whether who says so is no primary, or not for now: another server may be by now.
@@ -131,8 +159,34 @@ pub(crate) fn timed_out() -> RedisError {
 
 /// Nobody was there to send it to, for that reason.
 pub(crate) fn unreached(error: RedisError) -> RedisError {
-    if error.code().is_some() || error.kind() == redis::ErrorKind::InvalidClientConfig {
+    if error.code().is_some() || error.kind() == ErrorKind::InvalidClientConfig {
         return error; // it was answered, or cannot be asked
     }
+    if is_permanent(&error) {
+        let text = error.to_string();
+        return (ErrorKind::InvalidClientConfig, "the server cannot be used", text).into();
+    }
     std::io::Error::new(std::io::ErrorKind::ConnectionRefused, error.to_string()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_no_later_try_can_change_is_permanent() {
+        let io = |kind: std::io::ErrorKind| RedisError::from(std::io::Error::from(kind));
+        assert!(is_permanent(&io(std::io::ErrorKind::InvalidData)));
+        for kind in [
+            std::io::ErrorKind::ConnectionRefused,
+            std::io::ErrorKind::ConnectionReset,
+            std::io::ErrorKind::UnexpectedEof,
+            std::io::ErrorKind::TimedOut,
+            std::io::ErrorKind::NotFound,
+        ] {
+            assert!(!is_permanent(&io(kind)), "{kind}");
+            assert!(is_unsent(&unreached(io(kind))), "{kind}");
+        }
+        assert!(!is_permanent(&(ErrorKind::Io, "no server serves the slot of this key").into()));
+    }
 }

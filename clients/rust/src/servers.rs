@@ -1,7 +1,7 @@
 //! Finds the primary of a key: the one server, by Sentinel, or in a Cluster. All connections are the crate's own.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub(crate) struct Servers {
     pub(crate) space: OnceLock<String>,
     /// Whether it may be another server by now.
     is_new: AtomicBool,
+    /// When the one server first said that it is a replica; [`machine::FOREVER`] if it served as a primary.
+    replica_since: AtomicU64,
 }
 
 #[derive(Default)]
@@ -76,7 +78,27 @@ impl Servers {
             next: AtomicUsize::new(0),
             space: OnceLock::new(),
             is_new: AtomicBool::new(false),
+            replica_since: AtomicU64::new(0),
         }
+    }
+
+    /// A request was decided, as only primaries do.
+    pub(crate) fn served(&self) {
+        if self.replica_since.load(Ordering::Relaxed) != machine::FOREVER {
+            self.replica_since.store(machine::FOREVER, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the address is that of a replica, and not of a primary that is being replaced: a failover takes less time,
+    /// and Sentinels and Clusters name another server.
+    pub(crate) fn is_replica(&self) -> bool {
+        if !matches!(self.how, How::One) {
+            return false;
+        }
+        let (first, now) = (Ordering::Relaxed, now().max(1));
+        let since =
+            self.replica_since.compare_exchange(0, now, first, first).unwrap_or_else(|since| since);
+        since > 0 && now.saturating_sub(since) >= machine::PATIENCE
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -182,7 +204,8 @@ impl Servers {
         *known = match found {
             Ok(found) => Known { searches, ..found },
             Err(error) => {
-                Known { searches, is_doubted: true, trouble: Some(error), ..Known::default() }
+                let trouble = Some(unreached(error));
+                Known { searches, is_doubted: true, trouble, ..Known::default() }
             }
         };
     }
@@ -208,7 +231,7 @@ impl Servers {
         sentinels: &[ConnectionInfo],
         master: &str,
     ) -> RedisResult<Known> {
-        let mut trouble = RedisError::from((ErrorKind::Io, "no Sentinel knows the primary"));
+        let mut trouble = None;
         for sentinel in self.in_turn(sentinels) {
             let mut ask = redis::cmd("SENTINEL");
             ask.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
@@ -218,10 +241,12 @@ impl Servers {
                     return Ok(Known::one(self.at(&host, port)));
                 }
                 Ok(None) => {}
-                Err(error) => trouble = error,
+                Err(error) => trouble = Some(error),
             }
         }
-        Err(trouble)
+        let unknown = "no Sentinel monitors a primary of this name";
+        let unknown = (ErrorKind::InvalidClientConfig, unknown, master.to_owned());
+        Err(trouble.unwrap_or_else(|| unknown.into()))
     }
 
     async fn ask_cluster(&self, seeds: &[ConnectionInfo]) -> RedisResult<Known> {
