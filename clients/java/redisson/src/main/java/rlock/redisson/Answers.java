@@ -20,6 +20,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.function.Predicate;
 import net.bytebuddy.ByteBuddy;
 import net.bytebuddy.description.modifier.Visibility;
 import net.bytebuddy.dynamic.loading.ClassLoadingStrategy;
@@ -205,7 +206,7 @@ final class Answers implements InvocationHandler {
     private RFuture<?> later(long thread, String name, Callable<?> work) {
         var future = new CompletableFuture<Object>();
         var isOver = new AtomicBoolean();
-        Future<?> running = THREADS.submit(() -> {
+        Runnable task = () -> {
             CALLER.set(thread);
             try {
                 Object result = work.call();
@@ -223,11 +224,25 @@ final class Answers implements InvocationHandler {
             } finally {
                 CALLER.remove();
             }
-        });
-        future.whenComplete((value, failed) -> {
-            if (!isOver.get() && handler instanceof Undoing undoing && undoing.acquires(name)) running.cancel(true);
-        });
+        };
+        if (handler instanceof Undoing undoing && undoing.acquires(name)) {
+            Future<?> running = THREADS.submit(task);
+            future.whenComplete((value, failed) -> {
+                if (!isOver.get()) running.cancel(true);
+            });
+            undoing.asked(thread, future);
+            return new CompletableFutureWrapper<>(future);
+        }
+        CompletableFuture<?> before = handler instanceof Ordered ordered ? ordered.before(name, thread) : null;
+        if (before == null) THREADS.execute(task);
+        else before.whenComplete((value, failed) -> THREADS.execute(task));
         return new CompletableFutureWrapper<>(future);
+    }
+
+    /** A handler whose methods come in the order in which a thread called them, also those that wait without it. */
+    interface Ordered {
+        /** What has to be over before that method runs on behalf of this thread; null if it may at once. */
+        CompletableFuture<?> before(String method, long thread);
     }
 
     /** A handler whose methods acquire what a future may have to give back. */
@@ -235,15 +250,23 @@ final class Answers implements InvocationHandler {
         /** Whether that method acquires, and may be interrupted. */
         boolean acquires(String method);
 
+        /** That thread asked for something, which comes later. */
+        default void asked(long thread, CompletableFuture<?> future) {}
+
         /** Gives back what that method returned, on behalf of the thread for which it did. */
         void undo(String method, Object result);
     }
 
-    /** A future of Redisson's. Ending it first ends the given one; {@code undo} gives back what that has all the same. */
-    static <T, R> RFuture<R> future(CompletionStage<T> stage, Function<T, R> result, Consumer<T> undo) {
+    /**
+     * A future of Redisson's. Ending it first ends the given one; {@code undo} gives back what that has all the same. A
+     * failure that means nothing more than {@code nothing} ends it with the result of that.
+     */
+    static <T, R> RFuture<R> future(CompletionStage<T> stage, Function<T, R> result, Consumer<T> undo, Predicate<Throwable> isNothing, T nothing) {
         var future = new CompletableFuture<R>();
-        stage.whenComplete((value, failed) -> {
-            if (failed != null) future.completeExceptionally(ofRedisson(failed instanceof CompletionException ? failed.getCause() : failed));
+        stage.whenComplete((value, thrown) -> {
+            Throwable failed = thrown instanceof CompletionException ? thrown.getCause() : thrown;
+            if (failed != null && isNothing.test(failed)) future.complete(result.apply(nothing));
+            else if (failed != null) future.completeExceptionally(ofRedisson(failed));
             else if (!future.complete(result.apply(value))) THREADS.execute(() -> undo.accept(value));
         });
         future.whenComplete((value, failed) -> stage.toCompletableFuture().cancel(true));

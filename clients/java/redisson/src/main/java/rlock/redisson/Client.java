@@ -8,12 +8,14 @@ import java.util.concurrent.TimeUnit;
 import org.redisson.RedissonMultiLock;
 import org.redisson.api.LockOptions;
 import org.redisson.api.RFencedLock;
+import org.redisson.api.RKeys;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.api.options.CommonOptions;
 import org.redisson.api.options.CommonParams;
+import org.redisson.api.options.KeysOptions;
 import org.redisson.config.NameMapper;
 import org.redisson.misc.Hash;
 import rlock.KeyLock;
@@ -22,20 +24,34 @@ import rlock.Locks;
 /** What of {@link RedissonClient} is about locks. An owner is a client and a thread, as Redisson has it. */
 @SuppressWarnings("unused") // called by Answers
 final class Client {
+    /** So many locks the server grants in one step. */
+    private static final int MOST = 128;
+
     final RedissonClient redisson;
     final Locks locks;
     private final boolean owned;
     private final String id;
     private final NameMapper names;
     private final Duration lease;
+    private final boolean readersJoin;
+    final Reads reads = new Reads(this);
 
-    Client(RedissonClient redisson, Locks locks, boolean owned) {
+    Client(RedissonClient redisson, Locks locks, boolean owned, Readers readers) {
         this.redisson = redisson;
         this.locks = locks;
         this.owned = owned;
+        this.readersJoin = readers == Readers.JOIN;
         this.id = redisson.getId();
         this.names = Servers.names(redisson.getConfig());
         this.lease = Duration.ofMillis(redisson.getConfig().getLockWatchdogTimeout());
+    }
+
+    boolean readersJoin() {
+        return readersJoin;
+    }
+
+    String id() {
+        return id;
     }
 
     /** The name of an owner. */
@@ -145,8 +161,23 @@ final class Client {
         return getReadWriteLock(nameOf(options));
     }
 
-    /** In one step, if all of them are locks of this client; Redisson's own over locks of several clients. */
+    /** Redisson's, but for the types of locks. */
+    public RKeys getKeys() {
+        RKeys keys = redisson.getKeys();
+        return Answers.of(RKeys.class, new KeyTypes(keys, locks), keys);
+    }
+
+    public RKeys getKeys(KeysOptions options) {
+        RKeys keys = redisson.getKeys(options);
+        return Answers.of(RKeys.class, new KeyTypes(keys, locks), keys);
+    }
+
+    /**
+     * In one step, if all of them are locks of this client; Redisson's own over locks of several clients, and over more locks
+     * than the server grants in one step.
+     */
     public RLock getMultiLock(RLock... each) {
+        if (each.length > MOST) return new RedissonMultiLock(each);
         boolean areOurs = Arrays.stream(each).allMatch(lock -> Answers.handlerOf(lock) != null && Answers.handlerOf(lock).client.locks == locks);
         if (!areOurs) return new RedissonMultiLock(each);
         return several(Arrays.stream(each).map(lock -> Answers.handlerOf(lock).plain()).toArray(KeyLock[]::new));
@@ -154,7 +185,8 @@ final class Client {
 
     /** One lock for each value of the group. */
     public RLock getMultiLock(String group, Collection<Object> values) {
-        return several(values.stream().map(value -> locks.lock(key(key(group), text(value)))).toArray(KeyLock[]::new));
+        KeyLock[] each = values.stream().map(value -> locks.lock(key(key(group), text(value)))).toArray(KeyLock[]::new);
+        return each.length > MOST ? new RedissonMultiLock(Arrays.stream(each).map(this::lock).toArray(RLock[]::new)) : several(each);
     }
 
     private RLock several(KeyLock... each) {

@@ -3,15 +3,17 @@ package rlock.redisson;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 import java.util.function.ToLongFunction;
 import rlock.AllLocks;
+import rlock.Driver;
 import rlock.KeyLock;
 
 /** {@code getMultiLock}: several locks, acquired in one step. It waits for all of them, and holds none in the meantime. */
 @SuppressWarnings("unused") // called by Answers
-final class MultiLock implements Answers.Undoing {
+final class MultiLock implements Answers.Undoing, Answers.Ordered {
     private final Client client;
     private final AllLocks all;
     private final List<KeyLock> each;
@@ -64,6 +66,8 @@ final class MultiLock implements Answers.Undoing {
     }
 
     public void unlock() {
+        CompletableFuture<?> before = all.getHoldCount() > 0 ? null : before("unlock", Answers.thread());
+        if (before != null) Driver.await(before, Long.MAX_VALUE / 4);
         all.unlock();
     }
 
@@ -75,6 +79,18 @@ final class MultiLock implements Answers.Undoing {
     @Override
     public void undo(String method, Object result) {
         if (acquires(method) && !Boolean.FALSE.equals(result)) unlock();
+    }
+
+    private record Seat(Client client, List<String> keys, long thread) {}
+
+    @Override
+    public void asked(long thread, CompletableFuture<?> future) {
+        Pending.add(new Seat(client, keys, thread), future);
+    }
+
+    @Override
+    public CompletableFuture<?> before(String method, long thread) {
+        return method.equals("unlock") ? Pending.of(new Seat(client, keys, thread)) : null;
     }
 
     public java.util.concurrent.locks.Condition newCondition() {

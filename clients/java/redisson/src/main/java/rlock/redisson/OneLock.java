@@ -7,15 +7,21 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import java.util.function.Predicate;
 import org.redisson.api.ObjectListener;
 import org.redisson.api.RFuture;
+import rlock.Driver;
 import rlock.Hold;
 import rlock.KeyLock;
+import rlock.LockException;
 import rlock.Mode;
 
 /** {@code RLock} and {@code RFencedLock}. A lock without a lease time is renewed; one with a lease time is not. */
 @SuppressWarnings("unused") // called by Answers
-final class OneLock {
+final class OneLock implements Answers.Ordered {
     /** Waits, without a thread, for what is not reentrant. */
     private static final Set<Seat> PENDING = ConcurrentHashMap.newKeySet();
 
@@ -48,58 +54,139 @@ final class OneLock {
         return lease <= 0 ? own : own.fixedLease(Duration.ofMillis(Math.max(1, unit.toMillis(lease))));
     }
 
-    private KeyLock with(long lease, TimeUnit unit) {
-        return with(lease, unit, Answers.thread());
-    }
-
-    private KeyLock renewed() {
-        return with(-1, TimeUnit.MILLISECONDS);
-    }
-
-    private record Seat(Client client, String key, long thread) {}
+    private record Seat(Client client, String key, Mode mode, long thread) {}
 
     private Seat seat(long thread) {
-        return new Seat(client, lock.key(), thread);
+        return new Seat(client, lock.key(), mode, thread);
+    }
+
+    // --- readers
+
+    // Who has the lock in its own name already goes on under that name.
+    private boolean joins(long lease, long thread) {
+        if (mode != Mode.READ || !client.readersJoin() || lease > 0) return false;
+        return of(thread).getHoldCount() == 0 && client.locks.lock(lock.key()).owner(client.owner(thread)).getHoldCount() == 0;
+    }
+
+    private boolean isReader(long thread) {
+        return client.reads.depth(lock.key(), thread) > 0
+                || client.locks.readLock(lock.key()).owner(client.owner(thread)).getHoldCount() > 0;
+    }
+
+    // To the server, readers that have joined are not the thread that asks for WRITE.
+    private void refuseUpgrade(long thread) {
+        if (mode == Mode.WRITE && client.reads.depth(lock.key(), thread) > 0)
+            throw new LockException("DEADLOCK thread " + thread + " has the read lock of '" + lock.key()
+                    + "' and would wait for itself: unlock that first", null);
+    }
+
+    /** Whether a wait for WRITE failed because the thread reads: then it would end without the lock, in Redisson. */
+    private boolean isUpgrade(Throwable failed, long thread) {
+        return mode == Mode.WRITE && failed instanceof LockException refused && refused.getMessage().startsWith("DEADLOCK") && isReader(thread);
     }
 
     // --- RLock
 
+    private interface Attempt {
+        Optional<Hold> by(KeyLock lock) throws InterruptedException;
+
+        static Attempt within(Duration wait) {
+            return lock -> lock.acquire(wait);
+        }
+    }
+
+    // Who waits for ever hears why that is in vain.
+    private Optional<Hold> acquired(Attempt attempt, long lease, TimeUnit unit, boolean isForever) throws InterruptedException {
+        long thread = Answers.thread();
+        boolean joins = joins(lease, thread);
+        AtomicBoolean waits = watched(joins, thread);
+        try {
+            refuseUpgrade(thread);
+            Optional<Hold> hold = attempt.by(joins ? client.reads.together(lock) : with(lease, unit, thread));
+            if (joins) hold.ifPresent(level -> client.reads.add(lock.key(), thread, level));
+            return hold;
+        } catch (LockException refused) {
+            if (isForever || !isUpgrade(refused, thread)) throw refused;
+            return Optional.empty();
+        } finally {
+            waits.set(false);
+        }
+    }
+
+    // Of a reader that may wait for another one of its client.
+    private AtomicBoolean watched(boolean joins, long thread) {
+        return mode == Mode.READ && !joins ? client.reads.watch(lock.key(), thread) : new AtomicBoolean();
+    }
+
+    private Optional<Hold> uninterrupted(Attempt attempt, long lease, TimeUnit unit, boolean isForever) {
+        try {
+            return acquired(attempt, lease, unit, isForever);
+        } catch (InterruptedException never) {
+            throw new AssertionError(never);
+        }
+    }
+
+    private Hold forever(long lease, TimeUnit unit) {
+        return uninterrupted(lock -> Optional.of(lock.acquire()), lease, unit, true).orElseThrow();
+    }
+
+    private Optional<Hold> now() {
+        return uninterrupted(KeyLock::tryAcquire, -1, TimeUnit.MILLISECONDS, false);
+    }
+
+    private Optional<Hold> within(long wait, long lease, TimeUnit unit) throws InterruptedException {
+        return acquired(Attempt.within(waits(wait, unit)), lease, unit, false);
+    }
+
     public void lock() {
-        renewed().lock();
+        forever(-1, TimeUnit.MILLISECONDS);
     }
 
     public void lock(long lease, TimeUnit unit) {
-        with(lease, unit).lock();
+        forever(lease, unit);
     }
 
     public void lockInterruptibly() throws InterruptedException {
-        renewed().lockInterruptibly();
+        lockInterruptibly(-1, TimeUnit.MILLISECONDS);
     }
 
     public void lockInterruptibly(long lease, TimeUnit unit) throws InterruptedException {
-        with(lease, unit).lockInterruptibly();
+        acquired(Attempt.within(KeyLock.FOREVER), lease, unit, true);
     }
 
     public boolean tryLock() {
-        return renewed().tryLock();
+        return now().isPresent();
     }
 
     public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
-        return renewed().tryLock(wait, unit);
+        return within(wait, -1, unit).isPresent();
     }
 
     public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
-        return with(lease, unit).tryLock(wait, unit);
+        return within(wait, lease, unit).isPresent();
     }
 
     public void unlock() {
-        of(Answers.thread()).unlock();
+        long thread = Answers.thread();
+        CompletableFuture<?> before = before("unlock", thread);
+        if (before != null) Driver.await(before, Long.MAX_VALUE / 4);
+        Hold level = mode == Mode.READ ? client.reads.take(lock.key(), thread) : null;
+        if (level == null) of(thread).unlock();
+        else level.release();
+    }
+
+    /** What it asked for, and does not know yet. */
+    @Override
+    public CompletableFuture<?> before(String method, long thread) {
+        boolean isNext = method.equals("unlock") && of(thread).getHoldCount() == 0 && client.reads.depth(lock.key(), thread) == 0;
+        return isNext ? Pending.of(seat(thread)) : null;
     }
 
     public boolean forceUnlock() {
         boolean isEnded = Keys.force(client.locks, lock.key(), mode);
         KeyLock own = of(Answers.thread()); // which this thread may lock anew
         Keys.dropLost(own::getHoldCount, () -> false, own::unlock);
+        if (mode == Mode.READ) client.reads.drop(lock);
         return isEnded;
     }
 
@@ -108,7 +195,7 @@ final class OneLock {
     }
 
     public boolean isHeldByThread(long thread) {
-        return Keys.depth(client.locks, lock.key(), client.owner(thread), mode) > 0;
+        return depth(thread) > 0;
     }
 
     public boolean isHeldByCurrentThread() {
@@ -116,7 +203,12 @@ final class OneLock {
     }
 
     public int getHoldCount() {
-        return (int) Keys.depth(client.locks, lock.key(), client.owner(Answers.thread()), mode);
+        return (int) depth(Answers.thread());
+    }
+
+    private long depth(long thread) {
+        long joined = mode == Mode.READ ? client.reads.depth(lock.key(), thread) : 0;
+        return joined + Keys.depth(client.locks, lock.key(), client.owner(thread), mode);
     }
 
     public long remainTimeToLive() {
@@ -157,36 +249,54 @@ final class OneLock {
     // --- RLockAsync: whoever waits for the lock has no thread
 
     private CompletableFuture<Optional<Hold>> wait(Duration wait, long lease, TimeUnit unit, long thread) {
-        if (isReentrant) return with(lease, unit, thread).acquireAsync(wait);
-        KeyLock own = with(lease, unit, thread);
-        if (!PENDING.add(seat(thread)))
+        boolean joins = joins(lease, thread);
+        refuseUpgrade(thread);
+        KeyLock own = joins ? client.reads.together(lock) : with(lease, unit, thread);
+        if (!isReentrant && !PENDING.add(seat(thread)))
             throw new IllegalMonitorStateException(lock.key() + " is waited for by this thread, and is not reentrant");
-        if (own.getHoldCount() > 0) { // granted since it was looked at
+        if (!isReentrant && own.getHoldCount() > 0) { // granted since it was looked at
             PENDING.remove(seat(thread));
             throw new IllegalMonitorStateException(lock.key() + " is held by this thread, and is not reentrant");
         }
+        AtomicBoolean waits = watched(joins, thread);
         var acquired = own.acquireAsync(wait);
-        acquired.whenComplete((hold, failed) -> PENDING.remove(seat(thread)));
+        acquired.whenComplete((hold, failed) -> {
+            waits.set(false);
+            if (!isReentrant) PENDING.remove(seat(thread));
+        });
+        Pending.add(seat(thread), acquired);
         return acquired;
     }
 
+    // What the thread knows of it before the caller does, who may lock or unlock at once.
+    private <R> RFuture<R> waiting(Duration wait, long lease, TimeUnit unit, long thread, Function<Optional<Hold>, R> result) {
+        boolean joins = joins(lease, thread);
+        CompletableFuture<Optional<Hold>> stage;
+        try {
+            stage = wait(wait, lease, unit, thread);
+        } catch (LockException refused) {
+            if (wait == KeyLock.FOREVER || !isUpgrade(refused, thread)) throw refused;
+            stage = CompletableFuture.completedFuture(Optional.empty());
+        }
+        Function<Optional<Hold>, R> known = hold -> {
+            if (!isReentrant) PENDING.remove(seat(thread));
+            if (joins) hold.ifPresent(level -> client.reads.add(lock.key(), thread, level));
+            return result.apply(hold);
+        };
+        Consumer<Optional<Hold>> undo = hold -> hold.ifPresent(level -> {
+            if (joins) client.reads.giveBack(lock.key(), thread, level);
+            else level.release();
+        });
+        Predicate<Throwable> isNothing = failed -> wait != KeyLock.FOREVER && isUpgrade(failed, thread);
+        return Answers.future(stage, known, undo, isNothing, Optional.empty());
+    }
+
     private RFuture<Boolean> within(Duration wait, long lease, TimeUnit unit, long thread) {
-        return Answers.future(wait(wait, lease, unit, thread), hold -> waited(thread, hold).isPresent(), OneLock::giveBack);
+        return waiting(wait, lease, unit, thread, Optional::isPresent);
     }
 
     private RFuture<Void> forever(long lease, TimeUnit unit, long thread) {
-        return Answers.future(wait(KeyLock.FOREVER, lease, unit, thread),
-                hold -> waited(thread, hold).<Void>map(any -> null).orElse(null), OneLock::giveBack);
-    }
-
-    // Before the caller hears of it, who may lock again at once.
-    private Optional<Hold> waited(long thread, Optional<Hold> hold) {
-        if (!isReentrant) PENDING.remove(seat(thread));
-        return hold;
-    }
-
-    private static void giveBack(Optional<Hold> hold) {
-        hold.ifPresent(Hold::release);
+        return waiting(KeyLock.FOREVER, lease, unit, thread, hold -> null);
     }
 
     public RFuture<Void> lockAsync() {
@@ -242,28 +352,27 @@ final class OneLock {
     }
 
     public Long lockAndGetToken() {
-        return renewed().acquire().token();
+        return forever(-1, TimeUnit.MILLISECONDS).token();
     }
 
     public Long lockAndGetToken(long lease, TimeUnit unit) {
-        return with(lease, unit).acquire().token();
+        return forever(lease, unit).token();
     }
 
     public Long tryLockAndGetToken() {
-        return token(renewed().tryAcquire());
+        return token(now());
     }
 
     public Long tryLockAndGetToken(long wait, TimeUnit unit) throws InterruptedException {
-        return token(renewed().acquire(waits(wait, unit)));
+        return token(within(wait, -1, unit));
     }
 
     public Long tryLockAndGetToken(long wait, long lease, TimeUnit unit) throws InterruptedException {
-        return token(with(lease, unit).acquire(waits(wait, unit)));
+        return token(within(wait, lease, unit));
     }
 
     private RFuture<Long> tokenWithin(Duration wait, long lease, TimeUnit unit) {
-        long thread = Answers.thread();
-        return Answers.future(wait(wait, lease, unit, thread), hold -> token(waited(thread, hold)), OneLock::giveBack);
+        return waiting(wait, lease, unit, Answers.thread(), this::token);
     }
 
     public RFuture<Long> lockAndGetTokenAsync() {

@@ -20,9 +20,14 @@ public final class RlockRedisson {
      *     the {@link Locks} yourself, and use {@link #over}
      */
     public static RedissonClient create(Config config) {
+        return create(config, Readers.QUEUE);
+    }
+
+    /** The same, and whether readers join the other readers of the client. */
+    public static RedissonClient create(Config config, Readers readers) {
         Locks locks = Servers.locks(config);
         try {
-            return client(Redisson.create(config), locks, true);
+            return client(Redisson.create(config), locks, true, readers);
         } catch (RuntimeException failed) {
             locks.close();
             throw failed;
@@ -31,7 +36,12 @@ public final class RlockRedisson {
 
     /** A client with these locks. Its {@code shutdown} is that of {@code redisson}; closing the locks remains yours. */
     public static RedissonClient over(RedissonClient redisson, Locks locks) {
-        return client(redisson, locks, false);
+        return over(redisson, locks, Readers.QUEUE);
+    }
+
+    /** The same, and whether readers join the other readers of the client. */
+    public static RedissonClient over(RedissonClient redisson, Locks locks, Readers readers) {
+        return client(redisson, locks, false, readers);
     }
 
     /**
@@ -44,7 +54,7 @@ public final class RlockRedisson {
         return Answers.rest(client);
     }
 
-    private static RedissonClient client(RedissonClient redisson, Locks locks, boolean owned) {
-        return Answers.of(RedissonClient.class, new Client(redisson, locks, owned), redisson);
+    private static RedissonClient client(RedissonClient redisson, Locks locks, boolean owned, Readers readers) {
+        return Answers.of(RedissonClient.class, new Client(redisson, locks, owned, readers), redisson);
     }
 }

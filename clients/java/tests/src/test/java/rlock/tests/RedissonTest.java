@@ -10,11 +10,19 @@ import java.nio.file.Path;
 import java.security.GeneralSecurityException;
 import java.security.KeyStore;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.function.BiConsumer;
+import java.util.logging.Handler;
+import java.util.logging.LogRecord;
+import java.util.logging.Logger;
+import java.util.stream.IntStream;
 import javax.net.ssl.KeyManagerFactory;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLServerSocket;
@@ -25,6 +33,8 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 import org.redisson.Redisson;
 import org.redisson.RedissonLock;
 import org.redisson.RedissonMultiLock;
@@ -32,12 +42,14 @@ import org.redisson.api.DeletedObjectListener;
 import org.redisson.api.RLock;
 import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RReadWriteLock;
+import org.redisson.api.RType;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.RedisException;
 import org.redisson.config.Config;
 import org.redisson.config.SingleServerConfig;
 import org.redisson.config.SslVerificationMode;
 import rlock.LockException;
+import rlock.redisson.Readers;
 import rlock.redisson.RlockRedisson;
 
 /** {@code rlock-redisson}: what Redisson's own tests do not ask. */
@@ -234,14 +246,178 @@ class RedissonTest {
         assertTrue(server.isFree("cancelled"));
     }
 
-    @Test
-    void writeOverRead() {
-        RReadWriteLock both = redisson.getReadWriteLock("both");
+    private static RedissonClient client(Readers readers) {
+        return RlockRedisson.create(config().setLockWatchdogTimeout(3_000), readers);
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void writeOverRead(Readers readers) throws Exception {
+        RedissonClient client = client(readers);
+        RReadWriteLock both = client.getReadWriteLock("both");
         both.readLock().lock();
         assertFalse(both.writeLock().tryLock());
+        assertFalse(both.writeLock().tryLock(100, TimeUnit.MILLISECONDS));
+        assertFalse(both.writeLock().tryLock(100, 1_000, TimeUnit.MILLISECONDS));
+        assertFalse(both.writeLock().tryLockAsync(100, TimeUnit.MILLISECONDS).get(5, TimeUnit.SECONDS));
         var refused = assertThrows(RedisException.class, both.writeLock()::lock);
-        assertInstanceOf(LockException.Deadlock.class, refused.getCause());
+        assertTrue(refused.getCause() instanceof LockException && refused.getMessage().startsWith("DEADLOCK"), refused.toString());
+        var later = assertThrows(ExecutionException.class, () -> both.writeLock().lockAsync().get(5, TimeUnit.SECONDS));
+        assertTrue(later.getCause().getMessage().startsWith("DEADLOCK"), later.toString());
         both.readLock().unlock();
+        assertTrue(both.writeLock().tryLock());
+        both.readLock().lock();
+        both.writeLock().unlock();
+        both.readLock().unlock();
+        assertTrue(server.isFree("both"));
+        client.shutdown();
+    }
+
+    @Test
+    void anUnlockComesAfterTheLockThatItsThreadAskedFor() throws Exception {
+        RedissonClient client = client(Readers.QUEUE);
+        RReadWriteLock both = client.getReadWriteLock("{after}:both");
+        Map<String, RLock> all = Map.of("{after}:one", client.getLock("{after}:one"), "{after}:fenced", client.getFencedLock("{after}:fenced"),
+                "{after}:both", both.readLock(), "{after}:several", client.getMultiLock(client.getLock("{after}:several"), client.getLock("{after}:more")));
+        for (var each : all.entrySet()) {
+            RLock lock = each.getValue();
+            for (int i = 0; i < 20; i++) {
+                boolean isOther = i % 2 == 0 && !each.getKey().endsWith("several");
+                var locked = isOther ? lock.lockAsync(500 + i) : lock.lockAsync();
+                if (i % 3 == 2 && !isOther) {
+                    lock.unlock();
+                } else {
+                    var unlocked = isOther ? lock.unlockAsync(500 + i) : lock.unlockAsync();
+                    unlocked.get(10, TimeUnit.SECONDS);
+                }
+                locked.get(10, TimeUnit.SECONDS);
+            }
+            assertTrue(server.isFree(each.getKey()), each.getKey());
+        }
+        // Also if it has to wait for that.
+        RLock one = client.getLock("{after}:one");
+        one.lock();
+        var waiting = one.lockAsync(4711);
+        Server.until(() -> server.waiters("{after}:one") == 1);
+        var unlocked = one.unlockAsync(4711);
+        one.unlock();
+        waiting.get(10, TimeUnit.SECONDS);
+        unlocked.get(10, TimeUnit.SECONDS);
+        assertTrue(server.isFree("{after}:one"));
+        client.shutdown();
+    }
+
+    /** A request that reads gives a part of it to a child thread, which reads; meanwhile a writer comes. */
+    private static void readsWithAChild(RedissonClient client, String key, Thread writer) throws Exception {
+        RReadWriteLock rates = client.getReadWriteLock(key);
+        rates.readLock().lock();
+        writer.start();
+        Server.until(() -> server.waiters(key) == 1);
+        var child = new FutureTask<>(() -> {
+            rates.readLock().lock();
+            rates.readLock().unlock();
+            return rates.readLock().tryLockAsync(5, TimeUnit.SECONDS).get() && !rates.writeLock().tryLock();
+        });
+        var thread = new Thread(child);
+        thread.setDaemon(true);
+        thread.start();
+        try {
+            assertTrue(child.get(8, TimeUnit.SECONDS));
+        } finally {
+            rates.readLock().unlock();
+        }
+    }
+
+    @Test
+    void readersJoinTheReadersOfTheirClientIfAsked() throws Exception {
+        RedissonClient client = client(Readers.JOIN);
+        RReadWriteLock rates = client.getReadWriteLock("joined");
+        var writer = new FutureTask<>(() -> {
+            rates.writeLock().lock();
+            long holds = server.holds("joined", client.getId() + ":readers");
+            rates.writeLock().unlock();
+            return holds;
+        });
+        RLock read = rates.readLock();
+        readsWithAChild(client, "joined", new Thread(writer));
+        assertFalse(writer.isDone(), "the child reads");
+        assertFalse(read.isHeldByCurrentThread());
+        assertThrows(IllegalMonitorStateException.class, read::unlock, "of the child, not of this thread");
+        assertEquals(1, server.holds("joined", client.getId() + ":readers"));
+        assertTrue(read.forceUnlock());
+        assertEquals(0L, writer.get(10, TimeUnit.SECONDS));
+        // What was lost together is lost for each of them, and whoever locks again begins anew.
+        read.lock();
+        var parts = new FutureTask<>(() -> {
+            read.lock();
+            server.say("RLOCK.FORCE", "joined");
+            Server.until(() -> !read.isHeldByCurrentThread());
+            read.lock();
+            return read.getHoldCount();
+        });
+        new Thread(parts).start();
+        assertEquals(1, parts.get(15, TimeUnit.SECONDS));
+        assertThrows(IllegalMonitorStateException.class, read::unlock);
+        assertEquals(1, server.holds("joined", client.getId() + ":readers"), "what the other thread locked anew");
+        client.shutdown();
+    }
+
+    @Test
+    void aReaderThatMayWaitForItsOwnClientIsWarnedOf() throws Exception {
+        RedissonClient client = client(Readers.QUEUE);
+        RReadWriteLock rates = client.getReadWriteLock("queued");
+        var said = new LinkedBlockingQueue<String>();
+        Logger log = Logger.getLogger("rlock");
+        Handler hears = new Handler() {
+            @Override
+            public void publish(LogRecord record) {
+                said.add(record.getMessage());
+            }
+
+            @Override
+            public void flush() {}
+
+            @Override
+            public void close() {}
+        };
+        log.addHandler(hears);
+        var writer = new Thread(() -> {
+            rates.writeLock().lock();
+            rates.writeLock().unlock();
+        });
+        assertThrows(TimeoutException.class, () -> readsWithAChild(client, "queued", writer));
+        log.removeHandler(hears);
+        writer.join();
+        String warning = said.stream().filter(each -> each.startsWith("queued: thread ")).findFirst().orElse("nothing");
+        assertTrue(warning.contains(" waits for the read lock behind a writer, while thread " + Thread.currentThread().getId()
+                + " of this client has the read lock"), warning);
+        client.shutdown();
+    }
+
+    @Test
+    void moreLocksThanTheServerGrantsInOneStep() {
+        RLock[] many = IntStream.range(0, 130).mapToObj(i -> redisson.getLock("many:" + i)).toArray(RLock[]::new);
+        RLock all = redisson.getMultiLock(many);
+        all.lock();
+        assertTrue(many[0].isHeldByCurrentThread() && many[129].isHeldByCurrentThread());
+        all.unlock();
+        RLock group = redisson.getMultiLock("many", IntStream.range(0, 130).mapToObj(i -> (Object) ("member:" + i)).toList());
+        assertTrue(group.tryLock());
+        elsewhere(() -> assertFalse(redisson.getMultiLock("many", List.of("member:129")).tryLock()));
+        group.unlock();
+        assertFalse(many[129].isLocked());
+    }
+
+    @Test
+    void theTypeOfALockIsThatOfRedissons() throws Exception {
+        redisson.getLock("typed").lock();
+        redisson.getBucket("text").set("value");
+        assertEquals(RType.MAP, redisson.getKeys().getType("typed"));
+        assertEquals(RType.MAP, redisson.getKeys().getTypeAsync("typed").get(5, TimeUnit.SECONDS));
+        assertEquals(RType.OBJECT, redisson.getKeys().getType("text"));
+        assertEquals(RType.OBJECT, redisson.getKeys().getTypeAsync("text").get(5, TimeUnit.SECONDS));
+        redisson.getLock("typed").unlock();
+        assertNull(redisson.getKeys().getType("typed"));
     }
 
     @Test

@@ -1,0 +1,25 @@
+package rlock.redisson;
+
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ConcurrentHashMap;
+
+/** What a thread asked for and does not know yet: its unlock comes after that, in whatever thread it runs. */
+final class Pending {
+    private static final Map<Object, CompletableFuture<?>> LAST = new ConcurrentHashMap<>();
+
+    private Pending() {}
+
+    /** {@code seat}: whose, and of which lock. */
+    static void add(Object seat, CompletionStage<?> asked) {
+        CompletableFuture<?> done = asked.handle((value, failed) -> null).toCompletableFuture();
+        CompletableFuture<?> all = LAST.merge(seat, done, (before, after) -> CompletableFuture.allOf(before, after));
+        all.whenComplete((value, failed) -> LAST.remove(seat, all));
+    }
+
+    /** It ends when all of that has; null if there is nothing. */
+    static CompletableFuture<?> of(Object seat) {
+        return LAST.get(seat);
+    }
+}
