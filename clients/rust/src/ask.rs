@@ -405,7 +405,9 @@ impl Ask {
         let inner = self.inner.clone();
         let (channel, _) = self.turn.get_or_insert_with(|| {
             let database = inner.servers.database();
-            let channel = format!("__keyevent@{database}__:rlock.turn:{}", self.options.owner);
+            // Of all bytes, only NUL is not published as it is.
+            let owner = self.options.owner.replace('\0', "\\x00");
+            let channel = format!("__keyevent@{database}__:rlock.turn:{owner}");
             let turn = inner.turns.listen(&channel);
             (channel, turn)
         });

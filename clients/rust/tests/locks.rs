@@ -295,3 +295,25 @@ async fn errors_have_types_of_their_own() {
     hold.release().await.unwrap();
     assert!(Locker::cluster(Vec::<String>::new()).is_err());
 }
+
+/// Otherwise such an owner learns of its turn when it asks again, up to a second later.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_owner_hears_of_its_turn_whatever_its_name() {
+    let server = Server::start(&[]);
+    let locker = locker(&server).max_blocked(0); // so that all wait by ticket
+    for name in ["ann", "Zoë", "CORP\\alice", "a b", "\"quoted\"", "nul\0nul", "\u{1}\n", "日本"]
+    {
+        let mut soon = 0;
+        for round in 0..8 {
+            let key = format!("{name}:{round}");
+            let held = locker.lock(&key).acquire().await.unwrap();
+            let waits = tokio::spawn(locker.lock(&key).owner(name).acquire());
+            until("it waits", || server.ask::<Vec<redis::Value>>("RLOCK.QUEUES").len() == 1);
+            held.release().await.unwrap();
+            let begun = Instant::now();
+            waits.await.unwrap().unwrap().release().await.unwrap();
+            soon += usize::from(begun.elapsed() < Duration::from_millis(250));
+        }
+        assert!(soon >= 7, "{name:?}: {soon} of 8");
+    }
+}
