@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::closing::Kept;
 use crate::error::{Error, is_passing, is_replica, timed_out};
+use crate::node::Node;
 use crate::servers::lock;
 use crate::{Locker, Request};
 
@@ -94,7 +95,8 @@ impl Election {
     #[must_use]
     pub fn observe(&self) -> Observer {
         let line = self.locker.inner.closing.observer();
-        Observer { locker: self.locker.clone(), key: self.key.clone(), token: None, line }
+        let (locker, key) = (self.locker.clone(), self.key.clone());
+        Observer { locker, key, token: None, line, next: None }
     }
 }
 
@@ -104,6 +106,8 @@ pub struct Observer {
     key: Vec<u8>,
     token: Option<u64>,
     line: Arc<Kept>,
+    /// Where it was redirected to.
+    next: Option<Arc<Node>>,
 }
 
 impl Observer {
@@ -152,7 +156,13 @@ impl Observer {
             Some(line) => line,
             None => {
                 let servers = &self.locker.inner.servers;
-                let open = async { servers.locate(&self.key).await?.line().await };
+                let next = self.next.take();
+                let open = async {
+                    match next {
+                        Some(node) => node.line().await,
+                        None => servers.locate(&self.key).await?.line().await,
+                    }
+                };
                 timeout(REPLY, open).await.map_err(|_| timed_out())??
             }
         };
@@ -160,6 +170,10 @@ impl Observer {
             timeout(LOOKS + REPLY, line.ask(&words, false)).await.map_err(|_| timed_out())?;
         if reply.is_ok() && !self.locker.inner.closing.is_closed() {
             *lock(&self.line) = Some(line);
+        } else if let Err(error) = &reply
+            && let Some((node, false)) = self.locker.inner.servers.redirection(&line.node, error)
+        {
+            self.next = Some(node);
         }
         reply
     }
