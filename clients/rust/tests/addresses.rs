@@ -17,10 +17,13 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
-use redis::{Client, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
+#[cfg(feature = "tls")]
+use redis::TlsCertificates;
+use redis::{Client, IntoConnectionInfo, ProtocolVersion};
 use rlock_client::{Error, Locker, blocking};
 use sentinel::Sentinel;
 use support::{Server, cluster};
+#[cfg(feature = "tls")]
 use tls::Tls;
 use tokio::time::timeout;
 
@@ -183,7 +186,7 @@ async fn locks_work_wherever_redis_rs_finds_its_server() {
     let nobody = format!("redis://127.0.0.1:{}", support::free_port());
     let open = format!("redis://127.0.0.1:{open}");
     ways.extend([
-        sentinels("Sentinel", &[open.clone()], "redis://127.0.0.1"),
+        sentinels("Sentinel", std::slice::from_ref(&open), "redis://127.0.0.1"),
         sentinels("Sentinel, the second one", &[nobody.clone(), open.clone()], "redis://127.0.0.1"),
         sentinels("Sentinel, and a database", &[open], "redis://127.0.0.1/6"),
         sentinels(
