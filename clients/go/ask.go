@@ -40,9 +40,9 @@ func outcome(reply *redis.Cmd) (machine.Outcome, error) {
 	switch word := code(err); {
 	case err == nil:
 		return machine.Outcome{Ending: machine.Token, Token: token}, nil
-	case errors.Is(err, redis.Nil):
+	case err == redis.Nil: // and not that of a Sentinel, which does not know the name
 		return machine.Outcome{Ending: machine.Nil}, nil
-	case isUnsent(err):
+	case isUnsent(err) && word == "":
 		return machine.Outcome{Ending: machine.Unsent}, err
 	case word != "":
 		return machine.Outcome{Ending: machine.Refused, Code: word}, err

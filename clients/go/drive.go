@@ -1,6 +1,8 @@
 package rlock
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -37,7 +39,18 @@ type driver struct {
 	isFree  bool
 	trouble error // of the last request
 	notice  *notice
+
+	ends    machine.Ms // when the wait has passed; 0: not known
+	asked   machine.Ms // when the blocked request was sent
+	block   machine.Ms // for how long the server was to block it; 0: for ever
+	repeats int        // how often it was asked again because the server's reply came early
 }
+
+// errSilent is why a request failed that nobody answered.
+var errSilent = errors.New("no answer in time")
+
+// mostRepeats is how often a blocked wait that ended early is asked for again. The second one knows how far the server is.
+const mostRepeats = 3
 
 // notice warns once that an acquisition finds no server.
 type notice struct {
@@ -48,7 +61,7 @@ type notice struct {
 func (n *notice) give(trouble error) {
 	if n != nil && n.at > 0 && now() >= n.at {
 		n.at = 0
-		slog.Warn(fmt.Sprintf("%s: still waiting; last error: %v", n.of, typed(trouble)))
+		slog.Warn(fmt.Sprintf("%s: still waiting; last error: %v", n.of, typed(cmp.Or(trouble, errSilent))))
 	}
 }
 
@@ -158,6 +171,10 @@ func (d *driver) begin(op machine.Output) {
 		d.own = own{isAsk: next.isAsk}
 		d.meanwhile(func() arrival { return d.l.open(key, next.node, op.By) })
 	case machine.AskAlone:
+		d.asked, d.block = now(), 0
+		if op.Blocks && op.Block <= longestBlock {
+			d.block = op.Block
+		}
 		d.own.ask(d.o.alone(key, d.depth, op))
 	case machine.Look:
 		line := d.own.line
@@ -238,8 +255,16 @@ func (d *driver) wait() machine.Input {
 	case reply := <-answer:
 		return d.answered(reply)
 	case <-time.After(overdue(d.op.By)):
-		return timedOut(d.op.Act)
+		return d.timedOut()
 	}
+}
+
+func (d *driver) timedOut() machine.Input {
+	switch d.op.Act { // a blocked wait is silent for long, and not because anything is wrong
+	case machine.Send, machine.Await, machine.Open, machine.Listen:
+		d.trouble = errSilent
+	}
+	return timedOut(d.op.Act)
 }
 
 // overdue is how long a process that slept until after that time still reads. Nobody else does.
@@ -282,5 +307,21 @@ func (d *driver) answered(reply *redis.Cmd) machine.Input {
 	if err != nil {
 		d.trouble = err
 	}
+	if outcome.Ending == machine.Nil && d.isEarly() {
+		// To ask again without a pause is what a redirection is for.
+		outcome = machine.Outcome{Ending: machine.Refused, Code: "MOVED"}
+	}
 	return machine.Input{Event: machine.Own, Outcome: outcome}
+}
+
+// isEarly says whether the server has blocked the wait for as long as it was asked to, and yet the wait has not passed: a
+// server that was paused seemed to be far away, so that its reply was expected to take longer. Now it is known how long.
+func (d *driver) isEarly() bool {
+	took, left := now()-d.asked, d.ends-now()
+	if d.isTold || d.block == 0 || took < d.block || left <= 1 || d.repeats == mostRepeats {
+		return false
+	}
+	d.repeats++
+	d.l.servers.replied(took - d.block)
+	return true
 }

@@ -39,8 +39,14 @@ var codes = map[string]error{
 	"NOREPLICAS": ErrNoReplicas,
 }
 
-// code is the first word of the server's error; "" if it did not answer.
+// code is the first word of the server's error, or of what stands for one; "" if it did not answer.
 func code(err error) string {
+	if isFault(err) {
+		return "FAULT"
+	}
+	if err != redis.Nil && errors.Is(err, redis.Nil) {
+		return "" // of a Sentinel, on the way to the server
+	}
 	var answer redis.Error
 	if !errors.As(err, &answer) {
 		return ""
@@ -51,6 +57,9 @@ func code(err error) string {
 
 // typed wraps the server's errors that have a type of their own.
 func typed(err error) error {
+	if isFault(err) {
+		return err
+	}
 	if kind := codes[code(err)]; kind != nil {
 		return fmt.Errorf("%w: %w", kind, err)
 	}
@@ -74,7 +83,7 @@ func ended(ctx context.Context, trouble error) error {
 }
 
 func isUnknown(text string) bool {
-	return strings.HasPrefix(text, "ERR unknown command") && strings.Contains(text, "RLOCK.ACQUIRE")
+	return strings.HasPrefix(text, "ERR unknown command") && strings.Contains(text, "RLOCK.")
 }
 
 // isPassing says whether a retry can help: the server did not answer, or is not ready.

@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -14,6 +15,9 @@ import (
 // acquired with [NoRenewal]. It returns [ErrLost] if the hold was lost, [ErrReleased] if it is being
 // released or was, and [ErrUnavailable] if nothing is known.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
+	if err := cmp.Or(checkContext(ctx), checkLease(lease)); err != nil {
+		return err
+	}
 	if h.isOver.Load() {
 		return ErrReleased
 	}
@@ -22,6 +26,9 @@ func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 
 // Valid asks the server whether the hold is alive. If it is not, it is lost from now on. [Hold.IsHeld] does not ask.
 func (h *Hold) Valid(ctx context.Context) (bool, error) {
+	if err := checkContext(ctx); err != nil {
+		return false, err
+	}
 	if !h.IsHeld() {
 		return false, nil
 	}

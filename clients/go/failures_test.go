@@ -66,10 +66,10 @@ func TestTheEndOfThePatienceIsKeptWithoutAServer(t *testing.T) {
 	s := start(t)
 	l := s.locker()
 	s.kill()
-	for _, owner := range []string{"", "ann"} {
+	for owner, choices := range owners {
 		for range 20 {
 			begin := time.Now()
-			_, err := l.Lock(ctx, "gone", Wait(10*time.Millisecond), Owner(owner))
+			_, err := l.Lock(ctx, "gone", append(choices, Wait(10*time.Millisecond))...)
 			if took := time.Since(begin); !errors.Is(err, ErrUnavailable) || took < 10*time.Millisecond {
 				t.Error(owner, err, took)
 			}
@@ -246,9 +246,9 @@ func TestAWaitEndsInTimeThoughNobodyAnswersInACluster(t *testing.T) {
 	for _, s := range servers {
 		s.signal(syscall.SIGSTOP)
 	}
-	for _, owner := range []string{"", "ann"} {
+	for owner, choices := range owners {
 		begin := time.Now()
-		_, err := l.Lock(ctx, "order", Wait(300*time.Millisecond), Owner(owner))
+		_, err := l.Lock(ctx, "order", append(choices, Wait(300*time.Millisecond))...)
 		if took := time.Since(begin); !errors.Is(err, ErrUnavailable) || took > time.Second {
 			t.Error(owner, err, took)
 		}

@@ -3,8 +3,11 @@ package rlock
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"time"
+
+	"rlock.example/rlock/internal/machine"
 )
 
 // Hold is one level of a held lock. It is renewed every third of its lease until it is released.
@@ -14,6 +17,9 @@ type Hold struct {
 	cancel  context.CancelCauseFunc
 	unhook  func() bool
 	isOver  atomic.Bool
+
+	seats     []*seat // of an owner that the user has named
+	forgotten runtime.Cleanup
 }
 
 // newHold keeps the values of the acquiring context, and not its end.
@@ -21,6 +27,16 @@ func newHold(ctx context.Context, t *tenure) *Hold {
 	h := &Hold{tenure: t}
 	h.context, h.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	h.unhook = context.AfterFunc(t.context, func() { h.cancel(context.Cause(t.context)) })
+	if t.o.isNamed {
+		// A hold that was lost and that nobody can release any more is collected, and then its seats are nobody's. One that
+		// is held is never collected: its own context refers to it.
+		h.seats = append([]*seat{t.seat}, t.others...)
+		h.forgotten = runtime.AddCleanup(h, func(seats []*seat) {
+			for _, s := range seats {
+				s.unuse()
+			}
+		}, h.seats)
+	}
 	return h
 }
 
@@ -59,16 +75,44 @@ func (h *Hold) IsHeld() bool {
 
 // Release releases the level. [ErrLost] means that the hold ended before: others may have worked at the same time. Any
 // other error means that the release did not reach the server before the lease expired, or, after three seconds at least,
-// that another request of this owner is still under way: then the level is released behind it.
-func (h *Hold) Release() error {
+// that another request of this owner is still under way: then the level is released behind it. If the server is silent,
+// Release waits for the whole lease; [Hold.ReleaseContext] returns earlier.
+func (h *Hold) Release() error { return h.ReleaseContext(context.Background()) }
+
+// ReleaseContext is [Hold.Release], which returns soon after ctx has ended: then with [ErrUnavailable] and the cause of
+// ctx, and the level is released behind it. It asks the server even if ctx has ended before.
+func (h *Hold) ReleaseContext(ctx context.Context) error {
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
 	if h.isOver.Swap(true) {
 		return ErrReleased
 	}
 	h.unhook()
-	err := h.tenure.release()
+	if h.seats != nil {
+		h.forgotten.Stop() // the release leaves the seats
+	}
+	err := h.tenure.releaseUntil(ctx)
 	if errors.Is(err, ErrLost) {
 		h.cancel(ErrLost)
 	}
 	h.cancel(ErrReleased)
 	return err
+}
+
+// releaseSoon is the release at the end of what ctx was for: it waits as long as is patient once ctx has ended.
+func (h *Hold) releaseSoon(ctx context.Context) error {
+	if ctx.Done() == nil {
+		return h.Release()
+	}
+	soon, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(duration(machine.Patience)):
+			stop(context.Cause(ctx))
+		case <-soon.Done():
+		}
+	})()
+	return h.ReleaseContext(soon)
 }

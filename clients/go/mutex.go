@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 )
 
 // Mutex is the lock of a key as a [sync.Locker], and so is [RWMutex.RLocker]. It cannot return an error, so it panics
-// when the server refuses, and when Unlock finds that the lock was lost.
+// when the server refuses, and when Unlock finds that the lock was lost. A deferred Unlock, during another panic, logs that
+// with [slog] instead: the other panic goes on.
 type Mutex struct {
 	l       *Locker
 	key     string
@@ -46,16 +48,29 @@ func (m *Mutex) TryLock() bool {
 
 // Unlock releases the lock. It panics if the lock is not held, or no longer.
 func (m *Mutex) Unlock() {
+	if err := m.unlock(); err != nil {
+		fail(recover(), err) // only a deferred function itself can see a panic
+	}
+}
+
+// fail panics with err, or goes on with the panic that is under way.
+func fail(underWay any, err error) {
+	if underWay == nil {
+		panic(err)
+	}
+	slog.Warn(fmt.Sprintf("the unlock during a panic failed: %v", err))
+	panic(underWay)
+}
+
+func (m *Mutex) unlock() error {
 	m.mu.Lock()
 	if len(m.holds) == 0 {
 		m.mu.Unlock()
-		panic(fmt.Errorf("rlock: unlock of %s, which is not locked", m.key))
+		return fmt.Errorf("rlock: unlock of %s, which is not locked", m.key)
 	}
 	hold := m.pop()
 	m.mu.Unlock()
-	if err := hold.Release(); err != nil {
-		panic(err)
-	}
+	return hold.Release()
 }
 
 // pop takes a lost hold, if there is one: the newest one may by now be another goroutine's, and it is alive.
@@ -106,7 +121,11 @@ func (m *RWMutex) Lock() { m.write.Lock() }
 func (m *RWMutex) TryLock() bool { return m.write.TryLock() }
 
 // Unlock releases the write lock.
-func (m *RWMutex) Unlock() { m.write.Unlock() }
+func (m *RWMutex) Unlock() {
+	if err := m.write.unlock(); err != nil {
+		fail(recover(), err)
+	}
+}
 
 // RLock waits for the read lock.
 func (m *RWMutex) RLock() { m.read.Lock() }
@@ -115,7 +134,11 @@ func (m *RWMutex) RLock() { m.read.Lock() }
 func (m *RWMutex) TryRLock() bool { return m.read.TryLock() }
 
 // RUnlock releases the read lock.
-func (m *RWMutex) RUnlock() { m.read.Unlock() }
+func (m *RWMutex) RUnlock() {
+	if err := m.read.unlock(); err != nil {
+		fail(recover(), err)
+	}
+}
 
 // RLocker is the read lock as a [sync.Locker].
 func (m *RWMutex) RLocker() sync.Locker { return m.read }

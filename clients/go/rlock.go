@@ -13,10 +13,12 @@
 package rlock
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -44,6 +46,7 @@ type Locker struct {
 	none     chan struct{} // told when it is closed and the last of them has ended
 
 	telemetry telemetry
+	err       error // of a setting
 }
 
 // Setting is a setting of a Locker.
@@ -52,11 +55,18 @@ type Setting func(*Locker)
 // MaxBlocked is how many waits may each use a connection of their own at once; the default is 16. Further waits keep
 // their places by tickets, over one subscription. Such a place is as fair, but the server finds no deadlock through it.
 func MaxBlocked(count int) Setting {
-	return func(l *Locker) { l.slots = make(chan struct{}, max(0, count)) }
+	return func(l *Locker) {
+		if l.err = cmp.Or(l.err, checkCount("MaxBlocked", count, 0, mostBlocked, "connections")); l.err == nil {
+			l.slots = make(chan struct{}, count)
+		}
+	}
 }
 
 // New makes a Locker for the servers of client. It opens its own connections and does not use client's pool.
 func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
+	if err := checkClient(client); err != nil {
+		return nil, err
+	}
 	servers, err := newServers(client)
 	if err != nil {
 		return nil, err
@@ -79,7 +89,12 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 	}
 	l.closing, l.close = context.WithCancel(context.Background())
 	for _, set := range settings {
-		set(l)
+		if set == nil {
+			return nil, refused("a setting is nil")
+		}
+		if set(l); l.err != nil {
+			return nil, l.err
+		}
 	}
 	l.telemetry.start(l.closing)
 	return l, nil
@@ -128,6 +143,7 @@ type options struct {
 	limitIsSet, acksSet, maxQueueIs bool
 	group                           *group // several keys
 	notice                          *notice
+	err                             error // of an option
 }
 
 // called is what messages call the lock.
@@ -147,28 +163,50 @@ func Read() Option { return func(o *options) { o.mode = "READ" } }
 // Wait is the longest wait; 0 does not wait. Without it only the context ends the wait.
 func Wait(wait time.Duration) Option {
 	return func(o *options) {
+		if wait < 0 {
+			o.refuse(refused("a wait must be at least 0, which does not wait, not %v", wait))
+		}
 		if o.wait = machine.Forever; wait < century {
 			o.wait = max(0, millis(wait+time.Millisecond-1))
 		}
 	}
 }
 
-// Lease is how long the hold outlives a process that died or is cut off; the default is 30 seconds. It is renewed.
-func Lease(lease time.Duration) Option { return func(o *options) { o.lease = lease } }
+// Lease is how long the hold outlives a process that died or is cut off; the default is 30 seconds. It is renewed. It is
+// from one millisecond, with [Session] from one second, to seven days.
+func Lease(lease time.Duration) Option {
+	return func(o *options) {
+		o.refuse(checkLease(lease))
+		o.lease = lease
+	}
+}
 
 // NoRenewal makes the hold end with its lease, unless [Hold.Extend] extends it.
 func NoRenewal() Option { return func(o *options) { o.isNotRenewed = true } }
 
 // Limit requests one of n permits: a read lock that at most n owners hold at once.
 func Limit(n int) Option {
-	return func(o *options) { o.mode, o.limit, o.limitIsSet = "READ", n, true }
+	return func(o *options) {
+		o.refuse(checkCount("Limit", n, 1, mostPermits, "permits"))
+		o.mode, o.limit, o.limitIsSet = "READ", n, true
+	}
 }
 
 // MaxQueue refuses to wait if n others already wait.
-func MaxQueue(n int) Option { return func(o *options) { o.maxQueue, o.maxQueueIs = n, true } }
+func MaxQueue(n int) Option {
+	return func(o *options) {
+		o.refuse(checkCount("MaxQueue", n, 0, mostWaiters, "waiters"))
+		o.maxQueue, o.maxQueueIs = n, true
+	}
+}
 
 // Acks makes a grant, and each renewal, count only when n replicas have acknowledged it.
-func Acks(n int) Option { return func(o *options) { o.acks, o.acksSet = n, true } }
+func Acks(n int) Option {
+	return func(o *options) {
+		o.refuse(checkCount("Acks", n, 0, mostReplicas, "replicas"))
+		o.acks, o.acksSet = n, true
+	}
+}
 
 // Session ties the hold to its own connection: when this process dies, the next waiter gets the lock at once.
 func Session() Option { return func(o *options) { o.session = true } }
@@ -177,18 +215,26 @@ func Session() Option { return func(o *options) { o.session = true } }
 func Upgrade() Option { return func(o *options) { o.upgrade = true } }
 
 // Owner names the owner. An owner that holds the lock already re-enters it. By convention an owner does one thing at a
-// time.
-func Owner(name string) Option { return func(o *options) { o.owner = name } }
+// time. A name is 1 to 512 bytes long.
+func Owner(name string) Option {
+	return func(o *options) {
+		o.refuse(checkOwner(name))
+		o.owner, o.isNamed = name, true
+	}
+}
 
-func (l *Locker) options(choices []Option) *options {
+func (l *Locker) options(choices []Option) (*options, error) {
 	o := &options{wait: machine.Forever, lease: 30 * time.Second, mode: "WRITE"}
 	for _, choose := range choices {
+		if choose == nil {
+			return nil, refused("an option is nil")
+		}
 		choose(o)
 	}
-	if o.isNamed = o.owner != ""; !o.isNamed {
+	if !o.isNamed {
 		o.owner = fmt.Sprintf("%s-%d", l.name(), l.count.Add(1))
 	}
-	return o
+	return o, o.check()
 }
 
 // TryLock acquires the lock of key if it is free, and returns [ErrNotAcquired] if not.
@@ -198,7 +244,14 @@ func (l *Locker) TryLock(ctx context.Context, key string, choices ...Option) (*H
 
 // Lock waits until it has acquired the lock of key, the wait has passed, or ctx ends. The hold does not end with ctx.
 func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold, error) {
-	return l.lock(ctx, key, l.options(choices))
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
+	o, err := l.options(choices)
+	if err != nil {
+		return nil, err
+	}
+	return l.lock(ctx, key, o)
 }
 
 func (l *Locker) lock(ctx context.Context, key string, o *options) (hold *Hold, err error) {
@@ -223,7 +276,13 @@ func (l *Locker) lock(ctx context.Context, key string, o *options) (hold *Hold, 
 }
 
 // Do acquires the lock, calls work with a context that ends when the hold is lost, and releases the lock.
+//
+// Whatever work ends with stays: its error, a panic, the end of its goroutine. An error of the release is joined to it. If
+// ctx has ended, Do waits at most three seconds for the release.
 func (l *Locker) Do(ctx context.Context, key string, work func(context.Context, *Hold) error, choices ...Option) error {
+	if work == nil {
+		return refused("the function to call is nil")
+	}
 	hold, err := l.Lock(ctx, key, choices...)
 	if err != nil {
 		return err
@@ -233,11 +292,14 @@ func (l *Locker) Do(ctx context.Context, key string, work func(context.Context, 
 	defer stop(nil)
 	isOver := false
 	defer func() {
-		if !isOver { // a panic, or the end of this goroutine
-			_ = hold.Release()
+		if isOver { // else a panic, or the end of this goroutine, is under way, and goes on
+			return
+		}
+		if err := hold.releaseSoon(ctx); err != nil {
+			slog.Warn(fmt.Sprintf("%s: the release failed: %v", hold.tenure.called(), err))
 		}
 	}()
 	err = work(working, hold)
 	isOver = true
-	return errors.Join(err, hold.Release())
+	return errors.Join(err, hold.releaseSoon(ctx))
 }

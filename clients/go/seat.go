@@ -3,7 +3,6 @@ package rlock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -159,6 +158,9 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 		Wait: wait, Patience: machine.Patience, Lease: millis(o.lease), Depth: depth, Below: below, AsksFirst: o.acks == 0,
 		Session: o.session, HasMaxQueue: o.maxQueueIs, HasAcks: o.acks > 0,
 	})
+	if wait > 0 && wait < machine.Forever {
+		d.ends = now() + wait
+	}
 	told := d.untilTold()
 	if told.Tell == machine.Granted {
 		hold, err := d.granted(ctx, held, told)
@@ -219,7 +221,7 @@ func (d *driver) failed(ctx context.Context, told machine.Output, trouble error)
 	case machine.Cancelled:
 		return ended(ctx, trouble)
 	default:
-		err = unavailable(key, cmp.Or(typed(trouble), errors.New("no answer in time")))
+		err = unavailable(key, typed(cmp.Or(trouble, errSilent)))
 	}
 	if end, has := ctx.Deadline(); has && time.Until(end) < duration(machine.Late) {
 		<-ctx.Done() // the server's clock was a little ahead

@@ -42,9 +42,11 @@ type node struct {
 	given   *redis.Client // has the hooks
 	client  atomic.Pointer[redis.Client]
 	renewed atomic.Int64
-	dialled atomic.Pointer[string] // with Sentinel: the primary that was found last
-	mu      sync.Mutex
-	idle    []*line
+
+	wasPrimary atomic.Bool            // it has executed what only a primary does
+	dialled    atomic.Pointer[string] // with Sentinel: the primary that was found last
+	mu         sync.Mutex
+	idle       []*line
 }
 
 func newServers(given redis.UniversalClient) (*servers, error) {
@@ -144,7 +146,7 @@ func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 	case !isOver:
 		return nil, unsent(ctx.Err())
 	case f.err != nil:
-		return nil, f.err
+		return nil, faultOf("the Cluster", f.err)
 	}
 	return s.at(f.master.Options().Addr, f.master), nil
 }
@@ -188,12 +190,12 @@ func (s *servers) do(ctx context.Context, patience time.Duration, key string, wo
 	if client.PoolStats().TotalConns == 0 {
 		if err := n.dials.ready(ctx); err != nil {
 			s.reload(ctx)
-			return redis.NewCmdResult(nil, err)
+			return redis.NewCmdResult(nil, n.known(err))
 		}
 	}
 	sent := time.Now()
-	cmd := client.Do(ctx, words...)
-	if !isBroken(cmd.Err()) {
+	cmd := n.judged(ctx, words, client.Do(ctx, words...))
+	if !isBroken(cmd.Err()) && !isFault(cmd.Err()) {
 		s.replied(millis(time.Since(sent)))
 	}
 	for range 3 {
@@ -281,11 +283,18 @@ func (n *node) anew(was *redis.Client) {
 type line struct {
 	node   *node
 	client *redis.Client
-	conn   *redis.Conn
+	conn   asker
 	wire   atomic.Pointer[wire]
 	ended  chan struct{} // closed when the connection is
 	once   sync.Once
 	asking sync.Mutex // go-redis must not close what it is asking on
+}
+
+// asker is a redis.Conn, or the redis.Client whose only connection it is.
+type asker interface {
+	Do(ctx context.Context, words ...any) *redis.Cmd
+	Ping(ctx context.Context) *redis.StatusCmd
+	Close() error
 }
 
 // line returns an idle connection to n, or a new one, which is open.
@@ -297,11 +306,12 @@ func (n *node) line(ctx context.Context) (*line, error) {
 		l.kill()
 	}
 	if err := n.dials.ready(ctx); err != nil {
-		return nil, err
+		return nil, n.known(err)
 	}
 	l := &line{node: n, ended: make(chan struct{})}
 	options, dial := n.options, n.options.Dialer
 	options.PoolSize, options.MaxActiveConns, options.ContextTimeoutEnabled = 1, 1, false
+	options.ConnMaxIdleTime, options.ConnMaxLifetime = -1, -1 // it ends with what it is for
 	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if l.isEnded() || l.wire.Load() != nil {
 			return nil, errors.New("rlock: the connection has ended")
@@ -320,7 +330,9 @@ func (n *node) line(ctx context.Context) (*line, error) {
 		return w, nil
 	}
 	l.client = n.newClient(&options)
-	l.conn = l.client.Conn()
+	if l.conn = l.client.Conn(); options.StreamingCredentialsProvider != nil {
+		l.conn = l.client // a redis.Conn panics where it would have to listen to such a provider
+	}
 	n.servers.mu.Lock()
 	n.servers.lines[l] = true
 	n.servers.mu.Unlock()
@@ -332,7 +344,10 @@ func (n *node) line(ctx context.Context) (*line, error) {
 	defer l.asking.Unlock()
 	if err := l.conn.Ping(ctx).Err(); err != nil {
 		l.kill()
-		return nil, err
+		if ctx.Err() != nil { // it was closed for that reason
+			err = unsent(errSilent)
+		}
+		return nil, n.known(err)
 	}
 	return l, nil
 }
@@ -378,7 +393,10 @@ func (l *line) send(words []any, asking bool) <-chan *redis.Cmd {
 		if asking {
 			_ = l.conn.Do(ctx, "ASKING").Err()
 		}
-		answer <- l.conn.Do(ctx, words...)
+		reply := l.conn.Do(ctx, words...)
+		asking, cancel := context.WithTimeout(ctx, duration(machine.Reply))
+		defer cancel()
+		answer <- l.node.judged(asking, words, reply)
 	}()
 	return answer
 }

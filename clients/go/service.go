@@ -69,9 +69,11 @@ func (s *servers) meet(ctx context.Context, n *node, conn *redis.Conn) error {
 // identify asks who the servers are. Those of a Cluster have ids that outlive restarts and failovers.
 func (s *servers) identify(ctx context.Context) error {
 	if s.cluster == nil {
-		return s.at("", nil).client.Load().Ping(ctx).Err()
+		n := s.at("", nil)
+		return n.known(n.client.Load().Ping(ctx).Err())
 	}
 	slots, err := s.cluster.ClusterSlots(ctx).Result()
+	err = faultOf("the Cluster", err)
 	var ids []string
 	for _, slot := range slots {
 		for _, node := range slot.Nodes {

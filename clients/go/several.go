@@ -46,8 +46,11 @@ func (l *Locker) merged(ones []One) ([]One, error) {
 	slices.SortStableFunc(sorted, func(a, b One) int { return cmp.Compare(a.key, b.key) })
 	sorted = slices.Compact(sorted)
 	for at, one := range sorted {
-		if one.isPermit && one.limit < 1 {
-			return nil, fmt.Errorf("%w: a limit is at least 1, not %d, at %s", ErrKeys, one.limit, one.key)
+		if one.mode == "" {
+			return nil, fmt.Errorf("%w: an empty One names no key; use Key, ReadKey or LimitKey", ErrKeys)
+		}
+		if one.isPermit && (one.limit < 1 || one.limit > mostPermits) {
+			return nil, fmt.Errorf("%w: a limit must be from 1 to %d permits, not %d, at %s", ErrKeys, mostPermits, one.limit, one.key)
 		}
 		if at > 0 && sorted[at-1].key == one.key {
 			return nil, fmt.Errorf("%w: %s is named twice, with two modes", ErrKeys, one.key)
@@ -86,7 +89,13 @@ func (a *All) Lock(ctx context.Context, choices ...Option) (*Hold, error) {
 	if a.err != nil {
 		return nil, a.err
 	}
-	o := a.l.options(append(slices.Clone(a.choices), choices...))
+	if err := checkContext(ctx); err != nil {
+		return nil, err
+	}
+	o, err := a.l.options(append(slices.Clone(a.choices), choices...))
+	if err != nil {
+		return nil, err
+	}
 	if o.mode != "WRITE" || o.limitIsSet || o.upgrade {
 		return nil, fmt.Errorf("%w: each has a mode of its own, and there is no Upgrade", ErrKeys)
 	}
@@ -265,7 +274,11 @@ func (l *Locker) Election(key, name string) *Election { return &Election{l, key,
 func (e *Election) Campaign(ctx context.Context, choices ...Option) (*Hold, error) {
 	unique := fmt.Sprintf("%s-%d", e.l.name(), e.l.count.Add(1))
 	if e.name != "" {
-		unique = e.name + unique[strings.LastIndexByte(unique, '/'):]
+		unique = unique[strings.LastIndexByte(unique, '/'):]
+		if most := longestOwner - len(unique); len(e.name) > most {
+			return nil, refused("the name of an election must be at most %d bytes long, not %d", most, len(e.name))
+		}
+		unique = e.name + unique
 	}
 	ours := []Option{Lease(10 * time.Second)}
 	return e.l.Lock(ctx, e.key, append(append(ours, choices...), Session(), Owner(unique))...)
@@ -273,6 +286,9 @@ func (e *Election) Campaign(ctx context.Context, choices ...Option) (*Hold, erro
 
 // Leader says who leads now.
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
+	if err := checkContext(ctx); err != nil {
+		return Leader{}, err
+	}
 	reply, err := e.l.servers.heed(ctx, e.key, []any{"RLOCK.AWAIT", e.key, 0}).Result()
 	leader, _, err := led(reply, err)
 	switch {
@@ -302,6 +318,9 @@ func led(reply any, err error) (leader Leader, isNew bool, failure error) {
 // connection, and asks again when that breaks. A receiver that is slow is told the latest change only. If the server
 // refuses, it logs one warning with [slog], and goes on asking: it may be allowed later.
 func (e *Election) Observe(ctx context.Context) <-chan Leader {
+	if err := checkContext(ctx); err != nil {
+		panic(err) // here, and not in a goroutine that nobody can save
+	}
 	leaders := make(chan Leader, 1)
 	go func() {
 		defer close(leaders)

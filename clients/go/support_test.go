@@ -134,13 +134,13 @@ func newLocker(t testing.TB, client redis.UniversalClient, settings ...Setting) 
 }
 
 // info is a field of RLOCK.INFO.
-func info(t testing.TB, client redis.UniversalClient, key, field string) any {
+func info(t testing.TB, client redis.UniversalClient, key, name string) any {
 	t.Helper()
 	reply, err := client.Do(ctx, "RLOCK.INFO", key).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return reply.(map[any]any)[field]
+	return field(reply, name)
 }
 
 func (s *server) mode(key string) string   { return info(s.t, s.client, key, "mode").(string) }
@@ -172,6 +172,9 @@ func until(t testing.TB, what string, isSo func() bool) {
 		}
 	}
 }
+
+// owners are both kinds: each acquisition its own one, and one that is named.
+var owners = map[string][]Option{"": nil, "ann": {Owner("ann")}}
 
 // warnings is what is logged during this test.
 func warnings(t testing.TB) *bytes.Buffer {

@@ -297,6 +297,29 @@ func (t *tenure) deadline() machine.Ms {
 	return t.machine.Deadline()
 }
 
+// releaseUntil returns when ctx has ended, and a moment later if the reply may be on its way; the release goes on.
+func (t *tenure) releaseUntil(ctx context.Context) error {
+	if ctx.Done() == nil {
+		return t.release()
+	}
+	over := make(chan error, 1)
+	go func() { over <- t.release() }()
+	select {
+	case err := <-over:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-over:
+		return err
+	case <-time.After(duration(machine.Late)):
+	}
+	if t.context.Err() != nil && !errors.Is(context.Cause(t.context), ErrReleased) {
+		return fmt.Errorf("%w: %s", ErrLost, t.called())
+	}
+	return fmt.Errorf("%w: %s may be held until its lease ends: %w", ErrUnavailable, t.called(), context.Cause(ctx))
+}
+
 // release releases a level. If another request of this owner is under way for too long, it is released after that, and
 // the caller does not learn how.
 func (t *tenure) release() error {
@@ -374,9 +397,6 @@ func (t *tenure) releaseInTurn() error {
 	case told.Tell == machine.IsReleased:
 		return nil
 	}
-	trouble := typed(d.trouble)
-	if trouble == nil {
-		trouble = errors.New("no answer in time")
-	}
+	trouble := typed(cmp.Or(d.trouble, errSilent))
 	return fmt.Errorf("%w: %s may be held until its lease ends: %w", ErrUnavailable, t.called(), trouble)
 }

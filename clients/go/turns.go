@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +29,9 @@ type listener struct {
 	pubsub *redis.PubSub
 	who    map[string]map[chan struct{}]bool
 }
+
+// published is an owner's name as the server publishes it: its very bytes, but for NUL, which an event cannot carry.
+func published(owner string) string { return strings.ReplaceAll(owner, "\x00", `\x00`) }
 
 // turn is where an owner's turn is heard of, until hush.
 type turn struct {
@@ -56,7 +60,7 @@ func (t *turns) listen(key, owner string, before turn, by machine.Ms) arrival {
 	if err != nil { // asking goes on without it
 		return arrival{in: heard, err: err}
 	}
-	channel := fmt.Sprintf("__keyevent@%d__:rlock.turn:%s", n.options.DB, owner)
+	channel := fmt.Sprintf("__keyevent@%d__:rlock.turn:%s", n.options.DB, published(owner))
 	l, isNew := t.add(n, channel, came)
 	if l == nil {
 		return arrival{in: heard}
