@@ -235,7 +235,7 @@ fn try_connect(client: &Client) -> RedisResult<Connection> {
 }
 
 fn connect(client: &Client) -> Result<Connection, Trouble> {
-    try_connect(client).map_err(|error| error.to_string())
+    try_connect(client).map_err(|error| explain(&error))
 }
 
 impl Server {
@@ -333,6 +333,9 @@ pub const REASONS: [&str; 8] =
 pub fn explain(error: &RedisError) -> Trouble {
     if error.to_string().contains("unknown command") {
         return "this server has no RLOCK module".into();
+    }
+    if error.kind() == ErrorKind::Parse {
+        return "what answers there does not speak the protocol of Redis".into();
     }
     // The system's own words are of a resource that is unavailable.
     if error.is_timeout() {

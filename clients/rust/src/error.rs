@@ -163,7 +163,10 @@ pub(crate) fn unreached(error: RedisError) -> RedisError {
         return error; // it was answered, or cannot be asked
     }
     if is_permanent(&error) {
-        let text = error.to_string();
+        let text = match error.kind() {
+            ErrorKind::Parse => "what answers there does not speak the protocol of Redis".into(),
+            _ => error.to_string(),
+        };
         return (ErrorKind::InvalidClientConfig, "the server cannot be used", text).into();
     }
     std::io::Error::new(std::io::ErrorKind::ConnectionRefused, error.to_string()).into()
