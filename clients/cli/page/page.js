@@ -12,6 +12,7 @@ let heardAt = 0;
 let source = null;
 let followed = null; // the key in hexadecimal
 let followedAt = null; // the server, where several may have a lock of that key
+let followedDb = null; // the database, where all are shown
 let circles = new Map(); // prevented deadlocks, which other entries push out of the slow log
 let story = null; // of the lock that is followed: what was seen since the page was opened
 
@@ -44,10 +45,14 @@ function element(name, text, properties = {}) {
 // Servers that are named may each have a lock of the same key.
 const areApart = () => look.is_fixed && look.servers.length > 1;
 
-function lockLink(key, server) {
-  if (key.hex === null) return element("span", key.text);
-  const words = new URLSearchParams(areApart() ? { lock: key.hex, server } : { lock: key.hex });
-  return element("a", key.text, { href: `#${words}` });
+function lockLink(key, server, db) {
+  const isElsewhere = look.is_everywhere && db !== undefined;
+  const text = isElsewhere ? `${key.text} (database ${db})` : key.text;
+  if (key.hex === null) return element("span", text);
+  const words = new URLSearchParams({ lock: key.hex });
+  if (areApart()) words.set("server", server);
+  if (isElsewhere) words.set("db", db);
+  return element("a", text, { href: `#${words}` });
 }
 
 // rows: [{id, cells: [text or element, …]}]. What is as it was is left alone, so that focus and selection stay.
@@ -94,7 +99,8 @@ function showServers() {
     const { name } = server;
     if (!server.is_up) return element("li", `✗ ${name} does not answer properly: ${server.why}`, { className: "bad" });
     const role = server.role === "master" ? "primary" : "replica";
-    return element("li", `✓ ${name}: ${server.version}, ${role}, database ${server.db}`);
+    const db = look.is_everywhere ? "all databases" : `database ${server.db}`;
+    return element("li", `✓ ${name}: ${server.version}, ${role}, ${db}`);
   }));
 }
 
@@ -151,8 +157,8 @@ function showQueues() {
     const others = (queue.lock?.holder_count ?? 0) - 1;
     const owner = first ? `${first.owner.text}${others > 0 ? ` and ${count(others)} more` : ""}` : "nobody";
     return {
-      id: `${queue.server} ${queue.key.text}`,
-      cells: [lockLink(queue.key, queue.server), count(queue.length), span(queue.head_ms), queue.lock?.mode ?? "", owner,
+      id: `${queue.server} ${queue.db} ${queue.key.text}`,
+      cells: [lockLink(queue.key, queue.server, queue.db), count(queue.length), span(queue.head_ms), queue.lock?.mode ?? "", owner,
         first ? span(first.held_ms) : "", first ? left(first) : "", first ? first.token : "", first ? connection(first.session, first.address) : ""],
     };
   }));
@@ -206,7 +212,7 @@ function showSlow() {
   each.sort((a, b) => b.entry.unix_ms - a.entry.unix_ms);
   fill($("slow"), each.slice(0, 10).map(({ server, entry }) => ({
     id: `${server.name} ${entry.unix_ms} ${entry.kind} ${entry.key.text} ${entry.owner.text} ${entry.ms}`,
-    cells: [clock(entry.unix_ms), entry.kind, lockLink(entry.key, server.name), entry.owner.text, span(entry.ms), entry.outcome, entry.holders.map((names) => names.join(" for ")).join(", ")],
+    cells: [clock(entry.unix_ms), entry.kind, lockLink(entry.key, server.name, entry.db), entry.owner.text, span(entry.ms), entry.outcome, entry.holders.map((names) => names.join(" for ")).join(", ")],
   })));
 }
 
@@ -214,8 +220,8 @@ function showSessions() {
   const each = look.queues.flatMap((queue) => (queue.lock?.holders ?? []).filter((hold) => hold.session).map((hold) => ({ queue, hold })));
   $("sessions-none").hidden = each.length > 0;
   fill($("sessions"), each.map(({ queue, hold }) => ({
-    id: `${queue.server} ${hold.session} ${queue.key.text} ${hold.mode}`,
-    cells: [hold.session, hold.address ?? "", hold.owner.text, lockLink(queue.key, queue.server), span(hold.held_ms)],
+    id: `${queue.server} ${queue.db} ${hold.session} ${queue.key.text} ${hold.mode}`,
+    cells: [hold.session, hold.address ?? "", hold.owner.text, lockLink(queue.key, queue.server, queue.db), span(hold.held_ms)],
   })));
 }
 
@@ -271,7 +277,7 @@ function showLock() {
   remember(lock);
   const state = lock.mode === "free" ? "It is free." : `Held for ${lock.mode} by ${count(lock.holder_count)}.`;
   $("lock-state").textContent = `${state} ${lock.length ? `${count(lock.length)} wait.` : "Nobody waits."}`;
-  const server = followedAt ?? (areApart() ? null : look.queues.find((queue) => queue.key.hex === followed)?.server ?? (look.servers.length === 1 ? look.servers[0].name : null));
+  const server = followedAt ?? (areApart() ? null : look.queues.find((queue) => queue.key.hex === followed && (followedDb === null || queue.db === followedDb))?.server ?? (look.servers.length === 1 ? look.servers[0].name : null));
   const kill = (id) => look.can_act && id && server ? actionButton(`kill ${id}`, { do: "kill", server, client: id }) : "";
   fill($("holders"), lock.holders.map((hold) => ({
     id: `${hold.owner.hex} ${hold.mode} ${hold.token}`,
@@ -280,10 +286,10 @@ function showLock() {
   fill($("waiters"), lock.waiters.map((wait, at) => ({
     id: `${wait.owner.hex} ${wait.mode} ${wait.client}${wait.client ? "" : ` ${at}`}`,
     cells: [wait.owner.text, wait.mode, wait.has_turn ? "ticket, has its turn" : wait.kind === "block" ? "blocked" : "ticket", span(wait.waited_ms), span(wait.left_ms), connection(wait.client, wait.address), wait.limit || "",
-      look.can_act ? actionButton(`cancel ${wait.owner.text}`, { do: "cancel", key: followed, owner: wait.owner.hex, server: followedAt }) : ""],
+      look.can_act ? actionButton(`cancel ${wait.owner.text}`, { do: "cancel", key: followed, owner: wait.owner.hex, server: followedAt, db: followedDb }) : ""],
   })));
   if (look.can_act && !$("lock-actions").firstElementChild) {
-    $("lock-actions").replaceChildren(actionButton("force: end all holds", { do: "force", key: followed, server: followedAt }));
+    $("lock-actions").replaceChildren(actionButton("force: end all holds", { do: "force", key: followed, server: followedAt, db: followedDb }));
   }
   plot($("lock-waiting"), [{ name: "waiting", points: story.points.map((point) => [point.at, point.waiting]) }], { label: "waiters", form: count, now: look.unix_ms });
   $("lock-history").replaceChildren(...story.lines.map((text) => element("li", text)));
@@ -353,16 +359,19 @@ function follow() {
   const words = new URLSearchParams(location.hash.slice(1));
   followed = /^(?:[0-9a-f]{2})*$/.test(words.get("lock") ?? "?") ? words.get("lock") : null;
   followedAt = words.get("server");
+  followedDb = /^\d+$/.test(words.get("db") ?? "") ? Number(words.get("db")) : null;
   $("all").hidden = followed !== null;
   $("one").hidden = followed === null;
   if (followed !== null) {
     story = { points: [], lines: [], holders: new Map() };
-    $("lock-name").textContent = nameOf(followed) + (followedAt === null ? "" : ` at ${followedAt}`);
+    const place = (followedDb === null ? "" : ` in database ${followedDb}`) + (followedAt === null ? "" : ` at ${followedAt}`);
+    $("lock-name").textContent = nameOf(followed) + place;
     for (const id of ["lock-state", "lock-actions"]) $(id).replaceChildren();
     for (const id of ["holders", "waiters"]) fill($(id), []);
   }
   const server = followedAt === null ? "" : `&server=${encodeURIComponent(followedAt)}`;
-  source = new EventSource(followed === null ? "/events" : `/events?key=${followed}${server}`);
+  const db = followedDb === null ? "" : `&db=${followedDb}`;
+  source = new EventSource(followed === null ? "/events" : `/events?key=${followed}${server}${db}`);
   source.addEventListener("history", (event) => { points = JSON.parse(event.data).points; });
   source.addEventListener("look", (event) => {
     look = JSON.parse(event.data);

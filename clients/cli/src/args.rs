@@ -190,6 +190,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
             (_, "--cacert") => run.at.authority = Some(value()?),
             (_, "--cert") => run.at.certificate = Some(value()?),
             (_, "--key") => run.at.key = Some(value()?),
+            ("top" | "queues" | "serve", "--all-databases") => run.at.is_everywhere = true,
             ("top", "--once") => is_once = true,
             ("top" | "queues", "-n" | "--count") => count = Some(number(&name, &value()?, 1000)?),
             ("serve", "--listen") => serve.listen = Some(address(&name, &value()?)?),

@@ -54,11 +54,13 @@ const TOP: &str = "\
 top:
   --once              print one snapshot
   -n, --count N       how many locks to show (100)
+  --all-databases     show the locks of all databases, not only of the one that the URL names
 ";
 
 const QUEUES: &str = "\
 queues:
   -n, --count N       how many locks to show (20)
+  --all-databases     show the locks of all databases, not only of the one that the URL names
 ";
 
 const SERVE: &str = "\
@@ -66,6 +68,7 @@ serve:
   --listen HOST:PORT  the address to which browsers and Prometheus connect (127.0.0.1:9121)
   --allow-host NAME   also answer requests for this name, not only for localhost and IP addresses; repeat it for more
   --elections PREFIX  keys with this prefix are leader elections, which are held for a long time; repeat it for more
+  --all-databases     show and measure the locks of all databases, not only of the one that the URL names
   --allow-actions     anybody with the token in $RLOCK_SERVE_TOKEN can force locks, cancel waits and kill connections
 ";
 

@@ -27,6 +27,8 @@ pub struct Where {
     pub certificate: Option<String>,
     /// `--key`
     pub key: Option<String>,
+    /// `--all-databases`
+    pub is_everywhere: bool,
 }
 
 /// One primary.
@@ -97,7 +99,10 @@ impl Where {
             let twice = servers.iter().find(|server| !names.insert(&server.name));
             // Its counters are those of all its databases.
             let wrong = |server: &Server| {
-                Err(format!("{} is named twice: name one database of it", server.name))
+                Err(format!(
+                    "{} is named twice: name one database of it, or all with --all-databases",
+                    server.name
+                ))
             };
             twice.map_or(Ok(()), wrong)?;
             return Ok(servers);
@@ -264,6 +269,12 @@ impl Server {
     pub fn try_connect(&self) -> RedisResult<Connection> {
         try_connect(&self.client)
     }
+}
+
+/// The database of the connections to them.
+#[must_use]
+pub fn home_of(servers: &[Server]) -> i64 {
+    servers.first().map_or(0, Server::db)
 }
 
 /// Asks one server after the other until one answers. Of a Cluster, each of them may be the one that has the key, and those

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use redis::Connection;
 
-use crate::servers::{Server, Trouble, Where, explain, first_of};
+use crate::servers::{Server, Trouble, Where, explain, first_of, home_of};
 use crate::snapshot::{self, Ask, Lock, Name, Snapshot};
 use crate::view::short;
 
@@ -16,14 +16,21 @@ pub fn connect(servers: &[Server]) -> Result<Vec<Connection>, Trouble> {
     servers.iter().map(Server::connect).collect()
 }
 
-/// Inspects `key` on its server; in a Cluster that is the one of its slot.
+/// Inspects `key` of database `db` on its server; in a Cluster that is the one of its slot. The connections are in the
+/// database `home`.
 ///
 /// # Errors
 /// The servers' error.
-pub fn look(connections: &mut [Connection], key: &Name) -> Result<Lock, Trouble> {
+pub fn look(
+    connections: &mut [Connection],
+    home: i64,
+    db: i64,
+    key: &Name,
+) -> Result<Lock, Trouble> {
     let mut trouble = "no server serves this key".to_owned();
     for connection in connections {
-        match snapshot::look(connection, key) {
+        let look = |connection: &mut Connection| snapshot::look(connection, key);
+        match snapshot::within(connection, home, db, look) {
             Ok(lock) => return Ok(lock),
             Err(error) if error.code() == Some("MOVED") => trouble = error.to_string(),
             Err(error) => return Err(explain(&error)),
@@ -85,10 +92,12 @@ pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
 /// # Errors
 /// The servers' error.
 pub fn queues(at: &Where, count: usize) -> Result<String, Trouble> {
-    let now = Snapshot::take(&mut connect(&at.primaries()?)?, Ask::longest(count))
+    let servers = at.primaries()?;
+    let ask = Ask { is_everywhere: at.is_everywhere, ..Ask::longest(count) };
+    let now = Snapshot::take(&mut connect(&servers)?, home_of(&servers), ask)
         .map_err(|error| explain(&error))?;
     if now.queues.is_empty() {
-        return Ok("nobody waits".into());
+        return Ok(nobody(&now, &servers, at.is_everywhere));
     }
     let mut page = String::new();
     for queue in &now.queues {
@@ -97,7 +106,7 @@ pub fn queues(at: &Where, count: usize) -> Result<String, Trouble> {
             [one] => format!("held by {}", one.owner),
             [first, others @ ..] => format!("held by {} and {} more", first.owner, others.len()),
         };
-        let key = &queue.key;
+        let key = queue.name(at.is_everywhere);
         let _ = writeln!(
             page,
             "{key}: {} in line, the first for {}, {held}",
@@ -106,4 +115,14 @@ pub fn queues(at: &Where, count: usize) -> Result<String, Trouble> {
         );
     }
     Ok(page)
+}
+
+/// The servers count all who wait, in whatever database.
+fn nobody(now: &Snapshot, servers: &[Server], is_everywhere: bool) -> String {
+    let others = now.waiting();
+    if is_everywhere || others == 0 {
+        return "nobody waits".into();
+    }
+    let db = home_of(servers);
+    format!("nobody waits in database {db}; {others} in other databases (see --all-databases)")
 }

@@ -1,5 +1,6 @@
 //! A snapshot of the servers: their counters, their longest queues, and who holds and waits.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ pub struct Snapshot {
     pub numbers: Numbers,
     /// The longest queues, longest first.
     pub queues: Vec<Queue>,
+    /// Whether those of all databases are among them.
+    pub is_everywhere: bool,
 }
 
 /// How much is asked of each server.
@@ -37,6 +40,8 @@ pub struct Ask {
     pub holders: usize,
     /// The most waiters of each of these that are listed.
     pub waiters: usize,
+    /// Whether all databases are looked at. Otherwise, only that of the connection is.
+    pub is_everywhere: bool,
 }
 
 impl Ask {
@@ -44,7 +49,14 @@ impl Ask {
     #[must_use]
     pub fn longest(count: usize) -> Ask {
         let queues = count.clamp(1, 1000);
-        Ask { sections: &[], queues, described: queues, holders: 100, waiters: 0 }
+        Ask {
+            sections: &[],
+            queues,
+            described: queues,
+            holders: 100,
+            waiters: 0,
+            is_everywhere: false,
+        }
     }
 }
 
@@ -64,6 +76,8 @@ pub struct Part {
 pub struct Queue {
     /// Which of the servers has it.
     pub server: usize,
+    /// In which database.
+    pub db: i64,
     /// The lock's key.
     pub key: Name,
     /// How many wait.
@@ -153,32 +167,46 @@ pub struct Waiter {
 type Map = BTreeMap<String, Value>;
 
 impl Part {
-    /// Asks a server, which must have the module. It is number `server` of those that are looked at together.
+    /// Asks a server, which must have the module. It is number `server` of those that are looked at together, and `home` is
+    /// the database of the connection.
     ///
     /// # Errors
     /// If it does not answer, or not like the module.
-    pub fn take(connection: &mut Connection, server: usize, ask: Ask) -> RedisResult<Part> {
+    pub fn take(
+        connection: &mut Connection,
+        server: usize,
+        home: i64,
+        ask: Ask,
+    ) -> RedisResult<Part> {
         let mut both = Pipeline::new();
         both.cmd("INFO").arg("rlock").arg(ask.sections);
-        both.cmd("RLOCK.QUEUES").arg("COUNT").arg(ask.queues);
-        let (info, longest): (String, Vec<(Name, u64, u64)>) = both.query(connection)?;
-        let fields = info.lines().filter_map(|line| line.split_once(':'));
-        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let mut closer = Pipeline::new();
-        for (key, ..) in longest.iter().take(ask.described) {
-            closer.add_command(info_of(key, ask.holders, ask.waiters));
+        if ask.is_everywhere {
+            both.arg("keyspace");
         }
-        // redis-rs refuses an empty pipeline.
-        let told = if closer.is_empty() { Ok(Vec::new()) } else { closer.query(connection) };
-        let is_denied =
-            told.as_ref().is_err_and(|error| code_of(error).as_deref() == Some("NOPERM"));
-        let told: Vec<Map> = if is_denied { Vec::new() } else { told? };
-        let mut locks = told.iter().map(lock);
-        let queues = longest.into_iter().map(|(key, length, head_ms)| {
-            let head_waits = Duration::from_millis(head_ms);
-            Ok(Queue { server, key, length, head_waits, lock: locks.next().transpose()? })
+        both.add_command(longest(ask));
+        let (info, longest): (String, Longest) = both.query(connection)?;
+        let fields = info.lines().filter_map(|line| line.split_once(':'));
+        let fields: BTreeMap<String, String> =
+            fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let mut all = vec![(home, longest)];
+        if ask.is_everywhere {
+            all.extend(elsewhere(connection, &fields, home, ask)?);
+        }
+        let each = all.into_iter().flat_map(|(db, longest)| {
+            longest.into_iter().map(move |(key, length, head_ms)| Queue {
+                server,
+                db,
+                key,
+                length,
+                head_waits: Duration::from_millis(head_ms),
+                lock: None,
+            })
         });
-        Ok(Part { queues: queues.collect::<RedisResult<_>>()?, fields, is_denied })
+        let mut queues: Vec<Queue> = each.collect();
+        queues.sort_by(Queue::longer);
+        queues.truncate(ask.queues);
+        let is_denied = !describe(connection, &mut queues, home, ask)?;
+        Ok(Part { queues, fields, is_denied })
     }
 
     /// Whether it is no replica, as far as it was asked.
@@ -198,20 +226,22 @@ impl Part {
 }
 
 impl Snapshot {
-    /// Asks all `servers`.
+    /// Asks all `servers`, whose connections are in the database `home`.
     ///
     /// # Errors
     /// As [`Part::take`].
-    pub fn take(servers: &mut [Connection], ask: Ask) -> RedisResult<Snapshot> {
+    pub fn take(servers: &mut [Connection], home: i64, ask: Ask) -> RedisResult<Snapshot> {
         let at = Instant::now();
-        let parts = servers.iter_mut().enumerate().map(|(n, server)| Part::take(server, n, ask));
+        let each = servers.iter_mut().enumerate();
+        let parts = each.map(|(n, server)| Part::take(server, n, home, ask));
         Ok(Snapshot::of(at, &parts.collect::<RedisResult<Vec<_>>>()?, ask))
     }
 
     /// Joins what several servers said.
     #[must_use]
     pub fn of<'p>(at: Instant, parts: impl IntoIterator<Item = &'p Part>, ask: Ask) -> Snapshot {
-        let mut now = Snapshot { at, numbers: Numbers::new(), queues: Vec::new() };
+        let is_everywhere = ask.is_everywhere;
+        let mut now = Snapshot { at, numbers: Numbers::new(), queues: Vec::new(), is_everywhere };
         let parts: Vec<&Part> = parts.into_iter().collect();
         let has_primary = parts.iter().any(|part| part.is_primary());
         for part in parts {
@@ -223,11 +253,15 @@ impl Snapshot {
             }
             now.queues.extend(part.queues.iter().cloned());
         }
-        now.queues.sort_by(|a, b| {
-            (b.length, b.head_waits, &a.key).cmp(&(a.length, a.head_waits, &b.key))
-        });
+        now.queues.sort_by(Queue::longer);
         now.queues.truncate(ask.queues);
         now
+    }
+
+    /// How many wait, in all databases of the servers.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        ["waiters", "tickets", "tells"].iter().map(|name| self.number(name)).sum()
     }
 
     /// A number of `INFO rlock`; 0 for one that these servers do not have.
@@ -235,6 +269,114 @@ impl Snapshot {
     pub fn number(&self, name: &str) -> u64 {
         self.numbers.get(name).copied().unwrap_or(0)
     }
+}
+
+impl Queue {
+    /// The key, with the database where that is not known otherwise.
+    #[must_use]
+    pub fn name(&self, is_everywhere: bool) -> String {
+        if is_everywhere {
+            format!("{} (database {})", self.key, self.db)
+        } else {
+            self.key.to_string()
+        }
+    }
+
+    fn longer(&self, other: &Queue) -> Ordering {
+        let longest = (other.length, other.head_waits).cmp(&(self.length, self.head_waits));
+        longest.then_with(|| (&self.key, self.db).cmp(&(&other.key, other.db)))
+    }
+}
+
+/// Key, length, how long the first has waited.
+type Longest = Vec<(Name, u64, u64)>;
+
+fn longest(ask: Ask) -> Cmd {
+    let mut words = redis::cmd("RLOCK.QUEUES");
+    words.arg("COUNT").arg(ask.queues);
+    words
+}
+
+/// The databases that have keys, besides that one.
+#[must_use]
+pub fn others(fields: &BTreeMap<String, String>, home: i64) -> Vec<i64> {
+    let each = fields.keys().filter_map(|name| name.strip_prefix("db")?.parse().ok());
+    each.filter(|db| *db != home).collect()
+}
+
+/// The longest queues of the other databases. The connection is in its own again afterward.
+fn elsewhere(
+    connection: &mut Connection,
+    fields: &BTreeMap<String, String>,
+    home: i64,
+    ask: Ask,
+) -> RedisResult<Vec<(i64, Longest)>> {
+    let databases = others(fields, home);
+    if databases.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut each = Pipeline::new();
+    for db in &databases {
+        each.cmd("SELECT").arg(db).ignore();
+        each.add_command(longest(ask));
+    }
+    each.cmd("SELECT").arg(home).ignore();
+    let told: Vec<Longest> = each.query(connection)?;
+    Ok(databases.into_iter().zip(told).collect())
+}
+
+/// Asks who holds and waits. False if this user may not.
+fn describe(
+    connection: &mut Connection,
+    queues: &mut [Queue],
+    home: i64,
+    ask: Ask,
+) -> RedisResult<bool> {
+    let mut closer = Pipeline::new();
+    let mut db = home;
+    for queue in queues.iter().take(ask.described) {
+        if std::mem::replace(&mut db, queue.db) != queue.db {
+            closer.cmd("SELECT").arg(queue.db).ignore();
+        }
+        closer.add_command(info_of(&queue.key, ask.holders, ask.waiters));
+    }
+    if db != home {
+        closer.cmd("SELECT").arg(home).ignore();
+    }
+    // redis-rs refuses an empty pipeline.
+    if closer.is_empty() {
+        return Ok(true);
+    }
+    let told: Vec<Map> = match closer.query(connection) {
+        Err(error) if code_of(&error).as_deref() == Some("NOPERM") => return Ok(false),
+        told => told?,
+    };
+    for (queue, told) in queues.iter_mut().zip(&told) {
+        queue.lock = Some(lock(told)?);
+    }
+    Ok(true)
+}
+
+/// Does it in another database, and returns to its own.
+///
+/// # Errors
+/// Those of what is done, and of `SELECT`.
+pub fn within<T>(
+    connection: &mut Connection,
+    home: i64,
+    db: i64,
+    work: impl FnOnce(&mut Connection) -> RedisResult<T>,
+) -> RedisResult<T> {
+    let select = |connection: &mut Connection, db: i64| -> RedisResult<()> {
+        redis::cmd("SELECT").arg(db).query(connection)
+    };
+    if db == home {
+        return work(connection);
+    }
+    select(connection, db)?;
+    let done = work(connection);
+    select(connection, home)?;
+    done
 }
 
 fn info_of(key: &Name, holders: usize, waiters: usize) -> Cmd {

@@ -8,10 +8,10 @@ use ratatui::widgets::{Paragraph, Wrap};
 use ratatui::{DefaultTerminal, Terminal};
 use redis::Connection;
 
-use crate::servers::{Server, Trouble, Where, explain};
+use crate::servers::{Server, Trouble, Where, explain, home_of};
 use crate::show::{connect, look};
 use crate::signals::{Ending, by_signal};
-use crate::snapshot::{Ask, Lock, Name, Snapshot};
+use crate::snapshot::{Ask, Lock, Name, Queue, Snapshot};
 use crate::view;
 
 /// Often enough to see a hand-over, seldom enough that the server does not notice.
@@ -23,7 +23,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// What the servers say.
 pub fn once(at: &Where, count: usize) -> Result<String, Trouble> {
     let servers = at.primaries()?;
-    let now = Snapshot::take(&mut connect(&servers)?, Ask::longest(count))
+    let ask = Ask { is_everywhere: at.is_everywhere, ..Ask::longest(count) };
+    let now = Snapshot::take(&mut connect(&servers)?, home_of(&servers), ask)
         .map_err(|error| explain(&error))?;
     // Drawn on paper: what ratatui has for tests serves a printed page as well.
     let columns = view::page_width(&name(&servers), &now).max(80);
@@ -81,9 +82,16 @@ struct Top<'a> {
     before: Option<Snapshot>,
     now: Option<Snapshot>,
     chosen: usize,
-    /// Looked at closely: the key, and what was found.
-    close: Option<(Name, Option<Lock>)>,
+    /// Looked at closely: the database, the key, and what was found.
+    close: Option<Close>,
     trouble: Option<Trouble>,
+}
+
+/// One lock, as it was found.
+struct Close {
+    db: i64,
+    key: Name,
+    lock: Option<Lock>,
 }
 
 impl Top<'_> {
@@ -134,23 +142,26 @@ impl Top<'_> {
             self.servers = self.at.primaries()?;
             self.connections = connect(&self.servers)?;
         }
-        if let Some((key, lock)) = &mut self.close {
-            *lock = Some(look(&mut self.connections, key)?);
+        let home = home_of(&self.servers);
+        if let Some(close) = &mut self.close {
+            close.lock = Some(look(&mut self.connections, home, close.db, &close.key)?);
         }
-        let now = Snapshot::take(&mut self.connections, Ask::longest(self.count))
-            .map_err(|error| explain(&error))?;
+        let ask = Ask { is_everywhere: self.at.is_everywhere, ..Ask::longest(self.count) };
+        let now =
+            Snapshot::take(&mut self.connections, home, ask).map_err(|error| explain(&error))?;
         // The choice stays with its lock, wherever that moved to.
-        if let Some(key) = self.chosen_key() {
-            self.chosen =
-                now.queues.iter().position(|queue| queue.key == key).unwrap_or(self.chosen);
+        if let Some(chosen) = self.chosen() {
+            let is_it = |queue: &Queue| queue.key == chosen.key && queue.db == chosen.db;
+            self.chosen = now.queues.iter().position(is_it).unwrap_or(self.chosen);
         }
         self.chosen = self.chosen.min(now.queues.len().saturating_sub(1));
         self.before = self.now.replace(now);
         Ok(())
     }
 
-    fn chosen_key(&self) -> Option<Name> {
-        Some(self.now.as_ref()?.queues.get(self.chosen)?.key.clone())
+    fn chosen(&self) -> Option<Close> {
+        let queue = self.now.as_ref()?.queues.get(self.chosen)?;
+        Some(Close { db: queue.db, key: queue.key.clone(), lock: None })
     }
 
     fn draw(&self, terminal: &mut DefaultTerminal) -> std::io::Result<()> {
@@ -160,7 +171,11 @@ impl Top<'_> {
                 let text = format!("{trouble}\n\ntrying again every second   q: quit");
                 frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), frame.area());
             }
-            (_, Some((key, Some(lock))), _) => view::draw_lock(frame, &name, key, lock),
+            (_, Some(Close { db, key, lock: Some(lock) }), _) => {
+                let place =
+                    if self.at.is_everywhere { format!(", database {db}") } else { String::new() };
+                view::draw_lock(frame, &(name + &place), key, lock);
+            }
             (_, _, Some(now)) => {
                 view::draw(frame, &name, self.before.as_ref(), now, Some(self.chosen))
             }
@@ -183,9 +198,7 @@ impl Top<'_> {
                 let last = self.now.as_ref().map_or(0, |now| now.queues.len().saturating_sub(1));
                 self.chosen = (self.chosen + 1).min(last);
             }
-            KeyCode::Enter | KeyCode::Right => {
-                self.close = self.chosen_key().map(|key| (key, None))
-            }
+            KeyCode::Enter | KeyCode::Right => self.close = self.chosen(),
             _ => {}
         }
         false

@@ -58,7 +58,8 @@ pub fn draw(
         (false, None) => "the longest queues",
         (false, Some(_)) => "the longest queues   up, down: choose   Enter: details q: quit",
     };
-    table(frame, body, title, &titles, &widths, now.queues.iter().map(row), chosen);
+    let rows = now.queues.iter().map(|queue| row(queue, now.is_everywhere));
+    table(frame, body, title, &titles, &widths, rows, chosen);
 }
 
 fn head_lines(name: &str, before: Option<&Snapshot>, now: &Snapshot) -> Vec<Line<'static>> {
@@ -80,7 +81,7 @@ fn names(now: &Snapshot) -> (u16, u16) {
     let widest = |all: &mut dyn Iterator<Item = usize>| {
         u16::try_from(all.max().unwrap_or(0).clamp(8, NAME_WIDTH_MAX)).unwrap_or(8)
     };
-    let keys = &mut now.queues.iter().map(|queue| queue.key.to_string().len());
+    let keys = &mut now.queues.iter().map(|queue| queue.name(now.is_everywhere).len());
     let owners = &mut now.queues.iter().map(|queue| held_by(queue).len());
     (widest(keys), widest(owners))
 }
@@ -205,8 +206,8 @@ fn spans(before: Option<&Snapshot>, now: &Snapshot, kind: &str, title: &str) -> 
     Line::from(format!("{title}: {}   mean {}   {}", spans.count, short(mean), each.join("   ")))
 }
 
-fn row(queue: &Queue) -> Row<'static> {
-    let key = queue.key.to_string();
+fn row(queue: &Queue, is_everywhere: bool) -> Row<'static> {
+    let key = queue.name(is_everywhere);
     let mut cells = vec![key, queue.length.to_string(), short(queue.head_waits)];
     let holders = queue.lock.as_ref().map_or(&[][..], |lock| &lock.holders);
     if let [first, ..] = holders {

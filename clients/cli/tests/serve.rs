@@ -259,6 +259,79 @@ fn a_server_whose_certificate_is_untrusted_is_shown_with_the_reason() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+fn in_database(server: &Server, db: i64) -> redis::Connection {
+    let client = redis::Client::open(format!("{}/{db}", server.url())).unwrap();
+    client.get_connection().unwrap()
+}
+
+/// In each of three databases somebody waits for a lock of one name.
+#[test]
+fn all_databases_are_shown_and_measured() {
+    let server = Server::start(&[]);
+    let mut waiting = Vec::new();
+    for (db, count) in [(0, 1), (3, 2), (15, 4)] {
+        let mut connection = in_database(&server, db);
+        let holder = format!("RLOCK.ACQUIRE job ann:{db} LEASE 600000");
+        support::command(&holder).query::<u64>(&mut connection).unwrap();
+        for each in 0..count {
+            let mut waits = in_database(&server, db);
+            let words = support::command(&format!("RLOCK.ACQUIRE job bob:{db}:{each} BLOCK 0"));
+            waits.send_packed_command(&words.get_packed_command()).unwrap();
+            waiting.push(waits);
+        }
+    }
+    until("all wait", || info(&server)["rlock_waiters"] == 7);
+    let (_, own, _) = server.run(&["queues"]);
+    assert!(own.lines().count() == 1 && own.starts_with("job: 1 in line"), "{own}");
+    let (_, all, _) = server.run(&["queues", "--all-databases"]);
+    let lines: Vec<&str> = all.lines().collect();
+    assert_eq!(lines.len(), 3, "{all}");
+    assert!(
+        lines[0].starts_with("job (database 15): 4 in line")
+            && lines[0].ends_with("held by ann:15"),
+        "{all}"
+    );
+    assert!(lines[2].starts_with("job (database 0): 1 in line"), "{all}");
+    let (_, top, _) = server.run(&["top", "--once", "--all-databases"]);
+    assert!(top.contains("job (database 3)") && top.contains("ann:3"), "{top}");
+    let elsewhere = server.url() + "/7";
+    let (_, none, _) = server.run(&["queues", "--url", &elsewhere]);
+    assert_eq!(none, "nobody waits in database 7; 7 in other databases (see --all-databases)\n");
+
+    let serve = serve(&server);
+    let metrics = serve.metrics();
+    let length = |text: &str, db: &str| {
+        sample(text, "rlock_longest_queue", &[&format!("db=\"{db}\""), "kind=\"lock\""])
+    };
+    assert_eq!((length(&metrics, "0"), length(&metrics, "3")), (Some(1.0), None));
+    let (code, _, _) = serve.get("/events?key=6a6f62&db=3");
+    assert_eq!(code, 400);
+
+    let mut command = server.rlock(&["serve", "--all-databases", "--allow-actions"]);
+    command.env("RLOCK_SERVE_TOKEN", TOKEN);
+    let serve = Serve::start(command);
+    let metrics = serve.metrics();
+    let lengths = ["0", "3", "15"].map(|db| length(&metrics, db));
+    assert_eq!(lengths, [Some(1.0), Some(2.0), Some(4.0)], "{metrics}");
+    let look = serve.look_until("/events?key=6a6f62&db=15", |told| !told["lock"].is_null());
+    assert_eq!(look["lock"]["holders"][0]["owner"]["text"], "ann:15", "{look}");
+    assert_eq!(look["lock"]["length"], 4);
+    let queues = look["queues"].as_array().unwrap();
+    let found: Vec<_> = queues.iter().map(|queue| queue["db"].as_i64().unwrap()).collect();
+    assert_eq!(found, [15, 3, 0]);
+    // An action is about that database's lock alone.
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("Content-Type", "application/json"), ("Authorization", bearer.as_str())];
+    let force = r#"{"do":"force","key":"6a6f62","db":3}"#;
+    let (code, _, said) = serve.ask("POST /actions", &headers, force);
+    assert_eq!((code, said.as_str()), (200, "1\n"));
+    until("the next one holds it", || {
+        let mut connection = in_database(&server, 3);
+        support::command("RLOCK.HOLDS job bob:3:0").query::<i64>(&mut connection) == Ok(1)
+    });
+    assert_eq!(server.ask::<i64>("RLOCK.HOLDS job ann:0"), 1);
+}
+
 #[test]
 fn a_page_from_another_site_gets_no_data() {
     let server = Server::start(&[]);

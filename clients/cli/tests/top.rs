@@ -34,7 +34,7 @@ fn drawn_lock(key: &str, lock: &Lock, rows: u16) -> String {
 #[test]
 fn a_server_without_waiters_is_shown() {
     let server = Server::start(&[]);
-    let now = Snapshot::take(&mut [server.connect()], Ask::longest(10)).unwrap();
+    let now = Snapshot::take(&mut [server.connect()], 0, Ask::longest(10)).unwrap();
     let page = drawn(None, &now);
     assert!(
         page.contains("nobody waits")
@@ -70,7 +70,7 @@ fn top_shows_queues_by_length_with_holders_and_rates() {
         server.send("RLOCK.ACQUIRE top:tied bob BLOCK 0"),
         server.send("RLOCK.ACQUIRE top:long will BLOCK 0"),
     ];
-    let look_now = || Snapshot::take(&mut [server.connect()], Ask::longest(10)).unwrap();
+    let look_now = || Snapshot::take(&mut [server.connect()], 0, Ask::longest(10)).unwrap();
     let lengths = || look_now().queues.iter().map(|queue| queue.length).sum::<u64>();
     until("three wait", || lengths() == 3);
     let mut last = server.send("RLOCK.ACQUIRE top:long zoe READ BLOCK 60000");

@@ -18,6 +18,8 @@ pub enum Action {
         key: String,
         /// The server's name on the page; needed if several are named, which may all have such a lock.
         server: Option<String>,
+        /// The database; without one, that of the URL.
+        db: Option<i64>,
     },
     /// `RLOCK.CANCEL`
     Cancel {
@@ -27,6 +29,8 @@ pub enum Action {
         owner: String,
         /// As in [`Action::Force`].
         server: Option<String>,
+        /// As in [`Action::Force`].
+        db: Option<i64>,
     },
     /// `CLIENT KILL ID`
     Kill {
@@ -44,6 +48,15 @@ impl Action {
             Action::Kill { server, .. } => Some(server),
         }
     }
+
+    /// The database that it names.
+    #[must_use]
+    pub fn db(&self) -> Option<i64> {
+        match self {
+            Action::Force { db, .. } | Action::Cancel { db, .. } => *db,
+            Action::Kill { .. } => None,
+        }
+    }
 }
 
 impl fmt::Display for Action {
@@ -56,6 +69,7 @@ impl fmt::Display for Action {
             }
             Action::Kill { client, .. } => write!(to, "CLIENT KILL ID {client}")?,
         }
+        self.db().map_or(Ok(()), |db| write!(to, " in database {db}"))?;
         self.server().map_or(Ok(()), |server| write!(to, " of {server}"))
     }
 }
@@ -80,7 +94,12 @@ pub fn carry_out(action: &Action, servers: &[Server], is_fixed: bool) -> Result<
     }
     let named = servers.iter().filter(|known| named.is_none_or(|name| known.name == *name));
     let nobody = "rlock serve does not watch that server";
-    let (_, count) = first_of(named, nobody, |server| ask.query::<u64>(server))?;
+    let (_, count) = first_of(named, nobody, |server| {
+        if let Some(db) = action.db() {
+            redis::cmd("SELECT").arg(db).query::<()>(server)?;
+        }
+        ask.query::<u64>(server)
+    })?;
     Ok(count.to_string())
 }
 

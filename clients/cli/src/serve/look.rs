@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use redis::{Connection, RedisError, RedisResult, Value, from_redis_value_ref};
 
 use crate::servers::{Server, Trouble, Where, explain, reason};
-use crate::snapshot::{Ask, Lock, Name, Part, Snapshot, look as look_closely};
+use crate::snapshot::{Ask, Lock, Name, Part, Snapshot, look as look_closely, others, within};
 
 /// What each look asks: enough for a page, and little enough for a server with a million locks.
 pub const ASK: Ask = Ask {
@@ -15,6 +15,7 @@ pub const ASK: Ask = Ask {
     described: 50,
     holders: 5,
     waiters: 5,
+    is_everywhere: false,
 };
 
 /// Entries of the slow log.
@@ -26,8 +27,16 @@ const DISCOVER_EVERY: Duration = Duration::from_secs(5);
 /// What each look may ask, as `INFO commandstats` names it.
 const COMMANDS: [&str; 5] = ["info", "rlock.queues", "rlock.info", "rlock.slowlog", "client|list"];
 
-/// A lock, at that server; without one, at the one that has it.
-pub type Followed = (Option<String>, Name);
+/// A lock.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Followed {
+    /// At that server; without one, at the one that has it.
+    pub server: Option<String>,
+    /// In that database; without one, in that of the connection.
+    pub db: Option<i64>,
+    /// Its key.
+    pub key: Name,
+}
 
 /// Why there is nothing to show.
 #[derive(Debug, Clone)]
@@ -68,6 +77,8 @@ pub struct Slow {
     pub unix_ms: u64,
     /// `wait`, `hold` or `deadlock`.
     pub kind: String,
+    /// The lock's database.
+    pub db: i64,
     /// The lock's key.
     pub key: Name,
     /// Whose wait or hold.
@@ -200,13 +211,16 @@ impl Looker {
     pub fn look(&mut self, followed: &BTreeSet<Followed>) -> Seen {
         let begun = Instant::now();
         let trouble = self.discover().err();
-        let servers: Vec<Told> =
-            self.links.iter_mut().enumerate().map(|(at, link)| link.look(at)).collect();
+        let servers: Vec<Told> = {
+            let each = self.links.iter_mut().enumerate();
+            each.map(|(at, link)| link.look(at, self.at.is_everywhere)).collect()
+        };
         if servers.iter().any(|server| server.part.is_err()) {
             self.discovered = None;
         }
         let parts = servers.iter().filter_map(|server| server.part.as_ref().ok());
-        let now = Snapshot::of(begun, parts, ASK);
+        let ask = Ask { is_everywhere: self.at.is_everywhere, ..ASK };
+        let now = Snapshot::of(begun, parts, ask);
         let locks = followed.iter().map(|lock| (lock.clone(), self.follow(lock))).collect();
         let unix_ms = UNIX_EPOCH.elapsed().map_or(0, |time| time.as_millis());
         let unix_ms = u64::try_from(unix_ms).unwrap_or(u64::MAX);
@@ -236,12 +250,17 @@ impl Looker {
         Ok(())
     }
 
-    fn follow(&mut self, (server, key): &Followed) -> Result<Lock, Trouble> {
+    fn follow(&mut self, lock: &Followed) -> Result<Lock, Trouble> {
         let mut trouble = "no server answers".to_owned();
         let is_meant =
-            |link: &&mut Link| server.as_ref().is_none_or(|name| link.server.name == *name);
+            |link: &&mut Link| lock.server.as_ref().is_none_or(|name| link.server.name == *name);
         for link in self.links.iter_mut().filter(is_meant) {
-            match link.ask("rlock.info", 1, |connection| look_closely(connection, key)) {
+            let home = link.server.db();
+            let look = |connection: &mut Connection| {
+                let look = |connection: &mut Connection| look_closely(connection, &lock.key);
+                within(connection, home, lock.db.unwrap_or(home), look)
+            };
+            match link.ask("rlock.info", 1, look) {
                 Some(Ok(lock)) => return Ok(lock),
                 Some(Err(error)) => trouble = explain(&error),
                 None => {}
@@ -257,12 +276,12 @@ impl Link {
         Link { server, connection: None, denied, sent, counted }
     }
 
-    fn look(&mut self, at: usize) -> Told {
-        let part = self.part(at);
+    fn look(&mut self, at: usize, is_everywhere: bool) -> Told {
+        let part = self.part(at, is_everywhere);
         let mut slow = Err("not asked".to_owned());
         let (mut addresses, mut busy) = (BTreeMap::new(), Duration::ZERO);
         if let Ok(part) = &part {
-            busy = self.account(part);
+            busy = self.account(part, is_everywhere);
             slow = self
                 .permitted("rlock.slowlog", slow_log)
                 .unwrap_or_else(|| Err("This user may not send RLOCK.SLOWLOG.".into()));
@@ -277,7 +296,7 @@ impl Link {
     }
 
     /// How long the look before took: as often as it sent each command, what a call took on average since then.
-    fn account(&mut self, part: &Part) -> Duration {
+    fn account(&mut self, part: &Part, is_everywhere: bool) -> Duration {
         let counted = calls_of(part);
         let each = self.sent.iter().map(|(name, &sent)| {
             let now = counted.get(name).copied().unwrap_or_default();
@@ -292,19 +311,23 @@ impl Link {
         let us = each.sum();
         let described = part.queues.iter().filter(|queue| queue.lock.is_some()).count();
         let described = u64::try_from(described).unwrap_or(u64::MAX);
-        self.sent = BTreeMap::from([("info", 1), ("rlock.queues", 1), ("rlock.info", described)]);
+        let databases =
+            if is_everywhere { others(&part.fields, self.server.db()).len() } else { 0 };
+        let databases = u64::try_from(databases).unwrap_or(u64::MAX).saturating_add(1);
+        self.sent =
+            BTreeMap::from([("info", 1), ("rlock.queues", databases), ("rlock.info", described)]);
         self.counted = counted;
         Duration::from_micros(us)
     }
 
-    fn part(&mut self, at: usize) -> Result<Part, Down> {
+    fn part(&mut self, at: usize, is_everywhere: bool) -> Result<Part, Down> {
         if self.connection.is_none() {
             self.connect().map_err(|error| Down::from(&error))?;
         }
         // What is denied is not asked again: each refusal is a line in the server's ACL log.
         let described = if self.denied.contains("rlock.info") { 0 } else { ASK.described };
-        let ask = Ask { described, ..ASK };
-        match self.ask("info", 0, |connection| Part::take(connection, at, ask)) {
+        let (ask, home) = (Ask { described, is_everywhere, ..ASK }, self.server.db());
+        match self.ask("info", 0, |connection| Part::take(connection, at, home, ask)) {
             Some(Ok(mut part)) => {
                 if part.is_denied {
                     self.denied.insert("rlock.info");
@@ -411,6 +434,7 @@ fn slow(entry: &BTreeMap<String, Value>) -> RedisResult<Slow> {
     Ok(Slow {
         unix_ms: field(entry, "unix-ms")?,
         kind: field(entry, "kind")?,
+        db: field(entry, "db")?,
         key: field(entry, "key")?,
         owner: field(entry, "owner")?,
         ms: field(entry, "ms")?,

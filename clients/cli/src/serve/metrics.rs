@@ -1,5 +1,6 @@
 //! The look as OpenMetrics.
 
+use std::collections::BTreeSet;
 use std::fmt::Error;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::look::{Seen, Told};
 use super::page::{noreplicas, number, replicas};
 use crate::histogram::Histogram;
 use crate::servers::REASONS;
-use crate::snapshot::Part;
+use crate::snapshot::{Part, Queue};
 
 /// Of what [`text()`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -192,22 +193,26 @@ impl Page {
 
     fn queues(&self, to: &mut DescriptorEncoder) -> Result<(), Error> {
         let (mut heads, mut lengths) = (Samples::new(), Samples::new());
-        for (at, told) in self.seen.servers.iter().enumerate().filter(|(_, t)| t.part.is_ok()) {
-            for (kind, is_wanted) in [("lock", false), ("election", true)] {
-                let is_election = |key: &[u8]| {
-                    self.elections.iter().any(|prefix| key.starts_with(prefix.as_bytes()))
-                };
-                let own = self.seen.servers.get(at).and_then(|told| told.part.as_ref().ok());
-                let queues = own.into_iter().flat_map(|part| &part.queues);
-                let queues: Vec<_> =
-                    queues.filter(|queue| is_election(&queue.key.0) == is_wanted).collect();
-                let head = queues.iter().map(|queue| queue.head_waits).max().unwrap_or_default();
-                let length = queues.iter().map(|queue| queue.length).max().unwrap_or(0);
-                let mut labels = server(&told.name);
-                labels.push(("db", told.db.to_string()));
-                labels.push(("kind", kind.to_owned()));
-                heads.push((labels.clone(), head.as_secs_f64()));
-                lengths.push((labels, float(length)));
+        for told in &self.seen.servers {
+            let Ok(part) = &told.part else { continue };
+            let mut databases = BTreeSet::from([told.db]);
+            databases.extend(part.queues.iter().map(|queue| queue.db));
+            for db in databases {
+                for (kind, is_wanted) in [("lock", false), ("election", true)] {
+                    let is_election = |key: &[u8]| {
+                        self.elections.iter().any(|prefix| key.starts_with(prefix.as_bytes()))
+                    };
+                    let is_of =
+                        |queue: &&Queue| queue.db == db && is_election(&queue.key.0) == is_wanted;
+                    let queues = || part.queues.iter().filter(is_of);
+                    let head = queues().map(|queue| queue.head_waits).max().unwrap_or_default();
+                    let length = queues().map(|queue| queue.length).max().unwrap_or(0);
+                    let mut labels = server(&told.name);
+                    labels.push(("db", db.to_string()));
+                    labels.push(("kind", kind.to_owned()));
+                    heads.push((labels.clone(), head.as_secs_f64()));
+                    lengths.push((labels, float(length)));
+                }
             }
         }
         let help = "Longest wait of a first in line, among the 1000 longest queues of the database";

@@ -30,6 +30,7 @@ use crate::complain;
 use crate::servers::Trouble;
 use crate::snapshot::Name;
 use guard::Guard;
+use look::Followed;
 use watch::{Busy, Watch};
 
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9121);
@@ -55,6 +56,8 @@ struct Shared {
     watch: Watch,
     guard: Arc<Guard>,
     elections: Arc<[String]>,
+    /// Whether all databases are shown.
+    is_everywhere: bool,
     /// Servers that are named may have locks of the same key, which are not the same lock.
     is_fixed: bool,
 }
@@ -81,7 +84,8 @@ pub fn serve(job: &Serve) -> Result<(), Trouble> {
         }
         let watch = Watch::start(job.at.clone()).map_err(|error| error.to_string())?;
         let (elections, is_fixed) = (job.elections[..].into(), job.at.is_fixed());
-        let shared = Shared { watch, guard: guard.into(), elections, is_fixed };
+        let (guard, is_everywhere) = (guard.into(), job.at.is_everywhere);
+        let shared = Shared { watch, guard, elections, is_everywhere, is_fixed };
         println!("http://{address}/");
         tokio::select! {
             ended = axum::serve(listener, router(shared)) => ended.map_err(|error| error.to_string()),
@@ -143,6 +147,16 @@ struct Wanted {
     key: Option<String>,
     /// The server's name on the page.
     server: Option<String>,
+    /// The database.
+    db: Option<i64>,
+}
+
+impl Shared {
+    /// Why that database is not shown.
+    fn refused_database(&self, db: Option<i64>) -> Option<String> {
+        let why = "other databases are shown only with --all-databases\n";
+        (db.is_some() && !self.is_everywhere).then(|| why.to_owned())
+    }
 }
 
 async fn events(
@@ -151,9 +165,13 @@ async fn events(
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, (StatusCode, String)> {
     let key = wanted.key.as_deref().map(|key| act::bytes_of(key).map(Name)).transpose();
     let key = key.map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+    if let Some(why) = shared.refused_database(wanted.db) {
+        return Err((StatusCode::BAD_REQUEST, why));
+    }
+    let (server, db) = (wanted.server, wanted.db);
     let viewer = shared
         .watch
-        .view(key.map(|key| (wanted.server, key)))
+        .view(key.map(|key| Followed { server, db, key }))
         .map_err(|Busy(why)| (StatusCode::SERVICE_UNAVAILABLE, why.into()))?;
     let past = Event::default().event("history").data(shared.watch.history());
     let can_act = shared.guard.allows_actions();
@@ -191,6 +209,9 @@ async fn actions(
 ) -> (StatusCode, String) {
     if let Some((status, why)) = shared.guard.refused_action(&headers) {
         return (status, why + "\n");
+    }
+    if let Some(why) = shared.refused_database(action.db()) {
+        return (StatusCode::BAD_REQUEST, why);
     }
     let servers = shared.watch.servers();
     let said = action.to_string();

@@ -34,6 +34,7 @@ pub fn event(
         "point": seen.point,
         "can_act": can_act,
         "is_fixed": is_fixed,
+        "is_everywhere": seen.now.is_everywhere,
         "lock": lock,
     });
     told.to_string()
@@ -134,6 +135,7 @@ fn slow(entry: &Slow) -> Value {
     json!({
         "unix_ms": entry.unix_ms,
         "kind": entry.kind,
+        "db": entry.db,
         "key": name(&entry.key),
         "owner": name(&entry.owner),
         "ms": entry.ms,
@@ -158,6 +160,7 @@ fn queue(queue: &Queue, seen: &Seen) -> Value {
     let addresses = server.map_or(&none, |server| &server.addresses);
     json!({
         "server": server.map(|server| &server.name),
+        "db": queue.db,
         "key": name(&queue.key),
         "length": queue.length,
         "head_ms": ms(queue.head_waits),
