@@ -34,6 +34,8 @@ package_test() {
     local library
     for library in ioredis redis; do
         check "node-$library: ends, silence, mistakes" node tests/faults.mjs "$library"
+        check "node-$library: every argument, one signal for many waits" node tests/arguments.mjs "$library"
+        check "node-$library: every address, and every error that lasts" node tests/addresses.mjs "$library" "$tools/servers/default/redis-server" "$RLOCK_MODULE"
         check "node-$library: listeners, counters, OpenTelemetry, extend" node tests/telemetry.mjs "$library"
         check "node-$library: losses, waits after a pause, one connection that breaks" node tests/holds.mjs "$library"
         check "node-$library: replicas, a restart, new addresses, Sentinel" node tests/servers.mjs "$library" "$tools/servers/default/redis-server" "$RLOCK_MODULE"

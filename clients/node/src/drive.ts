@@ -1,9 +1,9 @@
 // Does what a machine of machine/ says, with the connections of links.ts.
 
 import { Broken, Refused, Silent, Unsent } from './errors.js';
-import type { Link, Route, Word } from './links.js';
+import { isReadOnly, type Link, type Route, type Word } from './links.js';
 import { type Input, type Machine, type Outcome, type Output, passes, type Request, TICKET } from './machine/index.js';
-import { send, Sending } from './send.js';
+import { send, Sending, took } from './send.js';
 import { acquireAll, type Part, releasedAll, several } from './several.js';
 import type { Telemetry } from './telemetry.js';
 import type { Turn, Turns } from './turns.js';
@@ -112,6 +112,9 @@ function field(map: unknown, name: string): unknown {
 /** Whether it ends by itself. */
 export const isPassing = (error: unknown) => error instanceof Broken || (error instanceof Refused && passes(error.code));
 
+/** How often a wait that ended early is asked for again. The second one knows how far the server is. */
+const MOST_REPEATS = 3;
+
 /** A loop that was blocked runs its timers before it writes what node-redis keeps and reads what lies in its sockets. */
 const TURNS = 4;
 
@@ -155,6 +158,12 @@ export class Driver {
   /** Of the last request. */
   trouble: unknown;
   link: Link | undefined;
+  /** When the wait has passed, if it ever has. */
+  ends = Infinity;
+  private isTold = false;
+  /** For how long the server was to block the wait; 0: for ever, or not at all. */
+  private block = 0;
+  private repeats = 0;
   /** When the request under way is late, of which the watch tells. */
   by = Infinity;
   /** The pauses of a hold keep no process alive: its connection does, until it is closed. */
@@ -224,6 +233,9 @@ export class Driver {
         this.done(output);
         break;
       case 'tell':
+        this.isTold = true;
+        this.done(output);
+        break;
       case 'undo':
       case 'doubt':
       case 'tied':
@@ -419,6 +431,7 @@ export class Driver {
     if (session) words.push('SESSION');
     if (block !== undefined) words.push(...waiting('BLOCK', block > LONGEST_BLOCK ? 0 : block, this.asked));
     this.own = undefined;
+    this.block = block === undefined || block > LONGEST_BLOCK ? 0 : block;
     [this.isSilent, this.asksSince] = [false, performance.now()];
     if (this.isAsk) link.send(['ASKING']).catch(() => {});
     const ended = (outcome: Outcome) => {
@@ -428,14 +441,33 @@ export class Driver {
       if (this.op.do === 'own' || this.op.do === 'read' || this.op.do === 'look') this.heard();
     };
     link.send(words).then(
-      (reply) => ended(outcomeOf(reply)),
-      (error) => {
+      (reply) => {
+        this.shared.route.wasPrimary = true;
+        const outcome = outcomeOf(reply);
+        // To ask again without a pause is what a redirection is for.
+        ended(outcome.is === 'nil' && this.isEarly() ? { is: 'refused', code: 'MOVED' } : outcome);
+      },
+      async (refusal) => {
+        const { route } = this.shared;
+        const error = isReadOnly(refusal) ? await route.judged(refusal, link.address, (words) => send(this.shared, this.asked.key, words)) : refusal;
         const outcome = this.failed(error);
-        const at = error instanceof Refused ? this.shared.route.redirected(error, this.at, link) : undefined;
+        const at = error instanceof Refused ? route.redirected(error, this.at, link) : undefined;
         if (at !== undefined) this.next = { at, isAsk: (error as Refused).code === 'ASK' };
         ended(outcome);
       },
     );
+  }
+
+  /**
+   * Whether the server has blocked the wait for as long as it was asked to, and yet the wait has not passed: a server that
+   * was paused seemed to be far away, so that its reply was expected to take longer. Now it is known how long.
+   */
+  private isEarly(): boolean {
+    const elapsed = performance.now() - this.asksSince;
+    if (this.isTold || this.block === 0 || elapsed < this.block || this.ends - now() <= 1 || this.repeats === MOST_REPEATS) return false;
+    this.repeats++;
+    took(this.shared, elapsed - this.block);
+    return true;
   }
 
   private heard(): void {

@@ -23,8 +23,9 @@ export class Refused extends LockError {
   constructor(
     readonly code: string,
     text: string,
+    options?: ErrorOptions,
   ) {
-    super(text);
+    super(text, options);
   }
 }
 
@@ -62,13 +63,34 @@ const KINDS: Record<string, typeof Refused> = {
   NOPERM: NoPermission,
 };
 
-/** Converts an error of a client library. */
-export function translated(error: unknown): Error {
+/** How OpenSSL and Node call what is wrong with a certificate. */
+const UNTRUSTED = /^(.*CERT.*|UNABLE_TO_(GET|VERIFY|DECRYPT|DECODE)_.*|HOSTNAME_MISMATCH|INVALID_(CA|PURPOSE)|PATH_LENGTH_EXCEEDED)$/;
+
+/** What is wrong where the client leads to something else than a server that it may talk to: no retry helps. */
+function faultOf(error: unknown): { code: string; what: string } | undefined {
+  if (typeof error !== 'object' || error === null) return undefined;
+  const { code, message } = error as { code?: unknown; message?: unknown };
+  const text = String(message);
+  if (typeof code === 'string') {
+    if (/^ERR_SSL_.*ALERT/.test(code)) return { code: 'TLS', what: 'refuses the TLS connection' };
+    if (/^ERR_SSL_/.test(code) || (code === 'EPROTO' && /SSL/.test(text))) return { code: 'TLS', what: 'does not speak TLS as this client does' };
+    if (UNTRUSTED.test(code)) return { code: 'TLS', what: 'is not trusted by TLS' };
+  }
+  if (/^Protocol error, got .* as reply type byte|^Unknown RESP type/.test(text)) return { code: 'PROTOCOL', what: 'is no Redis or Valkey server' };
+  return undefined;
+}
+
+export const isFault = (error: unknown) => faultOf(error) !== undefined;
+
+/** Converts an error of a client library, of a connection to `address`. */
+export function translated(error: unknown, address?: string): Error {
   if (error instanceof Refused || error instanceof Broken) return error;
   const text = error instanceof Error ? error.message : String(error);
+  const fault = faultOf(error);
+  if (fault) return new Refused(fault.code, `${address || 'the server'} ${fault.what}: ${text}`, { cause: error });
   if (!isReply(error)) return new Broken(text || String(error), { cause: error });
   const code = /^[A-Z]+/.exec(text)?.[0] ?? 'ERR';
-  const isWithoutModule = /^ERR unknown command/.test(text) && text.includes('RLOCK.ACQUIRE');
+  const isWithoutModule = /^ERR unknown command/.test(text) && text.includes('RLOCK.');
   return new (KINDS[code] ?? Refused)(code, isWithoutModule ? `the server has not loaded the RLOCK module: ${text}` : text);
 }
 

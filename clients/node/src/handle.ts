@@ -1,5 +1,6 @@
 // What `acquire` resolves to, and what becomes of it when nobody refers to it anymore.
 
+import * as args from './args.js';
 import { now } from './drive.js';
 import { NotHeld } from './errors.js';
 import type { Tenure } from './tenure.js';
@@ -99,6 +100,8 @@ export class Hold implements AsyncDisposable {
    * LockLost if it ended. A hold is renewed anyway, unless it was acquired with `renew: false`.
    */
   async extend(ms: number): Promise<Hold> {
+    if (ms === undefined) throw new TypeError('extend needs a number of milliseconds');
+    args.lease(ms);
     if (this.#isReleased) throw new NotHeld(`${this.#known.tenure.name} was released before`);
     await this.#tenure.extend(ms);
     return this;
@@ -113,6 +116,11 @@ export class Hold implements AsyncDisposable {
     this.#isReleased = true;
     if (!young.delete(this)) dropped.unregister(this);
     await this.#known.tenure.release();
+  }
+
+  /** @internal */
+  unreleased(problem: unknown): void {
+    this.#known.tenure.unreleased(problem);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

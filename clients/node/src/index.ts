@@ -13,6 +13,8 @@
 
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
+import { onAbort } from './abort.js';
+import * as args from './args.js';
 import { type Asked, type Driver, isPassing, now, type Shared, Watch } from './drive.js';
 import { LockLost, NotAcquired, Unavailable, unavailable } from './errors.js';
 import { Hold } from './handle.js';
@@ -86,12 +88,11 @@ const OF_ACQUIRE: Record<keyof AcquireOptions, 1> = { wait: 1, signal: 1 };
 const OF_USING: Record<keyof UsingOptions, 1> = { ...OF_ACQUIRE, owner: 1, maxQueue: 1, session: 1 };
 const OF_ELECTION: Record<keyof ElectionOptions, 1> = { name: 1, lease: 1 };
 
-/** Throws a TypeError for an option that would be ignored: a wait whose end is misspelled would never end. */
-function check(options: object, known: Record<string, 1>): void {
-  if (typeof options !== 'object') throw new TypeError(`options must be an object, not ${options}`);
-  for (const name in options) {
-    if (!Object.hasOwn(known, name)) throw new TypeError(`unknown option '${name}'; the options are ${Object.keys(known).join(', ')}`);
-  }
+const check = args.options;
+
+function checkEvent(event: unknown, listener: unknown): void {
+  if (event !== 'error') throw new TypeError(`the only event is 'error', not ${String(event)}`);
+  args.called('listener', listener);
 }
 
 const PROCESS = `${hostname().slice(0, 128)}/${process.pid}/${randomBytes(4).toString('hex')}`;
@@ -117,6 +118,15 @@ export class Locks {
    */
   constructor(client: Client, options: LocksOptions = {}) {
     check(options, OF_LOCKS);
+    args.integer('waiting', options.waiting, 0, 10_000, 'connections');
+    args.milliseconds('patience', options.patience);
+    if (options.listener !== undefined) {
+      for (const event of ['waited', 'held', 'lost'] as const) {
+        const call: unknown = options.listener?.[event];
+        if (call !== undefined) args.called(`listener.${event}`, call);
+      }
+      if (typeof options.listener !== 'object' || options.listener === null) throw new TypeError(`listener must be an object, not ${options.listener}`);
+    }
     const route = new Route(client);
     const waiting = options.waiting ?? 8;
     const patience = options.patience ?? 3_000;
@@ -138,7 +148,7 @@ export class Locks {
     return new Lock(this, key, 'READ', options);
   }
 
-  /** One of `limit` permits: at most `limit` holders at a time. Throws a TypeError without a number. */
+  /** One of `limit` permits: at most `limit` holders at a time. `limit` is from 1 to 1 000 000. */
   permit(key: string, limit: number, options: LockOptions = {}): Lock {
     return new Lock(this, key, 'READ', options, permits(limit));
   }
@@ -161,6 +171,7 @@ export class Locks {
   async using<T>(keys: One | readonly One[], lease: number, options: UsingOptions | Using<T>, work?: Using<T>): Promise<T> {
     if (typeof options === 'function') [options, work] = [{}, options];
     check(options, OF_USING);
+    args.called('what is called while the locks are held', work);
     const { wait, signal, ...others } = options;
     const ones = Array.isArray(keys) ? keys : [keys as One];
     const [first] = ones;
@@ -176,12 +187,14 @@ export class Locks {
    * Calls `listener` with each error that no call throws: a lost hold (LockLost), a renewal that failed, a wait that goes
    * on though the server cannot be reached (Unavailable).
    */
-  on(_: 'error', listener: OnError): this {
+  on(event: 'error', listener: OnError): this {
+    checkEvent(event, listener);
     this.#shared.telemetry.onError.add(listener);
     return this;
   }
 
-  off(_: 'error', listener: OnError): this {
+  off(event: 'error', listener: OnError): this {
+    checkEvent(event, listener);
     this.#shared.telemetry.onError.delete(listener);
     return this;
   }
@@ -215,6 +228,8 @@ export class Locks {
   /** @internal */
   async acquire(asked: Asked, isGiven: boolean, crowd: Crowd, options: AcquireOptions): Promise<Hold | null> {
     check(options, OF_ACQUIRE);
+    args.milliseconds('wait', options.wait);
+    args.signal(options.signal);
     const ended = this.#shared.telemetry.waits(() => nameOf(asked));
     try {
       const hold = await this.#acquire(asked, isGiven, crowd, options);
@@ -257,7 +272,7 @@ export class Locks {
     });
     return await new Promise((resolve, reject) => {
       const driver: Driver = run(this.#shared, seat, asked, depth, machine, (tell) => {
-        signal?.removeEventListener('abort', abort);
+        deafen();
         driver.onPause = undefined; // what it left is undone by itself
         const met = asksFirst ? driver.hasWaited : tell.told !== 'granted' || now() - tell.sent > 2 * this.#shared.rtt + 1;
         crowd.next = met ? CROWDED : Math.max(0, crowd.next - 1);
@@ -272,8 +287,8 @@ export class Locks {
         resolve(new Hold(tenure));
         driver.tell({ on: 'taken' });
       });
-      const abort = () => driver.tell({ on: 'cancel' });
-      signal?.addEventListener('abort', abort, { once: true });
+      if (left > 0 && left < Infinity) driver.ends = now() + left;
+      const deafen = onAbort(signal, () => driver.tell({ on: 'cancel' }));
       const warnsAt = begin + this.#shared.patience;
       driver.onPause = (trouble) => {
         if (wait === 0 || now() < warnsAt) return;
@@ -367,10 +382,16 @@ export class Lock {
 
   /** @internal */
   constructor(locks: Locks, key: string, mode: 'READ' | 'WRITE', options: LockOptions, limit?: number, parts?: readonly Part[]) {
+    args.key(key);
     check(options, parts ? OF_SEVERAL : OF_LOCK);
     const { lease = 30_000, owner, ...others } = options;
-    if (!Number.isInteger(lease) || lease < (options.session ? 1_000 : 1)) {
-      throw new RangeError(`lease must be a whole number of milliseconds, for a session at least 1000, not ${lease}`);
+    for (const what of ['session', 'upgrade', 'renew'] as const) args.flag(what, others[what]);
+    args.lease(lease, others.session);
+    args.name('owner', owner);
+    args.waiters(others.maxQueue);
+    args.replicas(others.acks);
+    if (others.upgrade && owner === undefined) {
+      throw new TypeError('upgrade needs an owner: without it, each acquisition is its own owner, which holds nothing yet');
     }
     this.#locks = locks;
     this.#owner = owner;
@@ -387,13 +408,14 @@ export class Lock {
 
   /** Calls `work` while the lock is held, and returns its result. Throws NotAcquired if the lock was not free in time. */
   async using<T>(options: AcquireOptions, work: (hold: Hold) => Promise<T> | T): Promise<T> {
+    args.called('what is called while the lock is held', work);
     const hold = await this.acquire(options);
     if (!hold) throw new NotAcquired(`${nameOf(this.#asked)} was not free${options.wait === undefined ? '' : ` within ${options.wait} ms`}`);
     let result: T;
     try {
       result = await work(hold);
     } catch (error) {
-      await hold.release().catch(() => {}); // its error would hide that of the work, which may come of it
+      await hold.release().catch((problem) => hold.unreleased(problem)); // it would hide that of the work, which may come of it
       throw error;
     }
     await hold.release();
@@ -417,7 +439,10 @@ export class Election {
 
   /** @internal */
   constructor(locks: Locks, shared: Shared, key: string, options: ElectionOptions) {
+    args.key(key);
     check(options, OF_ELECTION);
+    args.name('name', options.name, PROCESS.length - PROCESS.lastIndexOf('/') + 12);
+    args.lease(options.lease, true);
     this.#locks = locks;
     this.#shared = shared;
     this.#key = key;
@@ -446,6 +471,7 @@ export class Election {
    */
   observe(options: { signal?: AbortSignal | undefined } = {}): AsyncGenerator<Leader | null, void, undefined> {
     check(options, { signal: 1 });
+    args.signal(options.signal);
     return observe(this.#shared, this.#key, options.signal);
   }
 }

@@ -1,6 +1,7 @@
 // The package's own connections, with the settings of the user's client; and which server has a key.
 
-import { Broken, isReply, Refused, Silent, translated, Unsent } from './errors.js';
+import { onAbort } from './abort.js';
+import { Broken, isFault, isReply, Refused, Silent, translated, Unsent } from './errors.js';
 import { REPLY, Server } from './machine/index.js';
 import { ioredis, type Maker, nodeRedis, split } from './makers.js';
 import { Gate, type Queuer } from './send.js';
@@ -22,12 +23,17 @@ export class Link {
   #heardAt = performance.now();
   #onClose: (() => void)[] = [];
   #heard: (channel: string) => void = () => {};
+  /** Why it broke, where no retry helps: a library says so only in an event. */
+  #fault: Error | undefined;
 
   private constructor(
     private readonly conn: any,
     private readonly isIo: boolean,
     readonly address: string,
   ) {
+    conn.on('error', (error: unknown) => {
+      if (isFault(error)) this.#fault = translated(error, address);
+    });
     const broke = () => {
       this.isBroken ||= this.isOpen;
       this.close();
@@ -42,14 +48,16 @@ export class Link {
     conn.on('error', (error: unknown) => (heard ??= error));
     try {
       await inTime(conn.connect(), REPLY);
+      // ioredis goes on in database 0 where its own SELECT is refused.
+      if (isIo && conn.options.db > 0) await inTime(conn.select(conn.options.db), REPLY);
     } catch (error) {
       destroy(conn, isIo);
       // A password that is refused is refused again: ioredis says so only in an event.
-      const problem = translated(isReply(heard) ? heard : error);
+      const problem = translated(isReply(heard) || isFault(heard) ? heard : error, address ?? addressOf(conn));
       throw problem instanceof Broken ? new Broken(why(heard, problem.message, address ?? addressOf(conn)), { cause: error }) : problem;
     }
     const stream = conn.stream;
-    return new Link(conn, isIo, address ?? (stream ? `${stream.remoteAddress}:${stream.remotePort}` : ''));
+    return new Link(conn, isIo, address ?? (stream ? `${stream.remoteAddress}:${stream.remotePort}` : addressOf(conn) ?? ''));
   }
 
   /**
@@ -68,7 +76,7 @@ export class Link {
   }
 
   send(words: Word[]): Promise<unknown> {
-    if (!this.isOpen) return Promise.reject(new Broken(`the connection to ${this.address} is closed`));
+    if (!this.isOpen) return Promise.reject(this.#fault ?? new Broken(`the connection to ${this.address} is closed`));
     const texts = words.map(String);
     this.gather();
     this.#unanswered++;
@@ -85,7 +93,7 @@ export class Link {
   #failed = (error: unknown) => {
     this.#unanswered--;
     this.#heardAt = performance.now();
-    throw translated(error);
+    throw this.#fault ?? translated(error, this.address);
   };
 
   /** Whether nobody waits for a reply, and none came since then. */
@@ -149,6 +157,8 @@ function destroy(conn: any, isIo: boolean): void {
   }
 }
 
+export const isReadOnly = (error: unknown): error is Refused => error instanceof Refused && error.code === 'READONLY';
+
 /** The result of `promise`, or Silent after `ms`. */
 export function inTime<T>(promise: Promise<T>, ms: number): Promise<T> {
   if (ms === Infinity) return promise;
@@ -165,12 +175,12 @@ export async function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal 
   if (!signal) return await promise;
   let abort!: () => void;
   const aborted = new Promise<never>((_, reject) => (abort = () => reject(signal.reason)));
-  signal.addEventListener('abort', abort);
+  const deafen = onAbort(signal, abort);
   if (signal.aborted) abort();
   try {
     return await Promise.race([promise, aborted]);
   } finally {
-    signal.removeEventListener('abort', abort);
+    deafen();
   }
 }
 
@@ -276,6 +286,22 @@ export class Route {
   giveBack(at: string, link: Link, most: number): void {
     this.keep(at, link, most);
     this.#gates.get(at)!.leave();
+  }
+
+  /** Whether a server has executed what only a primary does. */
+  wasPrimary = false;
+
+  /**
+   * That error, or, for -READONLY, that the server is a replica: if it has been nothing else for these locks, and follows a
+   * primary that is there, no failover is under way that would end it. Behind Sentinel the primary is looked for again.
+   */
+  async judged(error: Refused, address: string, ask: (words: Word[]) => Promise<unknown>): Promise<Refused> {
+    if (this.wasPrimary || !this.maker.isOneServer) return error;
+    const about = await inTime(ask(['INFO', 'replication']), REPLY).then(String, () => '');
+    const field = (name: string) => new RegExp(`^${name}:(.*?)\r?$`, 'm').exec(about)?.[1];
+    if (field('role') !== 'slave' || field('master_link_status') !== 'up') return error;
+    const primary = `${field('master_host')}:${field('master_port')}`;
+    return new Refused('REPLICA', `${address} is a replica of ${primary}, and only a primary locks: ${error.message}`, { cause: error });
   }
 
   /** What a server says that it is; where it may not be asked, what its client was given. */

@@ -8,6 +8,8 @@ import { REPLY } from './machine/index.js';
 export interface Maker {
   readonly isIo: boolean;
   readonly isCluster: boolean;
+  /** Whether its client leads to one address, whatever the server there becomes. */
+  readonly isOneServer: boolean;
   /** Of a Sentinel client of node-redis, which does not show it, known when a connection was made. */
   db: number;
   /** Equal for clients that certainly lead to the same locks. */
@@ -44,6 +46,7 @@ export function ioredis(client: any): Maker {
   return {
     isIo: true,
     isCluster,
+    isOneServer: !isCluster && !options.sentinels,
     db: isCluster ? 0 : (options.db ?? 0),
     identity: JSON.stringify(where),
     async learn() {
@@ -83,6 +86,7 @@ export function nodeRedis(client: any): Maker {
   const maker: Maker = {
     isIo: false,
     isCluster,
+    isOneServer: !isCluster && !isSentinel,
     db: isCluster || isSentinel ? 0 : (options.database ?? 0),
     // Where a cluster or a Sentinel client leads to is not to be seen from outside: each is a space of its own.
     identity: isCluster || isSentinel ? `node-redis ${++others}` : JSON.stringify([options.url, options.socket?.host, options.socket?.port, options.socket?.path, options.database]),

@@ -2,7 +2,7 @@
 
 import type { Shared } from './drive.js';
 import { Broken, Refused, Silent, Unsent } from './errors.js';
-import { inTime, type Link, type Route, type Word } from './links.js';
+import { inTime, isReadOnly, type Link, type Route, type Word } from './links.js';
 import { replyTime, REPLY } from './machine/index.js';
 
 /** Who may have to wait at a gate. */
@@ -73,6 +73,9 @@ export class Sending implements Queuer {
   }
 }
 
+/** What only a primary executes. */
+const CHANGES = new Set<Word>(['RLOCK.ACQUIRE', 'RLOCK.MACQUIRE', 'RLOCK.RENEW', 'RLOCK.MRENEW', 'RLOCK.RELEASE', 'RLOCK.MRELEASE']);
+
 /** Asks so, and follows redirections. */
 export async function send(shared: Shared, key: string, words: Word[], sending = new Sending(shared.route)): Promise<unknown> {
   const { route } = shared;
@@ -89,11 +92,17 @@ export async function send(shared: Shared, key: string, words: Word[], sending =
       const sent = performance.now();
       if (isAlone) sending.aloneSince = sent;
       if (asking) link.send(['ASKING']).catch(() => {});
-      if (isAlone) return await inTime(link.send(words), replyTime(true));
+      if (isAlone) {
+        const reply = await inTime(link.send(words), replyTime(true));
+        route.wasPrimary = true;
+        return reply;
+      }
       const reply = await link.send(words);
       took(shared, Math.min(performance.now() - sent, REPLY));
+      if (CHANGES.has(words[0]!)) route.wasPrimary = true;
       return reply;
-    } catch (error) {
+    } catch (refusal) {
+      const error = isReadOnly(refusal) ? await route.judged(refusal, link.address, (words) => link.send(words)) : refusal;
       if (error instanceof Broken && sending.link === link) {
         if (isAlone) link.close();
         else sending.condemn();
@@ -109,7 +118,7 @@ export async function send(shared: Shared, key: string, words: Word[], sending =
 }
 
 /** One fast reply disproves whatever slowed earlier ones: after a pause of the server, waits would end early. */
-function took(shared: Shared, ms: number): void {
+export function took(shared: Shared, ms: number): void {
   shared.rtt = Math.min(ms, shared.rtt + (ms - shared.rtt) / 8);
 }
 

@@ -1,5 +1,7 @@
 // Several locks in one step (RLOCK.MACQUIRE), and who leads (RLOCK.AWAIT).
 
+import { onAbort } from './abort.js';
+import * as args from './args.js';
 import type { Asked, Shared } from './drive.js';
 import { isPassing, now } from './drive.js';
 import { Refused, Unavailable, unavailable } from './errors.js';
@@ -11,16 +13,36 @@ import { send, sendInTime } from './send.js';
 export type One = string | { readonly key: string; readonly mode: 'READ' | 'WRITE'; readonly limit?: number };
 
 /** One of several locks: its read lock. */
-export const read = (key: string): One => ({ key, mode: 'READ' });
+export function read(key: string): One {
+  args.key(key);
+  return { key, mode: 'READ' };
+}
 
-/** A program without types may leave the number out: then there would be no limit. The server checks the range. */
+/** A program without types may leave the number out: then there would be no limit. */
 export function permits(most: number): number {
-  if (!Number.isInteger(most)) throw new TypeError(`a limit must be an integer, not ${most}`);
+  args.permits(most);
   return most;
 }
 
-/** One of several locks: one of `most` permits. Throws a TypeError without a number. */
-export const limit = (key: string, most: number): One => ({ key, mode: 'READ', limit: permits(most) });
+/** One of several locks: one of `most` permits, from 1 to 1 000 000. */
+export function limit(key: string, most: number): One {
+  args.key(key);
+  return { key, mode: 'READ', limit: permits(most) };
+}
+
+/** One of several locks, whoever made it. */
+function partOf(one: One): Part {
+  if (typeof one === 'string') {
+    args.key(one);
+    return { key: one, mode: 'WRITE' };
+  }
+  const { key, mode, limit } = (one ?? {}) as Part;
+  args.key(key);
+  if (mode !== 'READ' && mode !== 'WRITE') throw new TypeError(`the mode of ${key} must be READ or WRITE, not ${String(mode)}`);
+  if (limit !== undefined) args.permits(limit);
+  if (limit !== undefined && mode === 'WRITE') throw new TypeError(`a limit is for READ, at ${key}`);
+  return { key, mode, limit };
+}
 
 /** What one owner asks for at one key. */
 export interface Part {
@@ -35,8 +57,9 @@ const MOST = 128;
 /** In key order, each once. Throws a RangeError. */
 export function merged(ones: readonly One[], isCluster: boolean): Part[] {
   const parts = new Map<string, Part>();
+  if (!Array.isArray(ones)) throw new TypeError('the locks must be an array of keys, read(key) and limit(key, most)');
   for (const one of ones) {
-    const part: Part = typeof one === 'string' ? { key: one, mode: 'WRITE' } : one;
+    const part = partOf(one);
     const same = parts.get(part.key) ?? part;
     if (same.mode !== part.mode || same.limit !== part.limit) throw new RangeError(`${part.key} is named twice, with two modes`);
     parts.set(part.key, part);
@@ -105,7 +128,7 @@ export async function* observe(shared: Shared, key: string, signal: AbortSignal 
     link?.close(); // it may still wait
     link = undefined;
   };
-  signal?.addEventListener('abort', leave);
+  const deafen = onAbort(signal, leave);
   try {
     while (!signal?.aborted) {
       if (route.isClosed) throw new Unavailable('the locks are closed');
@@ -140,7 +163,7 @@ export async function* observe(shared: Shared, key: string, signal: AbortSignal 
       }
     }
   } finally {
-    signal?.removeEventListener('abort', leave);
+    deafen();
     leave();
   }
 }

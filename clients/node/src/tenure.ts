@@ -1,7 +1,8 @@
 // Seats and holds: what the machines say is done by drive.ts, for who has the seat.
 
+import { onAbort } from './abort.js';
 import { type Asked, Driver, isPassing, now, type Shared, wordsOf } from './drive.js';
-import { LockLost, NotHeld, Refused, Unavailable, unavailable } from './errors.js';
+import { LockError, LockLost, NotHeld, Refused, Unavailable, unavailable } from './errors.js';
 import { inTime, type Link } from './links.js';
 import { Holding } from './machine/hold.js';
 import { LONGEST_PAUSE, type Machine, REPLY, type Tell } from './machine/index.js';
@@ -36,14 +37,14 @@ export class Seat {
     return new Promise((resolve) => {
       const end = (isMine: boolean) => {
         clearTimeout(timer);
-        for (const signal of signals) signal?.removeEventListener('abort', never);
+        for (const deafen of ears) deafen();
         this.queue = this.queue.filter((each) => each !== turn);
         resolve(isMine);
       };
       const turn = () => end(true);
       const never = () => end(false);
       const timer = by < Infinity ? setTimeout(never, Math.min(Math.max(0, by - now()), 2 ** 31 - 1)) : undefined;
-      for (const signal of signals) signal?.addEventListener('abort', never);
+      const ears = signals.map((signal) => onAbort(signal, never));
       this.queue.push(turn);
     });
   }
@@ -266,6 +267,12 @@ export class Tenure {
   private extended(deadline: number, ahead: number): void {
     this.lasts(deadline, ahead);
     this.care?.driver.tell({ on: 'extend', sent: deadline - this.asked.lease });
+  }
+
+  /** Its release failed, and the error of what was done while it was held goes first. */
+  unreleased(problem: unknown): void {
+    if (problem instanceof LockLost) return; // that was reported when it was lost
+    this.shared.telemetry.error(() => (problem instanceof LockError ? problem : unavailable(this.name, problem)));
   }
 
   /** Aborted when the hold is lost. Made when somebody asks for it. */

@@ -9,6 +9,9 @@ export interface Turn {
   stop(): void;
 }
 
+/** An owner's name as the server publishes it: its very bytes, but for NUL, which an event cannot carry. */
+export const published = (owner: string) => owner.replaceAll('\0', '\\x00');
+
 export class Turns {
   #ears = new Map<string, Promise<Ears>>();
 
@@ -31,7 +34,7 @@ export class Turns {
       ears.catch(() => this.#ears.delete(at));
       this.#ears.set(at, ears);
     }
-    return (await ears).listen(`__keyevent@${this.route.maker.db}__:rlock.turn:${owner}`);
+    return (await ears).listen(`__keyevent@${this.route.maker.db}__:rlock.turn:${published(owner)}`);
   }
 }
 

@@ -418,7 +418,7 @@ await test('an unknown option is refused by its name', async () => {
   }
   // A number that is missing is no limit, and must not be taken for one.
   for (const most of [undefined, null, NaN, '2', 1.5]) {
-    const refused = { name: 'TypeError', message: `a limit must be an integer, not ${most}` };
+    const refused = { name: 'TypeError', message: `limit must be an integer from 1 to 1000000 permits, not ${most === '2' ? '"2"' : most}` };
     assert.throws(() => locks.permit('options', most), refused);
     assert.throws(() => limit('options', most), refused);
   }

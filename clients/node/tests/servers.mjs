@@ -103,6 +103,37 @@ await test('requests that wait for replicas do not wait for each other, and shor
   closed(client);
 });
 
+await test('a wait right after a pause of the server does not end early', async () => {
+  const at = { port: await freePort() };
+  const { client: asks, server } = await start(at);
+  const client = await connect(at.port);
+  const locks = new Locks(client);
+  await asks.call('RLOCK.ACQUIRE', 'busy', 'somebody', 'LEASE', 60_000);
+  const ways = {
+    wait: () => locks.lock('busy').acquire({ wait: 2_000 }),
+    owner: () => locks.lock('busy', { owner: 'me' }).acquire({ wait: 2_000 }),
+    several: () => locks.all(['busy', 'free']).acquire({ wait: 2_000 }),
+  };
+  for (const [what, wait] of Object.entries(ways)) {
+    await (await locks.lock('near').acquire()).release();
+    server.kill('SIGSTOP');
+    setTimeout(() => server.kill('SIGCONT'), 1_500);
+    const begin = performance.now();
+    assert.equal(await wait(), null);
+    const took = performance.now() - begin;
+    assert(took > 1_990 && took < 4_000, `${what}: it waited ${took} ms`);
+  }
+  // What ends a wait before its time still does.
+  const waits = locks.lock('busy').acquire({ wait: 60_000 });
+  const blocked = async () => /id=(\d+) .* flags=b .* cmd=rlock.acquire/.exec(await asks.client('LIST'))?.[1];
+  await until('it waits', blocked);
+  assert.equal(await locks.lock('busy', { maxQueue: 1 }).acquire({ wait: 60_000 }), null);
+  await asks.client('UNBLOCK', await blocked());
+  assert.equal(await waits, null);
+  await locks.close();
+  closed(client);
+});
+
 await test('two that knew a server before and after it was started again have one owner', async () => {
   const at = { port: await freePort() };
   const before = await start(at);

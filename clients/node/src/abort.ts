@@ -1,0 +1,29 @@
+// Who wants to hear of a signal: one listener for all of them, as Node warns of a leak where a signal has eleven.
+
+const heard = new WeakMap<AbortSignal, { calls: Set<() => void>; call: () => void }>();
+
+/** Calls `call` when the signal is aborted, unless the result was called before. */
+export function onAbort(signal: AbortSignal | undefined, call: () => void): () => void {
+  if (!signal) return () => {};
+  let hub = heard.get(signal);
+  if (!hub) {
+    const calls = new Set<() => void>();
+    hub = {
+      calls,
+      call() {
+        heard.delete(signal);
+        for (const each of [...calls]) each();
+      },
+    };
+    heard.set(signal, hub);
+    signal.addEventListener('abort', hub.call, { once: true });
+  }
+  const { calls } = hub;
+  const mine = () => call(); // the same function may be passed twice
+  calls.add(mine);
+  return () => {
+    if (!calls.delete(mine) || calls.size > 0 || heard.get(signal)?.calls !== calls) return;
+    heard.delete(signal);
+    signal.removeEventListener('abort', hub.call);
+  };
+}
