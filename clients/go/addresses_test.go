@@ -218,16 +218,24 @@ func TestEveryName(t *testing.T) {
 			}
 			waits <- err
 		}()
-		// It listens to its own turns: nobody else hears of them.
+		// It listens to its own turns: nobody else hears of them, and the server announces them there.
 		until(t, "it waits", func() bool { return s.waiters("order") == 1 })
 		channel := "__keyevent@0__:rlock.turn:" + published(owner)
 		if heard := s.client.PubSubNumSub(ctx, channel).Val()[channel]; heard != 1 {
 			t.Errorf("%q: %d listen to %q", owner, heard, channel)
 		}
+		also := s.client.Subscribe(ctx, channel)
+		if _, err := also.Receive(ctx); err != nil {
+			t.Fatal(err)
+		}
 		release(t, hold)
 		if err := <-waits; err != nil {
 			t.Errorf("%q: %v", owner, err)
 		}
+		if _, err := also.ReceiveMessage(timeout(t, 5*time.Second)); err != nil {
+			t.Errorf("%q: its turn is not announced: %v", owner, err)
+		}
+		also.Close()
 	}
 	t.Log(len(names), "names")
 }
