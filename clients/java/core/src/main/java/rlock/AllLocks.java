@@ -58,6 +58,7 @@ public final class AllLocks implements Lock {
 
     /** With this owner's name instead of the thread's. */
     public AllLocks owner(String name) {
+        Owners.checked("owner", name);
         return owner(() -> name);
     }
 
@@ -131,7 +132,7 @@ public final class AllLocks implements Lock {
     }
 
     private String owner() {
-        return options.owner() == null ? locks.threadOwner() : options.owner().get();
+        return options.owner() == null ? locks.threadOwner() : Owners.checked("owner", options.owner().get());
     }
 
     // What the owner holds does not wait.

@@ -107,7 +107,9 @@ public interface Driver extends AutoCloseable {
             if (each instanceof SSLException && text.matches("(?s).*(not an SSL/TLS record|Unsupported or unrecognized SSL message).*"))
                 return new ServerException("TLS the server does not speak it at this port: " + shortened(text), failed);
         }
-        return new LinkException(message, failed);
+        boolean isMisused = failed instanceof IllegalStateException || failed instanceof IllegalArgumentException
+                || failed instanceof UnsupportedOperationException || failed instanceof LinkageError;
+        return isMisused ? new ServerException("CLIENT " + failed, failed) : new LinkException(message, failed);
     }
 
     private static String shortened(String text) {

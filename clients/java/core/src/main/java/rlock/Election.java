@@ -21,8 +21,8 @@ public final class Election {
 
     Election(Locks locks, String key, String name) {
         this.locks = locks;
-        this.key = key;
-        this.name = name;
+        this.key = Owners.checked("key", key);
+        this.name = Owners.checked("name", name);
     }
 
     /** Who leads: the token and the owner's name of the hold, and the name that the election was given. */

@@ -23,7 +23,7 @@ public final class KeyLock implements Lock {
 
     KeyLock(Locks locks, String key, Options options) {
         this.locks = locks;
-        this.key = key;
+        this.key = Owners.checked("key", key);
         this.options = options;
     }
 
@@ -64,6 +64,7 @@ public final class KeyLock implements Lock {
 
     /** With this owner's name instead of the thread's: all threads that use this object are the same owner. */
     public KeyLock owner(String name) {
+        Owners.checked("owner", name);
         return owner(() -> name);
     }
 
@@ -251,7 +252,7 @@ public final class KeyLock implements Lock {
     }
 
     private String owner() {
-        return options.owner() == null ? locks.threadOwner() : options.owner().get();
+        return options.owner() == null ? locks.threadOwner() : Owners.checked("owner", options.owner().get());
     }
 
     private Hold acquire(long waits, boolean interruptible) throws InterruptedException {

@@ -6,6 +6,7 @@ import java.net.UnknownHostException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.SecureRandom;
+import java.util.Objects;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
@@ -39,6 +40,22 @@ final class Owners {
     /** A name that nobody else has. */
     static String fresh() {
         return PROCESS + "hold-" + COUNT.incrementAndGet() + "-" + random();
+    }
+
+    /**
+     * What is sent as UTF-8 has to be text: half a character would become a question mark, and two keys one lock.
+     *
+     * @throws IllegalArgumentException if it is not
+     */
+    static String checked(String what, String text) {
+        Objects.requireNonNull(text, what);
+        for (int i = 0; i < text.length(); i++) {
+            char one = text.charAt(i);
+            if (!Character.isSurrogate(one)) continue;
+            if (Character.isHighSurrogate(one) && i + 1 < text.length() && Character.isLowSurrogate(text.charAt(i + 1))) i++;
+            else throw new IllegalArgumentException(String.format("the %s is no text: U+%04X at %d is half a character", what, (int) one, i));
+        }
+        return text;
     }
 
     private static String name(Thread thread) {

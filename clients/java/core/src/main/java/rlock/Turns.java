@@ -108,7 +108,7 @@ final class Turns implements AutoCloseable {
         boolean isOpened = Driver.await(listening.opened, TimeUnit.MILLISECONDS.toNanos(limitMillis));
         Feed feed = isOpened ? listening.opened.exceptionally(failed -> null).join() : null;
         if (feed == null) throw new LinkException("nothing to listen on", null);
-        String name = prefix + owner;
+        String name = prefix + owner.replace("\0", "\\x00"); // as the server names it, which escapes nothing else
         var turn = new Turn(at, listening, feed, name, key, signal);
         Channel channel = listening.channels.compute(name, (same, old) -> {
             Channel entry = old == null ? new Channel() : old;

@@ -1,10 +1,12 @@
 package rlock.jedis;
 
+import java.net.URI;
 import java.util.Collection;
 import java.util.List;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.util.JedisURIHelper;
 import rlock.Driver.Address;
 import rlock.Locks;
 
@@ -18,6 +20,20 @@ public final class JedisLocks {
     /** One server, without a password. */
     public static Locks.Builder standalone(String host, int port) {
         return standalone(new HostAndPort(host, port), DefaultJedisClientConfig.builder().build());
+    }
+
+    /**
+     * One server, as {@code redis://user:password@host:6379/0} says, or {@code rediss://} for TLS.
+     *
+     * @throws IllegalArgumentException if it is none of these
+     */
+    public static Locks.Builder standalone(URI uri) {
+        if (!JedisURIHelper.isValid(uri)) // not with its password
+            throw new IllegalArgumentException("the URL is not redis://HOST:PORT or rediss://HOST:PORT");
+        DefaultJedisClientConfig config = DefaultJedisClientConfig.builder().user(JedisURIHelper.getUser(uri))
+                .password(JedisURIHelper.getPassword(uri)).database(JedisURIHelper.getDBIndex(uri))
+                .protocol(JedisURIHelper.getRedisProtocol(uri)).ssl(JedisURIHelper.isRedisSSLScheme(uri)).build();
+        return standalone(JedisURIHelper.getHostAndPort(uri), config);
     }
 
     /** One server. */

@@ -77,8 +77,10 @@ final class LettuceDriver implements Driver {
 
     // The credentials, the database and TLS of the base, at another address.
     private static RedisURI uri(Address at, RedisURI base) {
-        RedisURI.Builder uri = RedisURI.builder().withHost(at.host()).withPort(at.port())
-                .withAuthentication(base).withSsl(base).withDatabase(base.getDatabase()).withTimeout(PATIENCE);
+        boolean isSocket = at.host().equals(base.getSocket());
+        RedisURI.Builder uri = (isSocket ? RedisURI.Builder.socket(at.host()) : RedisURI.builder().withHost(at.host()).withPort(at.port()))
+                .withAuthentication(base).withDatabase(base.getDatabase()).withTimeout(PATIENCE);
+        if (!isSocket) uri.withSsl(base);
         if (base.getClientName() != null) uri.withClientName(base.getClientName());
         return uri.build();
     }

@@ -37,7 +37,8 @@ public final class LettuceLocks {
         return servers.stream().map(LettuceLocks::address).toList();
     }
 
+    // A socket is an address without a port.
     private static Address address(RedisURI uri) {
-        return new Address(uri.getHost(), uri.getPort());
+        return uri.getSocket() == null ? new Address(uri.getHost(), uri.getPort()) : new Address(uri.getSocket(), 0);
     }
 }

@@ -163,12 +163,12 @@ class PermanentTest {
         List<String> faults = new ArrayList<>();
         switch (bound) {
             case JEDIS -> {
-                try (var session = place.jedis(same -> same)) {
+                try (var session = place.jedis(same -> same, same -> same)) {
                     requests(session.locks()).forEach((name, request) -> faults.addAll(fault(wrong, name, request)));
                 }
             }
             case LETTUCE -> {
-                try (var session = place.lettuce(same -> same)) {
+                try (var session = place.lettuce(same -> same, same -> same)) {
                     requests(session.locks()).forEach((name, request) -> faults.addAll(fault(wrong, name, request)));
                 }
             }

@@ -67,7 +67,7 @@ record Place(Kind kind, String host, List<Integer> ports, boolean hasTls, Path t
 
     // --- over Jedis
 
-    Over.Session jedis(UnaryOperator<DefaultJedisClientConfig.Builder> more) {
+    Over.Session jedis(UnaryOperator<DefaultJedisClientConfig.Builder> more, UnaryOperator<Locks.Builder> set) {
         List<HostAndPort> servers = ports.stream().map(port -> new HostAndPort(host, port)).toList();
         JedisClientConfig config = more.apply(jedis(user, password).database(database)).build();
         Locks.Builder builder = switch (kind) {
@@ -75,7 +75,7 @@ record Place(Kind kind, String host, List<Integer> ports, boolean hasTls, Path t
             case SENTINEL -> JedisLocks.sentinel(service, servers, config, jedis(null, sentinelPassword).build());
             case CLUSTER -> JedisLocks.cluster(servers, config);
         };
-        return new Over.Session(builder.open(), () -> {});
+        return new Over.Session(set.apply(builder).open(), () -> {});
     }
 
     private DefaultJedisClientConfig.Builder jedis(String name, String secret) {
@@ -104,7 +104,7 @@ record Place(Kind kind, String host, List<Integer> ports, boolean hasTls, Path t
 
     // --- over Lettuce
 
-    Over.Session lettuce(UnaryOperator<ClientOptions.Builder> more) {
+    Over.Session lettuce(UnaryOperator<ClientOptions.Builder> more, UnaryOperator<Locks.Builder> set) {
         var ssl = SslOptions.builder().jdkSslProvider();
         if (trusted != null) ssl.trustManager(trusted.toFile());
         List<RedisURI> uris = ports.stream().map(port -> filled(RedisURI.builder().withHost(host).withPort(port), user, password)).toList();
@@ -121,7 +121,7 @@ record Place(Kind kind, String host, List<Integer> ports, boolean hasTls, Path t
             builder = LettuceLocks.of(one, kind == Kind.SENTINEL ? sentinels() : uris.get(0));
             client = one;
         }
-        return new Over.Session(builder.open(), client::shutdown);
+        return new Over.Session(set.apply(builder).open(), client::shutdown);
     }
 
     private RedisURI sentinels() {
