@@ -181,18 +181,24 @@ final class Permits implements Answers.Undoing {
 
     private List<String> collect(int permits, long end, long lease) throws InterruptedException {
         List<String> ids = new ArrayList<>();
-        boolean isComplete = false;
         try {
             while (ids.size() < permits) {
                 String id = one(end, lease);
-                if (id == null) break;
+                if (id == null) {
+                    tryRelease(ids);
+                    return new ArrayList<>();
+                }
                 ids.add(id);
             }
-            isComplete = ids.size() == permits;
-        } finally {
-            if (!isComplete) tryRelease(ids);
+            return ids;
+        } catch (InterruptedException | RuntimeException failed) {
+            try {
+                tryRelease(ids);
+            } catch (RuntimeException broken) {
+                failed.addSuppressed(broken);
+            }
+            throw failed;
         }
-        return isComplete ? ids : new ArrayList<>();
     }
 
     private String one(long end, long lease) throws InterruptedException {

@@ -57,6 +57,7 @@ public final class RlockLockProvider implements ExtensibleLockProvider {
             this.hold = hold;
         }
 
+        // ShedLock unlocks while an error of the task is under way, and would replace that.
         @Override
         protected void doUnlock() {
             try {
@@ -66,6 +67,8 @@ public final class RlockLockProvider implements ExtensibleLockProvider {
             } catch (LockLostException over) {
                 LOG.log(Level.WARNING, "{0} ran longer than lockAtMostFor: another one may have run at the same time",
                         lockConfiguration.getName());
+            } catch (LockException | IllegalStateException unknown) { // or these locks are closed
+                LOG.log(Level.WARNING, lockConfiguration.getName() + " is not known to be unlocked: its lock ends after lockAtMostFor", unknown);
             }
         }
 

@@ -1,7 +1,10 @@
 package rlock.spring;
 
 import java.time.Duration;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.Lock;
 import rlock.KeyLock;
 import rlock.Locks;
 
@@ -26,6 +29,42 @@ final class Registry {
     static String key(Object lockKey) {
         if (lockKey instanceof String key) return key;
         throw new IllegalArgumentException("the key is a String, not " + lockKey);
+    }
+
+    interface Body<T, E extends Throwable> {
+        T run() throws E;
+    }
+
+    /** Runs it under that lock. What it fails with says more than that the lock was lost. */
+    static <T, E extends Throwable> T under(Lock lock, Body<T, E> body) throws E {
+        Throwable failure = null;
+        try {
+            return body.run();
+        } catch (Throwable failed) {
+            failure = failed;
+            throw failed;
+        } finally {
+            unlock(lock, failure);
+        }
+    }
+
+    private static void unlock(Lock lock, Throwable failure) {
+        try {
+            lock.unlock();
+        } catch (RuntimeException broken) {
+            if (failure == null) throw broken;
+            failure.addSuppressed(broken);
+        }
+    }
+
+    static <L extends Lock> L locked(L lock) throws InterruptedException {
+        lock.lockInterruptibly();
+        return lock;
+    }
+
+    static <L extends Lock> L locked(L lock, Duration wait) throws InterruptedException, TimeoutException {
+        if (lock.tryLock(wait.toMillis(), TimeUnit.MILLISECONDS)) return lock;
+        throw new TimeoutException("The lock [%s] was not acquired in time: %s".formatted(lock, wait));
     }
 
     void renew(Object lockKey, Duration ttl) {

@@ -1,9 +1,12 @@
 package rlock.spring;
 
 import java.time.Duration;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.locks.Lock;
 import org.springframework.integration.support.locks.ExpirableLockRegistry;
 import org.springframework.integration.support.locks.RenewableLockRegistry;
+import org.springframework.integration.util.CheckedCallable;
+import org.springframework.integration.util.CheckedRunnable;
 import rlock.Locks;
 
 /** {@link RlockRegistry} for Spring Integration 6, whose locks have no time to live of their own. */
@@ -28,6 +31,34 @@ public final class RlockRegistry6 implements ExpirableLockRegistry<Lock>, Renewa
     /** Does nothing: locks that are not held are not kept. */
     @Override
     public void expireUnusedOlderThan(long age) {}
+
+    @Override
+    public <E extends Throwable> void executeLocked(Object lockKey, CheckedRunnable<E> body) throws E, InterruptedException {
+        executeLocked(lockKey, (CheckedCallable<Void, E>) () -> {
+            body.run();
+            return null;
+        });
+    }
+
+    @Override
+    public <T, E extends Throwable> T executeLocked(Object lockKey, CheckedCallable<T, E> body) throws E, InterruptedException {
+        return Registry.under(Registry.locked(obtain(lockKey)), body::call);
+    }
+
+    @Override
+    public <E extends Throwable> void executeLocked(Object lockKey, Duration wait, CheckedRunnable<E> body)
+            throws E, InterruptedException, TimeoutException {
+        executeLocked(lockKey, wait, (CheckedCallable<Void, E>) () -> {
+            body.run();
+            return null;
+        });
+    }
+
+    @Override
+    public <T, E extends Throwable> T executeLocked(Object lockKey, Duration wait, CheckedCallable<T, E> body)
+            throws E, InterruptedException, TimeoutException {
+        return Registry.under(Registry.locked(obtain(lockKey), wait), body::call);
+    }
 
     @Override
     public void renewLock(Object lockKey) {
