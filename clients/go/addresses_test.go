@@ -97,6 +97,9 @@ func TestEveryAddress(t *testing.T) {
 		{"Sentinel", behind(func(*redis.FailoverOptions) {})},
 		{"Sentinel, another database, RESP2", behind(func(o *redis.FailoverOptions) { o.DB, o.Protocol = 4, 2 })},
 		{"Sentinel with a user", behind(func(o *redis.FailoverOptions) { o.Username, o.Password, o.PoolSize = "app", "secret", 1 })},
+		{"Sentinel, by a Cluster's client", func() redis.UniversalClient {
+			return redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{sentinel.addr()}})
+		}},
 		{"a Cluster", clustered(func(*redis.ClusterOptions) {})},
 		{"a Cluster, RESP2, pools of one", clustered(func(o *redis.ClusterOptions) { o.Protocol, o.PoolSize = 2, 1 })},
 		{"a Cluster, read from replicas", clustered(func(o *redis.ClusterOptions) { o.ReadOnly, o.RouteByLatency = true, true })},

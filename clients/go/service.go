@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -73,6 +74,9 @@ func (s *servers) identify(ctx context.Context) error {
 		return n.known(n.client.Load().Ping(ctx).Err())
 	}
 	slots, err := s.cluster.ClusterSlots(ctx).Result()
+	if err != nil && strings.Contains(err.Error(), "cluster support disabled") { // Sentinel, by redis.NewFailoverClusterClient
+		return s.identifyPrimary(ctx)
+	}
 	err = faultOf("the Cluster", err)
 	var ids []string
 	for _, slot := range slots {
@@ -84,6 +88,24 @@ func (s *servers) identify(ctx context.Context) error {
 		s.met(ids...)
 	}
 	return err
+}
+
+// identifyPrimary asks the one primary of a Cluster's client that is behind Sentinel.
+func (s *servers) identifyPrimary(ctx context.Context) error {
+	n, err := s.locate(ctx, "")
+	if err != nil {
+		return err
+	}
+	about, err := n.client.Load().Info(ctx, "server").Result()
+	if isBroken(err) {
+		return n.known(err)
+	}
+	ids := []string{n.name}
+	if id := runID.FindStringSubmatch(about); id != nil {
+		ids = append(ids, fmt.Sprint(id[1], "/", n.options.DB))
+	}
+	s.met(ids...)
+	return nil
 }
 
 // service asks who the servers are if that is not known, within the patience of an acquisition.
