@@ -147,6 +147,64 @@ def names_are_never_markup(browser, server, pictures):
     return held
 
 
+def long_names_fit(browser, server, pictures):
+    """Nothing is wider than the page: not the queues, not the page of the lock, not its history, not what is found."""
+    client, held = Connection(server.address), []
+    fits = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    for width, is_phone in ((1200, False), (390, True)):
+        key, owner = f"order:{width}:" + "x" * 300, "w" * 300
+        client("RLOCK.ACQUIRE", key, owner, "LEASE", 600000)
+        for at in range(3):
+            held.append(Connection(server.address))
+            held[-1].send("RLOCK.ACQUIRE", key, f"{owner}{at}", "BLOCK", 0)
+        until("they wait", lambda: client("RLOCK.PLACE", key, f"{owner}2") == 3)
+        browser.size(width, 844, is_phone=is_phone)
+        browser.open(f"{pictures.url}/")
+        link = f"[...document.querySelectorAll('#queues tbody a')].find((link) => link.innerText.includes('order:{width}'))"
+        browser.until("it is listed", f"{link} !== undefined")
+        browser.until("it fits", fits)
+        search(browser, f"order:{width}")
+        browser.until("it is found", "document.querySelector('#found tbody')?.innerText.includes('www')")
+        browser.until("what is found fits", fits)
+        browser.run(f"{link}.click()")
+        browser.until("it is followed", "document.querySelectorAll('#waiters tbody tr').length === 3")
+        client("RLOCK.RELEASE", key, owner)
+        browser.until("the hand-over is told", "document.getElementById('lock-history').innerText.includes('no longer holds')")
+        browser.until("its page fits", fits)
+        pictures.take(f"long-{width}", is_whole=False)
+        browser.run("location.hash = ''")
+    browser.size(1200, 900)
+    return held
+
+
+def search(browser, text):
+    browser.run(f"document.getElementById('find-text').value = {text!r}; document.getElementById('find').requestSubmit()")
+
+
+def a_lock_that_nobody_waits_for_is_found(browser, server, pictures):
+    ask = Connection(server.address)
+    ask("RLOCK.ACQUIRE", "quiet:42", "ann", "LEASE", 600000)
+    ask("RLOCK.ACQUIRE", "quiet:43", "bob", "LEASE", 600000)
+    browser.open(f"{pictures.url}/")
+    browser.until("it is live", "document.getElementById('state').innerText.includes('● live')")
+    rows = "[...document.querySelectorAll('#found tbody tr')].map((row) => row.cells[0].innerText).sort().join()"
+    for text, expected in (("quiet", "quiet:42,quiet:43"), ("ann", "quiet:42"), ("43", "quiet:43")):
+        search(browser, text)
+        browser.until(f"{text} is found", f"{rows} === {expected!r}")
+    search(browser, "")
+    browser.until("all are listed", f"{rows}.includes('quiet:42,quiet:43')")
+    pictures.take("found", is_whole=False)
+    search(browser, "quiet:43")
+    browser.until("it is alone", f"{rows} === 'quiet:43'")
+    browser.run("document.querySelector('#found tbody a').click()")
+    browser.until("its page is there", "document.getElementById('holders').innerText.includes('bob')")
+    browser.run("location.hash = ''")
+    search(browser, "quiet:4")
+    browser.run("document.querySelector('#find-exact a').click()")
+    browser.until("a free one can be opened", "document.getElementById('lock-state').innerText.includes('It is free.')")
+    browser.run("location.hash = ''")
+
+
 def ten_thousand_locks(browser, server, pictures):
     """Each with somebody who waits: the page shows the longest, and stays quick."""
     client, lines = Connection(server.address), []
@@ -253,6 +311,10 @@ def play(browser, work, folder):
         test(a_queue_is_seen_as_it_is, browser, one, pictures)
         test(names_are_never_markup, browser, one, pictures)
         test(a_silent_server_is_said, browser, one, pictures)
+        ask(one.address, "FLUSHALL")
+        test(long_names_fit, browser, one, pictures)
+        ask(one.address, "FLUSHALL")
+        test(a_lock_that_nobody_waits_for_is_found, browser, one, pictures)
         ask(one.address, "FLUSHALL")
         test(ten_thousand_locks, browser, one, pictures)
         test(an_action_is_carried_out, browser, one, pictures)

@@ -250,6 +250,47 @@ function showEnds() {
   tiles($("ends"), names.map(([title, name]) => [title, count(look.numbers[name] ?? 0)]));
 }
 
+// --- the search ---------------------------------------------------------------------------------
+
+const FOUND_MAX = 200;
+let search = 0; // a later one ends the earlier ones
+
+async function find() {
+  const own = ++search;
+  const text = $("find-text").value;
+  const found = new Map();
+  let read = 0;
+  const hex = [...new TextEncoder().encode(text)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  $("find-exact").replaceChildren(...(text ? [element("a", `The lock with exactly the name ${text}`, { href: `#lock=${hex}` })] : []));
+  fill($("found"), []);
+  for (let at = ""; at !== null && found.size < FOUND_MAX;) {
+    $("find-said").textContent = `Searching: ${count(found.size)} found.`;
+    const words = new URLSearchParams(at ? { find: text, at } : { find: text });
+    const answer = await fetch(`/locks?${words}`);
+    const told = answer.ok ? await answer.json() : { why: (await answer.text()).trim() };
+    if (own !== search) return;
+    if (told.why) {
+      $("find-said").textContent = `▲ ${told.why}`;
+      return;
+    }
+    for (const one of told.locks) found.set(`${one.server} ${one.db} ${one.key.text}`, one);
+    read += told.read;
+    at = told.next;
+    showFound(found);
+  }
+  const more = found.size >= FOUND_MAX ? " There may be more: enter a longer part." : "";
+  $("find-said").textContent = `${count(found.size)} found, of ${count(read)} locks that were looked at.${more}`;
+}
+
+function showFound(found) {
+  fill($("found"), [...found].slice(0, FOUND_MAX).map(([id, { server, db, key, lock }]) => {
+    const [first] = lock.holders;
+    const others = lock.holder_count - 1;
+    const owner = `${first.owner.text}${others > 0 ? ` and ${count(others)} more` : ""}`;
+    return { id, cells: [lockLink(key, server, db), lock.mode, owner, span(first.held_ms), left(first), first.token, connection(first.session, first.address), count(lock.length)] };
+  }));
+}
+
 // --- the page of one lock -----------------------------------------------------------------------
 
 function remember(lock) {
@@ -393,6 +434,10 @@ function nameOf(hex) {
   }).join("");
 }
 
+$("find").addEventListener("submit", (event) => {
+  event.preventDefault();
+  find().catch((error) => { $("find-said").textContent = `▲ ${error.message}`; });
+});
 addEventListener("hashchange", follow);
 setInterval(showState, 1000);
 follow();

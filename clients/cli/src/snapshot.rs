@@ -164,7 +164,8 @@ pub struct Waiter {
     pub limit: u64,
 }
 
-type Map = BTreeMap<String, Value>;
+/// An answer of the module.
+pub type Map = BTreeMap<String, Value>;
 
 impl Part {
     /// Asks a server, which must have the module. It is number `server` of those that are looked at together, and `home` is
@@ -304,6 +305,13 @@ pub fn others(fields: &BTreeMap<String, String>, home: i64) -> Vec<i64> {
     each.filter(|db| *db != home).collect()
 }
 
+/// Those that `INFO keyspace` lists.
+#[must_use]
+pub fn databases_of(keyspace: &str) -> Vec<i64> {
+    let each = keyspace.lines().filter_map(|line| line.split_once(':')?.0.strip_prefix("db"));
+    each.filter_map(|db| db.parse().ok()).collect()
+}
+
 /// The longest queues of the other databases. The connection is in its own again afterward.
 fn elsewhere(
     connection: &mut Connection,
@@ -352,7 +360,7 @@ fn describe(
         told => told?,
     };
     for (queue, told) in queues.iter_mut().zip(&told) {
-        queue.lock = Some(lock(told)?);
+        queue.lock = Some(lock_of(told)?);
     }
     Ok(true)
 }
@@ -379,7 +387,9 @@ pub fn within<T>(
     done
 }
 
-fn info_of(key: &Name, holders: usize, waiters: usize) -> Cmd {
+/// Asks who holds a lock, and who waits for it.
+#[must_use]
+pub fn info_of(key: &Name, holders: usize, waiters: usize) -> Cmd {
     let mut ask = redis::cmd("RLOCK.INFO");
     ask.arg(&key.0).arg("HOLDERS").arg(holders).arg("WAITERS").arg(waiters);
     ask
@@ -390,10 +400,14 @@ fn info_of(key: &Name, holders: usize, waiters: usize) -> Cmd {
 /// # Errors
 /// As [`Snapshot::take`].
 pub fn look(connection: &mut Connection, key: &Name) -> RedisResult<Lock> {
-    lock(&info_of(key, 100, 100).query(connection)?)
+    lock_of(&info_of(key, 100, 100).query(connection)?)
 }
 
-fn lock(lock: &Map) -> RedisResult<Lock> {
+/// What the answer says.
+///
+/// # Errors
+/// If it is not like the module's.
+pub fn lock_of(lock: &Map) -> RedisResult<Lock> {
     let waiters: Vec<Map> = field(lock, "waiters")?;
     let holders: Vec<Map> = field(lock, "holders")?;
     let holders = holders.iter().map(holder).collect::<RedisResult<Vec<_>>>()?;

@@ -332,6 +332,78 @@ fn all_databases_are_shown_and_measured() {
     assert_eq!(server.ask::<i64>("RLOCK.HOLDS job ann:0"), 1);
 }
 
+/// The whole search: the keys in hexadecimal, sorted, and how many answers it took.
+fn found(serve: &Serve, text: &str) -> (Vec<String>, usize) {
+    let (mut keys, mut answers, mut at) = (Vec::new(), 0, String::new());
+    loop {
+        let (code, _, body) = serve.get(&format!("/locks?find={text}{at}"));
+        assert_eq!(code, 200, "{body}");
+        let told: serde_json::Value = serde_json::from_str(&body).unwrap();
+        answers += 1;
+        let each = told["locks"].as_array().unwrap().iter();
+        keys.extend(each.map(|one| one["key"]["text"].as_str().unwrap().to_owned()));
+        match told["next"].as_str() {
+            Some(next) => at = format!("&at={next}"),
+            None => break,
+        }
+    }
+    keys.sort();
+    keys.dedup();
+    (keys, answers)
+}
+
+/// Of them, nobody waits for any.
+#[test]
+fn a_lock_that_nobody_waits_for_is_found() {
+    let server = Server::start(&[]);
+    for line in [
+        "RLOCK.ACQUIRE order:42 ann LEASE 600000",
+        "RLOCK.ACQUIRE order:43 Bob LEASE 600000",
+        "RLOCK.ACQUIRE Invoice bob READ LEASE 600000",
+        "RLOCK.ACQUIRE Invoice cy READ LEASE 600000",
+        "RLOCK.ACQUIRE <b> dan LEASE 600000",
+    ] {
+        server.ask::<u64>(line);
+    }
+    let () = server.ask("SET order:text x");
+    let mut other = in_database(&server, 3);
+    let () = support::command("RLOCK.ACQUIRE order:3 eve").query(&mut other).unwrap();
+    let serve = serve(&server);
+    until("it knows the server", || !found(&serve, "").0.is_empty());
+    let of = |text: &str| found(&serve, text).0;
+    assert_eq!(of(""), ["<b>", "Invoice", "order:42", "order:43"]);
+    assert_eq!(of("order"), ["order:42", "order:43"]);
+    assert_eq!(of("BOB"), ["Invoice", "order:43"]);
+    assert_eq!(of("cy"), ["Invoice"]);
+    assert_eq!(of("%3Cb%3E"), ["<b>"]);
+    assert!(of("nobody").is_empty());
+    let everywhere = serve_with(&server, &["--all-databases"]);
+    until("it knows the server", || !found(&everywhere, "").0.is_empty());
+    assert_eq!(found(&everywhere, "order").0, ["order:3", "order:42", "order:43"]);
+    let (code, _, why) = serve.get("/locks?find=x&at=0.0");
+    assert!(code == 400 && why.contains("three numbers"), "{why}");
+    // The rest of a long search is asked for.
+    let mut many = redis::pipe();
+    for each in 0..5000 {
+        many.cmd("RLOCK.ACQUIRE").arg(format!("many:{each}")).arg("zed").arg("LEASE").arg(600_000);
+        many.ignore();
+    }
+    let () = many.query(&mut server.connect()).unwrap();
+    let (keys, answers) = found(&serve, "zed");
+    assert!(keys.len() == 5000 && answers > 2, "{} in {answers}", keys.len());
+    let (keys, answers) = found(&serve, "many:4999");
+    assert!(keys == ["many:4999"] && answers > 1, "{keys:?} in {answers}");
+    // Whoever may not search is told so.
+    let () = server
+        .ask("ACL SETUSER metrics on >secret -@all +@connection -@dangerous +info +rlock.queues");
+    let url = format!("redis://metrics:secret@127.0.0.1:{}", server.port);
+    let narrow = serve_with(&server, &["--url", &url]);
+    until("it is told", || {
+        let (code, _, why) = narrow.get("/locks?find=x");
+        code == 409 && why.contains("may not send SCAN")
+    });
+}
+
 #[test]
 fn a_page_from_another_site_gets_no_data() {
     let server = Server::start(&[]);

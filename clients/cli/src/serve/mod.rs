@@ -2,6 +2,7 @@
 //! ([`watch`]), however many browsers there are; all others show what it saw. [`guard`] decides who may ask.
 
 pub mod act;
+pub mod find;
 pub mod guard;
 pub mod history;
 pub mod look;
@@ -29,6 +30,7 @@ use crate::args::Serve;
 use crate::complain;
 use crate::servers::Trouble;
 use crate::snapshot::Name;
+use find::{Place, Search};
 use guard::Guard;
 use look::Followed;
 use watch::{Busy, Watch};
@@ -56,6 +58,8 @@ struct Shared {
     watch: Watch,
     guard: Arc<Guard>,
     elections: Arc<[String]>,
+    /// Whoever searches for locks.
+    searching: Arc<tokio::sync::Mutex<()>>,
     /// Whether all databases are shown.
     is_everywhere: bool,
     /// Servers that are named may have locks of the same key, which are not the same lock.
@@ -85,7 +89,8 @@ pub fn serve(job: &Serve) -> Result<(), Trouble> {
         let watch = Watch::start(job.at.clone()).map_err(|error| error.to_string())?;
         let (elections, is_fixed) = (job.elections[..].into(), job.at.is_fixed());
         let (guard, is_everywhere) = (guard.into(), job.at.is_everywhere);
-        let shared = Shared { watch, guard, elections, is_everywhere, is_fixed };
+        let searching = Arc::default();
+        let shared = Shared { watch, guard, elections, searching, is_everywhere, is_fixed };
         println!("http://{address}/");
         tokio::select! {
             ended = axum::serve(listener, router(shared)) => ended.map_err(|error| error.to_string()),
@@ -116,6 +121,7 @@ fn router(shared: Shared) -> Router {
             get(|| file("text/css; charset=utf-8", include_str!("../../page/page.css"))),
         )
         .route("/events", get(events))
+        .route("/locks", get(locks))
         .route("/metrics", get(metrics_text))
         .route("/healthz", get(healthz))
         .route("/actions", post(actions))
@@ -181,6 +187,36 @@ async fn events(
     });
     let all = tokio_stream::once(past).chain(looks).map(Ok);
     Ok(Sse::new(all).keep_alive(KeepAlive::default()))
+}
+
+/// What a browser searches for.
+#[derive(Deserialize)]
+struct Sought {
+    /// A part of a name.
+    find: String,
+    /// Where the search goes on.
+    at: Option<String>,
+}
+
+async fn locks(
+    State(shared): State<Shared>,
+    Query(sought): Query<Sought>,
+) -> Result<Json<serde_json::Value>, (StatusCode, String)> {
+    let place = sought.at.as_deref().map_or(Ok(Place::default()), str::parse);
+    let place = place.map_err(|why| (StatusCode::BAD_REQUEST, why + "\n"))?;
+    let search = Search { text: sought.find, is_everywhere: shared.is_everywhere };
+    let servers = shared.watch.primaries();
+    // One at a time: together they may take as much of the servers' time as one.
+    let turn = shared.searching.clone().lock_owned().await;
+    let found = tokio::task::spawn_blocking(move || {
+        let _turn = turn; // also if the browser has gone
+        search.go_on(&servers, place)
+    });
+    match found.await {
+        Ok(Ok(found)) => Ok(Json(found)),
+        Ok(Err(why)) => Err((StatusCode::CONFLICT, why + "\n")),
+        Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))),
+    }
 }
 
 async fn metrics_text(State(shared): State<Shared>) -> Result<impl IntoResponse, StatusCode> {

@@ -47,7 +47,9 @@ fn ms(time: Duration) -> u64 {
 /// Of a longer name, only the beginning is told, and it cannot be followed.
 const NAME_LEN_MAX: usize = 1024;
 
-fn name(name: &Name) -> Value {
+/// A name as the page gets it.
+#[must_use]
+pub fn name(name: &Name) -> Value {
     if let Some(begin) = name.0.get(..NAME_LEN_MAX).filter(|begin| begin.len() < name.0.len()) {
         let text = format!("{}… ({} bytes)", begin.escape_ascii(), name.0.len());
         return json!({ "text": text, "hex": null });
@@ -168,7 +170,9 @@ fn queue(queue: &Queue, seen: &Seen) -> Value {
     })
 }
 
-fn lock_closely(lock: &Lock, addresses: &BTreeMap<u64, String>) -> Value {
+/// A lock as the page gets it.
+#[must_use]
+pub fn lock_closely(lock: &Lock, addresses: &BTreeMap<u64, String>) -> Value {
     json!({
         "mode": lock.mode,
         "holder_count": lock.holder_count,

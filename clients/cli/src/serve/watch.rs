@@ -136,6 +136,20 @@ impl Watch {
         locked(&self.shared.servers).clone()
     }
 
+    /// Those of them that are primaries, as far as that is known: a replica has the same locks once more.
+    #[must_use]
+    pub fn primaries(&self) -> Vec<Server> {
+        let seen = self.latest();
+        let is_replica = |server: &Server| {
+            let told = seen.servers.iter().find(|told| told.name == server.name);
+            told.and_then(|told| told.part.as_ref().ok()).is_some_and(|part| !part.is_primary())
+        };
+        let all = self.servers();
+        let primaries: Vec<Server> =
+            all.iter().filter(|server| !is_replica(server)).cloned().collect();
+        if primaries.is_empty() { all } else { primaries }
+    }
+
     /// Follows, and a lock more closely.
     ///
     /// # Errors
