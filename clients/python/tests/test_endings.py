@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import linecache
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import weakref
 import pytest
 import redis
 import redis.asyncio
-from support import Interrupt, connected, one_server, until
+from support import connected, one_server, until
 
 import rlock
 import rlock.asyncio
@@ -108,51 +107,6 @@ def test_a_hold_that_was_handed_over_outlives_its_thread(server):
     until("a lease has passed", lambda: time.monotonic() > end)
     assert holds[0].held
     holds[0].release()
-
-
-LEAVING = ("with ", "if not is_mine:", "space.leave(", "elif job is None:", "space.vacate(", "self.io.leave(")
-
-
-def test_an_interrupt_anywhere_in_acquire_leaves_nothing(server):
-    """As a signal's handler would, raises at each line of the package in turn, until none is left."""
-    client = server.client()
-    folder = os.path.dirname(rlock.__file__)
-    rlock.Lock(client, "first").acquire().release()
-    places = [""]
-    for at in range(1, 2000):
-        lock, count = rlock.Lock(client, f"k{at}"), 0
-
-        def each(frame, event, _):
-            nonlocal count
-            if not frame.f_code.co_filename.startswith(folder):
-                return None
-            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-            # No signal is looked at where a `with` is left, which is a line to a tracer. And the seat is left last:
-            # a signal in those few instructions comes when the hold is as good as returned.
-            is_leaving = frame.f_code.co_name in ("vacate", "leave", "is_over") or line.startswith(LEAVING)
-            if event == "line" and not is_leaving:
-                count += 1
-                if count == at:
-                    sys.settrace(None)
-                    places.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}")
-                    raise Interrupt
-            return each
-
-        sys.settrace(each)
-        try:
-            hold = lock.acquire(wait=5)
-        except Interrupt:
-            hold = None
-        finally:
-            sys.settrace(None)
-        if hold is not None:
-            break
-    assert at > 50
-    hold.release()
-    for line in range(1, at):
-        until(f"nothing is left of the interrupt at {places[line]}", lambda: server.holders(f"k{line}") == [])
-        # Nor does anything keep the owner from the next one.
-        rlock.Lock(client, f"k{line}").acquire(wait=5).release()
 
 
 def test_on_lost_is_called_once_though_the_hold_is_just_being_lost(server):

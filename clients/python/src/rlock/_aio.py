@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -95,16 +96,28 @@ class IO:
 
     def __init__(self, route: Route, waiting: int, spaces: Spaces, telemetry: Telemetry):
         self.telemetry = telemetry
-        self.route, self.waiting, self.slots, self.spaces, self.rtt = route, waiting, waiting, spaces, 0.0
+        self.route, self.waiting, self.spaces, self.rtt = route, waiting, spaces, 0.0
         self.is_closing = self.is_closed = False
-        self.crowd = 0
+        self.crowd = self.worried = 0
+        self.worries_at = 0.0
         self.space: Optional[Space] = None
+        self.reset()
+
+    def reset(self) -> None:
+        self.slots = self.waiting
         self.pools: dict[Any, Pool] = {}
         self.links: set[Link] = set()
         self.once = Once()
         self.ears: dict[Any, Ears] = {}
         self.jobs: set[Job] = set()  # of calls under way
         self.tasks: set[asyncio.Task[Any]] = set()
+
+    def left_behind(self) -> None:
+        """Its loop is closed: the sockets are closed without it."""
+        for link in self.links:
+            with contextlib.suppress(AttributeError, OSError):
+                link.conn._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        self.reset()
 
     def forked(self) -> None:
         """The connections are the parent's alone: what it holds by them ends with it."""
@@ -372,7 +385,7 @@ class IO:
                 ears = self.ears[link.address] = Ears(self, link)
             else:
                 self.keep(link)
-        return await ears.add(f"__keyevent@{self.route.db}__:rlock.turn:{owner}")
+        return await ears.add(core.turns_of(self.route.db, owner))
 
     async def await_turn(self, turn: "Turn", timeout: float) -> None:
         try:
@@ -440,7 +453,7 @@ class Ears:
 
     async def _write(self, *words: str) -> None:
         try:
-            await self.link.conn.send_command(*words, check_health=False)
+            await self.link.conn.send_packed_command([packed(list(words))], check_health=False)
         except Exception:
             self.is_over = True  # who waits asks again by itself
 

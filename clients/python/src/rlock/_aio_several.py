@@ -9,7 +9,7 @@ from ._aio import run
 from ._api import UNSET, left, seconds
 from ._errors import NotAcquired
 from ._several import ElectionBase, HoldsBase, Leader, ObserverBase, SeveralBase, leader
-from .asyncio import Hold
+from .asyncio import Hold, releases
 
 
 class Holds(HoldsBase):
@@ -25,6 +25,7 @@ class Holds(HoldsBase):
 
     async def release(self) -> None:
         """Releases them all. Raises LockLost if one of them ended before."""
+        self._holds[0]._grip.is_released_by(asyncio.current_task())
         await self._holds[0]._locks._release_all(self._holds)
 
     async def extend(self, lease: float) -> None:
@@ -35,8 +36,8 @@ class Holds(HoldsBase):
     async def __aenter__(self) -> "Holds":
         return self
 
-    async def __aexit__(self, *_: Any) -> None:
-        await self.release()
+    async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        await releases(self.release, error, ", ".join(self.keys))
 
 
 class AllLocks(SeveralBase):
@@ -58,8 +59,9 @@ class AllLocks(SeveralBase):
         self._entered.setdefault(asyncio.current_task(), []).append(hold)
         return hold
 
-    async def __aexit__(self, *_: Any) -> None:
-        await left(self._entered, asyncio.current_task(), ", ".join(self.keys)).release()
+    async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        hold = left(self._entered, asyncio.current_task(), ", ".join(self.keys))
+        await releases(hold.release, error, ", ".join(self.keys))
 
 
 class Observer(ObserverBase):

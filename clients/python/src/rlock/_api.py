@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Callable, Optional, Union
 
-from ._core import Options, Tenure, key_name, ms
+from ._core import Options, Tenure, key_name, log, ms
 from ._errors import LockLost, NotHeld
 from ._machine import FOREVER
 
@@ -13,14 +14,61 @@ UNSET: Any = object()
 ATTRIBUTE = "_rlock_locks"
 
 
+class Grip:
+    """One level that somebody may release, once: two threads may try."""
+
+    __slots__ = ("locks", "tenure", "right", "calls", "taker")
+
+    def __init__(self, locks: Any, tenure: Tenure, taker: Any = None):
+        self.locks, self.tenure, self.right = locks, tenure, [None]
+        self.taker = None if taker is None else weakref.ref(taker)  # the thread or task that it is for, if it is named after that
+        self.calls: list[Callable[[], Any]] = []
+
+    @property
+    def is_released(self) -> bool:
+        return not self.right or self.tenure.state == "released"
+
+    def once(self) -> None:
+        """Takes the right to release it."""
+        is_there = self.tenure.state != "released"
+        try:
+            self.right.pop()
+        except IndexError:
+            is_there = False
+        if not is_there:
+            raise NotHeld(f"{self.tenure.seat.key} was released before, or before this process was forked")
+
+    def is_released_by(self, who: Any) -> None:
+        taker = who if self.taker is None else self.taker()
+        if taker is not who and self.locks.warns_of_others:
+            self.locks.warns_of_others = False
+            log.warning(
+                "%s: released by another thread or task than the one that acquired it. That one is the owner, and it re-enters: "
+                "for holds that change hands, use reentrant=False (this is logged once)", self.tenure.seat.name,
+            )
+
+    def forget(self) -> None:
+        """It was released: what becomes of the levels below is not its business."""
+        for call in self.calls:
+            self.tenure.calls.remove(call)
+        self.calls.clear()
+
+
 class HoldBase:
     """The result of one acquisition: one level of a lock."""
 
-    __slots__ = ("_tenure", "_locks", "_is_released", "_calls", "__weakref__")
+    __slots__ = ("_grip", "__weakref__")
 
-    def __init__(self, locks: Any, tenure: Tenure):
-        self._locks, self._tenure, self._is_released = locks, tenure, False
-        self._calls: list[Callable[[], Any]] = []
+    def __init__(self, grip: Grip):
+        self._grip = grip
+
+    @property
+    def _tenure(self) -> Tenure:
+        return self._grip.tenure
+
+    @property
+    def _locks(self) -> Any:
+        return self._grip.locks
 
     @property
     def token(self) -> int:
@@ -38,7 +86,7 @@ class HoldBase:
     @property
     def held(self) -> bool:
         """Whether the hold is certain: not released, not known to be lost, before its deadline, its session unbroken."""
-        return not self._is_released and self._tenure.is_sure
+        return bool(self._grip.right) and self._tenure.is_sure
 
     @property
     def left(self) -> float:
@@ -47,30 +95,26 @@ class HoldBase:
 
     def on_lost(self, call: Callable[[], Any]) -> None:
         """Calls `call` once, when the hold is lost, on the package's thread or in the loop; here if it is lost already. It must not block."""
+        if not self._listens(call):
+            call()
+
+    def _listens(self, call: Callable[[], Any]) -> bool:
         tenure = self._tenure
         with tenure.io.space.lock:
-            is_lost = tenure.state == "lost"
-            if not is_lost:
-                self._calls.append(call)
-                tenure.calls.append(call)
-        if is_lost:
-            call()
+            if tenure.state == "lost":
+                return False
+            self._grip.calls.append(call)
+            tenure.calls.append(call)
+        return True
 
     def check(self) -> None:
         """Raises LockLost unless the hold is certain. For a step that cannot be undone, use the token."""
         if not self.held:
             raise LockLost(f"{self.key} is no longer held by {self.owner}")
 
-    def _once(self) -> None:
-        if self._is_released or self._tenure.state == "released":
-            raise NotHeld(f"{self.key} was released before, or before this process was forked")
-        self._is_released = True
-
-    def _forget(self) -> None:
-        """It was released: what becomes of the levels below is not its business."""
-        for call in self._calls:
-            self._tenure.calls.remove(call)
-        self._calls.clear()
+    def _extends(self) -> None:
+        if not self._grip.right:
+            raise NotHeld(f"{self.key} was released before: there is nothing to extend")
 
 
 def left(entered: dict[Any, list[Any]], me: Any, name: str) -> Any:
@@ -88,6 +132,22 @@ def left(entered: dict[Any, list[Any]], me: Any, name: str) -> Any:
     if not entries:
         del entered[me]
     return entry
+
+
+def forgotten(entered: dict[Any, list[Any]], entry: Any) -> None:
+    """That entry has been left."""
+    for me, entries in list(entered.items()):
+        if entry in entries:
+            entries.remove(entry)
+            if not entries:
+                del entered[me]
+
+
+def keeps(error: Optional[BaseException], problem: BaseException, name: str) -> None:
+    """What ends a `with` stays what it is: an error of the release becomes its context, and is logged."""
+    log.warning("%s: %s: %s (the block has ended with %s)", name, type(problem).__name__, problem, type(error).__name__)
+    if error is not None and error.__context__ is None and problem is not error:
+        error.__context__ = problem
 
 
 def seconds(wait: Any) -> Optional[float]:
@@ -114,12 +174,13 @@ class LockBase:
         upgrade: bool = False,
         renew: bool = True,
         limit: Optional[int] = None,
+        reentrant: bool = True,
     ):
         self._locks = locks
         self.key = key_name(key)
         self.wait = seconds(wait)
         mode = "READ" if limit is not None else self.mode
-        self._options = Options(mode, lease, owner, limit, maxqueue, acks, session, upgrade, renew)
+        self._options = Options(mode, lease, owner, limit, maxqueue, acks, session, upgrade, renew, reentrant)
 
     @property
     def _tenure(self) -> Optional[Tenure]:
@@ -135,6 +196,8 @@ class LockBase:
         return tenure is not None and tenure.is_sure
 
     def _own_tenure(self) -> Tenure:
+        if not self._options.reentrant:
+            raise NotHeld(f"{self.key}: each acquisition has an owner of its own (reentrant=False): release the hold")
         tenure = self._tenure
         if tenure is None:
             raise NotHeld(f"{self.key} is not held by {self._options.owner or self._locks.owner()}")

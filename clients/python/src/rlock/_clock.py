@@ -29,6 +29,13 @@ class Workers:
         self.lock = threading.Lock()
         self.queues: dict[Any, tuple[Queue, list[int]]] = {}
 
+    #: A call of the user's that blocks keeps its thread. So many may block before others wait.
+    CALLS = 256
+
+    def call(self, call: Callable[[], Any]) -> None:
+        """A function of the user's: it may block."""
+        self.do("calls", call, self.CALLS)
+
     def do(self, name: Any, work: Callable[[], Any], most: int = MOST) -> None:
         """By one of so many threads."""
         with self.lock:
@@ -223,7 +230,7 @@ class Clock:
         if tenure.care is not None:
             tenure.care.tell("gone")
         for call in tenure.lose():
-            self.workers.do("calls", call)
+            self.workers.call(call)
         if tenure.link is not None:
             self.untie(tenure.link)
             tenure.io.drop(tenure.link)

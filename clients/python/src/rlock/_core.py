@@ -59,8 +59,15 @@ class Options:
     session: bool = False
     upgrade: bool = False
     renew: bool = True
+    reentrant: bool = True
 
     def __post_init__(self) -> None:
+        if self.owner is not None and not isinstance(self.owner, str):
+            raise TypeError(f"the owner must be a str, not {type(self.owner).__name__}")
+        if self.owner is not None and not 1 <= len(raw(self.owner)) <= 512:
+            raise ValueError(f"the owner must have 1 to 512 bytes, not {len(raw(self.owner))}; without one, it is the thread or the task")
+        if self.owner is not None and not self.reentrant:
+            raise ValueError("with reentrant=False, each acquisition has an owner of its own: leave out owner")
         if not 0.001 <= self.lease <= 7 * 86400:
             raise ValueError(f"lease must be from 0.001 to 604800 seconds, not {self.lease}")
         if self.session and self.lease < 1:
@@ -85,10 +92,30 @@ class Options:
 
 
 def key_name(key: Any) -> str:
-    """Of a key that is text. Anything else would be another key here than in another client."""
+    """As text, in which bytes that are no UTF-8 stand as in `os.fsdecode`. Anything but str and bytes would be another key
+    here than in another client.
+    """
     if isinstance(key, (str, bytes)):
-        return key.decode() if isinstance(key, bytes) else key
+        return key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
     raise TypeError(f"the key must be a str or bytes, not {type(key).__name__}")
+
+
+def raw(text: str) -> bytes:
+    """As it is sent."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace")
+
+
+def shown(text: str) -> str:
+    """For messages, which must be text."""
+    return text if text.isprintable() else raw(text).decode("utf-8", "backslashreplace")
+
+
+def turns_of(db: int, owner: str) -> str:
+    """The channel where that owner's turns are told: its name as it is, but for NUL."""
+    return f"__keyevent@{db}__:rlock.turn:" + owner.replace("\0", "\\x00")
 
 
 #: Counts when a fork of this process begins, and when it is over.
@@ -138,7 +165,7 @@ class Seat:
     @property
     def name(self) -> str:
         """For messages."""
-        return self.key
+        return shown(self.key)
 
     def come(self, start: int, wait: Optional[float], patience: float) -> tuple[float, bool]:
         """For how many seconds to wait for whoever has it, and whether it is then unavailable."""
@@ -156,7 +183,7 @@ class Tenure:
 
     __slots__ = (
         "seat", "options", "token", "sent", "depth", "deadline", "lingers", "state", "signals", "calls", "link", "io", "care", "wakes",
-        "holds", "keeper", "since", "is_doubted",
+        "holds", "keeper", "since", "is_doubted", "is_of_handle",
     )
 
     def __init__(self, seat: Seat, options: Options, token: int, sent: int, io: Any):
@@ -174,6 +201,7 @@ class Tenure:
         self.wakes: Any = None  # when, or the timer that does so
         self.holds: list[Any] = []  # weak references to its handles
         self.keeper: Any = None  # a weak reference to the thread or task whose name it has
+        self.is_of_handle = False  # only its handle can release it: whoever has that
         self.is_doubted = False  # the connection of the session has ended, and it is not tied to a new one
 
     @property
@@ -213,6 +241,7 @@ class Tenure:
         if len(self.holds) > 2 * self.depth + 8:
             self.holds = [each for each in self.holds if each() is not None]
         self.holds.append(weakref.ref(hold))
+        self.is_of_handle = not options.reentrant
         if keeper is not None and self.keeper is None:
             self.keeper = weakref.ref(keeper)
         renewed = self.options
@@ -229,8 +258,10 @@ class Tenure:
     @property
     def is_orphaned(self) -> bool:
         """Nobody can release it: its thread or task has ended, and nobody refers to its handles."""
-        if self.keeper is None or any(each() is not None for each in self.holds):
+        if self.keeper is None and not self.is_of_handle or any(each() is not None for each in self.holds):
             return False
+        if self.is_of_handle:
+            return True
         keeper = self.keeper()
         return keeper is None or (keeper.done() if hasattr(keeper, "done") else not keeper.is_alive())
 

@@ -19,6 +19,8 @@ Steps = Generator[Any, Any, Any]
 #: How many acquisitions do not ask first after one that met others.
 CROWDED = 32
 LONGEST_BLOCK = 7 * 86_400_000
+#: Seconds between two warnings of a client.
+WORRIES = 5.0
 
 
 class Job:
@@ -150,7 +152,7 @@ class Job:
             return ("turn",)
         if now() >= self.warns_at:
             self.warns_at = FOREVER
-            log.warning("%s: still waiting; last error: %s", seat.name, self.problem)
+            still_waiting(io, seat.name, self.problem)
         yield io.sleep(max(0.0, until - now()))
         return ("time",)
 
@@ -373,6 +375,16 @@ def redirected(io: Any, refused: Refused, link: Any) -> Any:
     return io.route.redirected(refused, link.address if link else None)
 
 
+def still_waiting(io: Any, key: str, problem: str) -> None:
+    """Says so, once for all waits of a client that begin to worry at about the same time."""
+    io.worried += 1
+    if now() >= io.worries_at:
+        others, io.worried = io.worried - 1, 0
+        io.worries_at = now() + WORRIES
+        also = f", and {others} other waits since the last such line" if others else ""
+        log.warning("%s: still waiting%s; last error: %s", key, also, problem)
+
+
 def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Steps:
     """What `ask` brings, which is asked until it is answered; then Unavailable."""
     pause = FIRST_PAUSE / 1000
@@ -390,7 +402,7 @@ def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Step
             raise Unavailable(f"{key}: {problem}")
         if now() >= warns_at:
             warns_at = FOREVER
-            log.warning("%s: still waiting; last error: %s", key, problem)
+            still_waiting(io, key, problem)
         pause = min(pause * 2, LONGEST_PAUSE / 1000)
 
 

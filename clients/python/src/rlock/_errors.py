@@ -23,6 +23,10 @@ class Unavailable(LockError, ConnectionError):
     """No server was reached, or none could decide, in time."""
 
 
+class OtherLoop(LockError, RuntimeError):
+    """The client is in use in another event loop, which is still open. Nothing was sent."""
+
+
 class NoReplicas(Unavailable):
     """Too few replicas were connected for all that time."""
 

@@ -14,6 +14,7 @@ from . import _core as core
 from ._core import Seat, Space, Spaces, now
 from ._drive import Job, Steps, redirected
 from ._errors import Broken, Refused, Silent, Unsent
+from ._hands import happens
 from ._links import Address, Route, packed, translated
 from ._pool import Link, Pool
 from ._telemetry import Telemetry
@@ -63,7 +64,7 @@ class Once:
                 # Started first: an interrupt must not leave a name that nobody works for.
                 threading.Thread(target=self._work, args=(name, work, run), name="rlock-dial", daemon=True).start()
                 self.running[name] = run
-        if not run.is_over.wait(min(max(until - now(), 0.0), threading.TIMEOUT_MAX)):
+        if not happens(run.is_over.wait, until - now()):
             raise Unsent("not connected in time")
         if isinstance(run.error, Broken):
             raise Unsent(str(run.error))
@@ -92,7 +93,8 @@ class IO:
         self.route, self.waiting, self.spaces, self.rtt = route, waiting, spaces, 0.0
         self.space: Optional[Space] = None
         self.is_closing = self.is_closed = False
-        self.crowd = 0
+        self.crowd = self.worried = 0
+        self.worries_at = 0.0
         self.reset()
 
     def reset(self) -> None:
@@ -117,7 +119,9 @@ class IO:
         self.telemetry.forked()
         self.reset()
 
-    sleep = staticmethod(time.sleep)
+    @staticmethod
+    def sleep(pause: float) -> None:
+        happens(time.sleep, pause)
 
     def take_slot(self) -> bool:
         return self.slots is not None and self.slots.acquire(blocking=False)
@@ -218,7 +222,7 @@ class IO:
         """Silent when nothing comes in time; then the link is still open."""
         try:
             # Within REPLY, which is the connection's own time-out, it need not be asked first.
-            if not core.REPLY - 0.01 < timeout <= core.REPLY and not link.conn.can_read(max(timeout, 0.0)):
+            if not core.REPLY - 0.01 < timeout <= core.REPLY and not happens(link.conn.can_read, timeout):
                 raise Silent(f"no reply within {timeout:.1f} s")
             reply = link.conn.read_response(disconnect_on_error=False)
         except exceptions.TimeoutError:
@@ -359,10 +363,10 @@ class IO:
                     ears = self.ears[link.address] = Ears(self, link)
                 else:
                     self.keep(link)
-        return ears.add(f"__keyevent@{self.route.db}__:rlock.turn:{owner}")
+        return ears.add(core.turns_of(self.route.db, owner))
 
     def await_turn(self, turn: "Turn", timeout: float) -> None:
-        turn.event.wait(timeout)
+        happens(turn.event.wait, timeout)
 
     def unlisten(self, turn: "Turn") -> None:
         turn.ears.remove(turn)
@@ -419,7 +423,7 @@ class Ears:
 
     def _write(self, *words: str) -> None:
         try:
-            self.link.conn.send_command(*words, check_health=False)
+            self.link.conn.send_packed_command([packed(list(words))], check_health=False)
         except Exception:
             self.is_over = True  # who waits asks again by itself
 

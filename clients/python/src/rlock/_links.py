@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
+import ssl
 from typing import Any, Optional
 
 from redis import exceptions
 from redis.crc import key_slot
+from redis.sentinel import MasterNotFoundError
 
-from ._core import REPLY
+from ._core import REPLY, raw
 from ._errors import KINDS, Broken, Refused
 
 Address = tuple[str, int]
@@ -30,31 +33,65 @@ CODES: list[tuple[type[Exception], str]] = [
 NO_PRIMARY = ("READONLY", "UNBLOCKED", "MASTERDOWN")
 
 
+#: What TLS says of a connection that has just broken.
+BREAKS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
 def translated(error: Exception, place: Any = None) -> Exception:
-    """An exception of redis-py as one of ours."""
+    """An exception of redis-py as one of ours: Broken if it may pass, Refused if no later try can change it."""
     if isinstance(error, (exceptions.BusyLoadingError, exceptions.AuthenticationError)):
         return refused(error)
+    where = f" ({place[0]}:{place[1]})" if place else ""
+    if (problem := _untrusted(error)) is not None:
+        return Refused("TLS", f"no TLS connection to the server: {problem}{where}")
+    if isinstance(error, MasterNotFoundError) and _all_refuse(str(error)):
+        return Refused("SENTINEL", f"no Sentinel answers this client: {error}")
+    if isinstance(error, exceptions.RedisClusterException) and "not enabled" not in str(error):
+        return Broken(f"{type(error).__name__}: {error}")
     if isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError)):
-        return Broken(f"{type(error).__name__}: {error}" + (f" ({place[0]}:{place[1]})" if place else ""))
-    return refused(error) if isinstance(error, exceptions.ResponseError) else error
+        return Broken(f"{type(error).__name__}: {error}{where}")
+    if isinstance(error, exceptions.InvalidResponse):
+        return Refused("PROTOCOL", f"what answers is no Redis server: {error}{where}")
+    if isinstance(error, exceptions.ResponseError):
+        return refused(error)
+    return Refused("CLUSTER", str(error)) if isinstance(error, exceptions.RedisClusterException) else error
+
+
+def _untrusted(error: Optional[BaseException]) -> Optional[ssl.SSLError]:
+    """Why there can be no TLS connection."""
+    seen: set[int] = set()  # a chain may lead back into itself
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, ssl.SSLError) and not isinstance(error, (*BREAKS, TimeoutError)) and "timed out" not in str(error):
+            return error if "EOF" not in str(error) else None
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _all_refuse(text: str) -> bool:
+    """Whether each of the Sentinels has refused, as redis-py lists what they said."""
+    said = re.findall(r" - (\w+)\(", text)
+    return bool(said) and all(each in ("AuthenticationError", "NoPermissionError", "AuthenticationWrongNumberOfArgsError") for each in said)
 
 
 def refused(error: Exception) -> Refused:
     """An error reply of the server as one of ours."""
     text = str(error)
     code = next((code for kind, code in CODES if isinstance(error, kind)), None) or getattr(error, "status_code", None)
+    if code == "NOAUTH" and "uthentication required" not in text:
+        code = "WRONGPASS"
     if code is None or code == "ERR":
         code = text.split(" ", 1)[0] if text[:1].isupper() else "ERR"
-        if "unknown command" in text and "RLOCK.ACQUIRE" in text:
+        if "unknown command" in text and "RLOCK." in text:
             text = f"the server has not loaded the RLOCK module: {text}"
-    else:
+    elif not text.startswith(code):
         text = f"{code} {text}"
     return KINDS.get(code, Refused)(code, text)
 
 
 def packed(words: list[Any]) -> bytes:
     """A request as it is sent, in half of the time that redis-py takes."""
-    all = [word.encode("utf-8", "backslashreplace") if isinstance(word, str) else b"%d" % word for word in words]
+    all = [raw(word) if isinstance(word, str) else b"%d" % word for word in words]
     return b"*%d\r\n%b" % (len(all), b"".join([b"$%d\r\n%b\r\n" % (len(each), each) for each in all]))
 
 
@@ -107,12 +144,12 @@ class Route:
         keep = {k: v for k, v in kwargs.items() if k not in dropped and not k.startswith(("maint_", "orig_", "_"))}
         if "path" not in keep:
             keep["host"], keep["port"] = kwargs.get("host", "localhost"), kwargs.get("port", 6379)
-        keep.update(decode_responses=True, encoding="utf-8", encoding_errors="backslashreplace", protocol=2)
+        keep.update(decode_responses=True, encoding="utf-8", encoding_errors="surrogateescape", protocol=2)
         keep.update(health_check_interval=0, retry_on_timeout=False, retry=self._no_retry())
-        if not self.is_async or "path" not in keep:
+        if "path" not in keep:
             keep.update(socket_keepalive=keep.get("socket_keepalive", True))
-        if self.is_async and "path" in keep:
-            keep.pop("socket_keepalive", None)
+        else:  # a unix socket has nothing of the kind
+            keep = {k: v for k, v in keep.items() if not k.startswith("socket_keepalive") and k != "socket_type"}
         # The handshake is bounded; what a reply may take, each read says.
         keep.update(socket_timeout=None if self.is_async else REPLY)
         keep.update(socket_connect_timeout=keep.get("socket_connect_timeout") or REPLY)
@@ -152,7 +189,7 @@ class Route:
         """None: the one address that the client was given."""
         if not self.is_cluster:
             return self.master
-        if address := self.slots.get(key_slot(key.encode())):
+        if address := self.slots.get(key_slot(raw(key))):
             return address
         self.next_seed += 1
         return self.seeds[self.next_seed % len(self.seeds)]

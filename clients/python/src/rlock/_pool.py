@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional
 from . import _core as core
 from ._core import now
 from ._errors import Broken, Unsent
+from ._hands import acquires
 from ._links import Address, translated
 
 
@@ -128,7 +129,7 @@ class Pool(Shelf):
                 # Started first: an interrupt must not leave a server that nobody connects to.
                 threading.Thread(target=self._connect, name="rlock-dial", daemon=True).start()
                 self.is_dialing = True
-        if not waiter.came.acquire(timeout=min(max(waiter.until - now(), 0.0), threading.TIMEOUT_MAX)):
+        if not acquires(waiter.came, waiter.until - now()):
             self._leave(waiter)
 
     def _leave(self, waiter: Waiter) -> None:

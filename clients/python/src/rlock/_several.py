@@ -13,9 +13,10 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional, Union
 from redis.crc import key_slot
 
 from . import _core as core
-from ._core import LOOKS, REPLY, Options, Seat, Space, Tenure, key_name, now
+from ._core import LOOKS, REPLY, Options, Seat, Space, Tenure, key_name, now, raw, shown
 from ._drive import Job, Steps, pairs, question, redirected
 from ._errors import Broken, LockError, LockLost, NotHeld, Refused, Unavailable
+from ._hands import acquires
 from ._machine import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Words
 from ._telemetry import Counts
 
@@ -60,9 +61,9 @@ def merged(keys: Iterable[Key], is_cluster: bool) -> list[Part]:
             raise ValueError(f"{each.key} is named twice, with two modes")
     if not 1 <= len(parts) <= MOST:
         raise ValueError(f"from 1 to {MOST} locks, not {len(parts)}")
-    if is_cluster and len({key_slot(key.encode()) for key in parts}) > 1:
+    if is_cluster and len({key_slot(raw(key)) for key in parts}) > 1:
         raise ValueError(f"{', '.join(parts)} are in several slots: give them a common {{hash tag}}")
-    return sorted(parts.values(), key=lambda each: each.key.encode())
+    return sorted(parts.values(), key=lambda each: raw(each.key))
 
 
 class Nothing(Exception):
@@ -90,7 +91,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        return ", ".join(self.parts)
+        return ", ".join(map(shown, self.parts))
 
     @property
     def is_undone(self) -> bool:
@@ -245,8 +246,8 @@ class Waits:
         until, taken = now() + timeout, list[Any]()
         try:
             for seat in self.group.members:
-                left = max(0.0, until - now()) if timeout >= 0 else -1
-                if not seat.mutex.acquire(blocking, min(left, threading.TIMEOUT_MAX) if blocking else -1):
+                left = max(0.0, until - now()) if timeout >= 0 else threading.TIMEOUT_MAX
+                if not (acquires(seat.mutex, left) if blocking else seat.mutex.acquire(False)):
                     break
                 taken.append(seat.mutex)
             else:

@@ -8,16 +8,18 @@ import inspect
 import os
 import threading
 import weakref
-from typing import Any, Callable, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 import redis
 
 from . import _core as core
-from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, left, seconds
+from ._api import ATTRIBUTE, UNSET, Grip, HoldBase, LockBase, forgotten, keeps, left, seconds
 from ._clock import Clock
 from ._core import Options, Seat, Space, Spaces, Tenure, ms, now
 from ._drive import Job, after, attempt, extend, meets, pairs, question, release, settle, unreleased
 from ._errors import LockError, LockLost, NotAcquired
+from . import _hands as hands
+from ._hands import Arrival, Entry, acquires, comes, coming, exits, returning, who, whole
 from ._io import IO, run
 from ._machine import GRANT, LOST, NIL, RELEASED, Words
 from ._links import Route
@@ -36,7 +38,6 @@ _state = threading.Lock()
 _clock: Optional[Clock] = None
 _spaces = Spaces()
 _all: "weakref.WeakSet[Locks]" = weakref.WeakSet()
-_me = threading.local()
 
 
 def clock() -> Clock:
@@ -49,8 +50,9 @@ def clock() -> Clock:
 
 def _after_fork() -> None:
     """A child is somebody else: it holds nothing, has other names, and no thread of ours runs in it."""
-    global _clock, _state, _me
-    _clock, _state, _me = None, threading.Lock(), threading.local()
+    global _clock, _state
+    _clock, _state = None, threading.Lock()
+    hands.forked()
     core.NAMES.renew()
     _spaces.forked()
     for locks in list(_all):
@@ -61,53 +63,73 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class Hold(HoldBase):
-    """The result of one acquisition: one level of a lock. Any thread may release it, once."""
+class Handle:
+    """What the user has of one or several locks."""
 
     __slots__ = ()
+    if TYPE_CHECKING:
+        _entry: Entry
+        _enters: Any
+        _exits: Any
+
+        def __enter__(self: H) -> H: ...
+        def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None: ...
+
+    else:
+        __enter__, __exit__ = hands.ENTERS, hands.LEAVES
+
+    def _is_given(self: Any, grips: list[Grip]) -> None:
+        self._entry = Entry(_leaves, grips)
+        # `with` gets them in a step that nothing can divide.
+        self._enters, self._exits = weakref.ref(self), self._entry.offer()
+
+    def _arrives(self) -> None:
+        """The main thread is about to get it."""
+        self._entry.watch = Arrival(functools.partial(ends, self._entry)).watch(self)
+
+    def release(self) -> None:
+        """Releases one level of each lock, once. Raises LockLost if a hold ended before, and Unavailable if that is not known
+        within the `patience`; then it is released later.
+        """
+        self._entry.handle[0].is_released_by(threading.current_thread())
+        whole(None, ends, self._entry)
+
+
+H = TypeVar("H", bound=Handle)
+
+
+class Hold(Handle, HoldBase):
+    """The result of one acquisition: one level of a lock. Any thread may release it, once."""
+
+    __slots__ = ("_entry", "_enters", "_exits")
+
+    def __init__(self, grip: Grip):
+        super().__init__(grip)
+        self._is_given([grip])
 
     @property
     def lost(self) -> threading.Event:
         """Set when the hold is lost, at its deadline at the latest."""
         return self._tenure.signal(threading.Event)  # type: ignore[no-any-return]
 
-    def release(self) -> None:
-        """Releases one level. Raises LockLost if the hold ended before, and Unavailable if that is not known within the
-        `patience`; then it is released later.
-        """
-        self._once()
-        try:
-            self._locks._release(self._tenure.seat, self._tenure)
-        finally:
-            self._forget()
-
     def extend(self, lease: float) -> None:
         """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
-        self._locks._extend(self._tenure, lease)
+        self._extends()
+        whole(None, self._locks._extend, self._tenure, lease)
 
-    def __enter__(self) -> "Hold":
-        return self
+    def on_lost(self, call: Callable[[], Any]) -> None:
+        if not whole(None, self._listens, call):
+            call()
 
-    def __exit__(self, *_: Any) -> None:
-        self.release()
-
-
-def release_all(holds: list[Hold]) -> None:
-    """What a signal's handler raises at one keeps none of the others."""
-    problem: Optional[BaseException] = None
-    for hold in reversed(holds):
-        try:
-            hold.release()
-        except LockError as error:
-            problem = problem or error
-        except BaseException as error:
-            problem = error
-    if problem is not None:
-        raise problem
+    on_lost.__doc__ = HoldBase.on_lost.__doc__
 
 
-class Holds(HoldsBase):
+class Holds(Handle, HoldsBase):
     """Several locks that are held. Any thread may release them, once."""
+
+    def __init__(self, keys: list[str], holds: list[Hold]):
+        super().__init__(keys, holds)
+        self._is_given([each._grip for each in holds])
 
     @property
     def lost(self) -> threading.Event:
@@ -117,20 +139,48 @@ class Holds(HoldsBase):
             self.on_lost(self._lost.set)
         return self._lost  # type: ignore[no-any-return]
 
-    def release(self) -> None:
-        """Releases them all. Raises LockLost if one of them ended before."""
-        release_all(self._holds)
-
     def extend(self, lease: float) -> None:
         """They last `lease` seconds from now at least. Raises LockLost if one of them ended."""
         for hold in self._holds:
             hold.extend(lease)
 
-    def __enter__(self) -> "Holds":
-        return self
+    def on_lost(self, call: Callable[[], Any]) -> None:
+        whole(None, super().on_lost, call)
 
-    def __exit__(self, *_: Any) -> None:
-        self.release()
+    on_lost.__doc__ = HoldsBase.on_lost.__doc__
+
+
+def ends(entry: Entry) -> None:
+    """Releases what a handle stands for."""
+    entry.over()
+    release_all(entry.handle)
+
+
+def release_all(grips: list[Grip]) -> None:
+    problem: Optional[BaseException] = None
+    for grip in reversed(grips):
+        try:
+            grip.once()
+            try:
+                grip.locks._release(grip.tenure.seat, grip.tenure)
+            finally:
+                grip.forget()
+        except LockError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+
+
+def _leaves(entry: Entry, error: Optional[BaseException]) -> None:
+    """The end of a `with`, which an error may have ended."""
+    grips: list[Grip] = entry.handle
+    grips[0].is_released_by(who().thread)
+    try:
+        ends(entry)
+    except LockError as problem:
+        if error is None:
+            raise
+        keeps(error, problem, ", ".join(grip.tenure.seat.name for grip in grips))
 
 
 class Locks:
@@ -142,11 +192,10 @@ class Locks:
     """
 
     def __init__(self, client: Client, *, waiting: int = 8, patience: float = 3.0, listener: Optional[Listener] = None):
-        self.patience = patience
+        self.patience, self.warns_of_others = patience, True
         self.io = IO(Route(client, is_async=False), waiting, _spaces, Telemetry(listener))
-        with _state:
-            vars(client)[ATTRIBUTE] = self
-            _all.add(self)
+        _all.add(self)
+        vars(client)[ATTRIBUTE] = self
 
     @classmethod
     def of(cls, client: Client) -> "Locks":
@@ -166,9 +215,10 @@ class Locks:
         acks: Optional[int] = None,
         session: bool = False,
         renew: bool = True,
+        reentrant: bool = True,
     ) -> "AllLocks":
         """Several locks, acquired in one step: keys, `read(key)`, or `limit(key, most)`. The options are those of `Lock`."""
-        options = Options("WRITE", lease, owner, None, maxqueue, acks, session, False, renew)
+        options = Options("WRITE", lease, owner, None, maxqueue, acks, session, False, renew, reentrant)
         return AllLocks(self, merged(keys, self.io.route.is_cluster), seconds(wait), options)
 
     def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
@@ -186,21 +236,29 @@ class Locks:
 
     def owner(self) -> str:
         """The name of this thread, the same for all of its locks."""
-        try:
-            name: str = _me.name
-        except AttributeError:
-            name = _me.name = core.NAMES.new()
-        return name + (self.io.space.suffix if self.io.space else "")
+        me = who()
+        if not me.name:
+            me.name = core.NAMES.new()
+        return me.name + (self.io.space.suffix if self.io.space else "")
+
+    def _owner(self, options: Options) -> str:
+        """Of an acquisition."""
+        if options.reentrant:
+            return options.owner or self.owner()
+        return core.NAMES.new() + self._known.suffix
 
     def close(self) -> None:
         """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
+        whole(None, self._close)
+
+    def _close(self) -> None:
         self.io.close()
         clock().forget_all(self.io)
         self.io.telemetry.told().wait(LAST)
 
     def counts(self) -> Counts:
         """What is held and waited for through this object now, and what it has lost."""
-        return counts(self.io)
+        return whole(None, counts, self.io)  # type: ignore[no-any-return]
 
     def _settled(self, key: str, wait: Optional[float]) -> Space:
         if self.io.space is None:
@@ -217,13 +275,13 @@ class Locks:
     def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
         start = ms()
         space = self._met(key, wait)
-        return self._take(space.seat(key, options.owner or self.owner(), options.kind, threading.Lock), options, start, wait)
+        return self._take(space.seat(key, self._owner(options), options.kind, threading.Lock), options, start, wait)
 
     def _acquire_all(self, parts: list[Part], options: Options, wait: Optional[float]) -> Optional[list[Hold]]:
         """A hold of all that the owner has not, and one of each that it has."""
         start = ms()
         space = self._met(parts[0].key, wait)
-        group = Group(space, parts, options.owner or self.owner(), threading.Lock, Waits)
+        group = Group(space, parts, self._owner(options), threading.Lock, Waits)
         holds: list[Hold] = []
         try:
             if (hold := self._take(group, options, start, wait)) is None:
@@ -239,7 +297,7 @@ class Locks:
                 holds.append(again)
         except BaseException:
             try:
-                release_all(holds)
+                release_all([each._grip for each in holds])
             except LockError:
                 pass
             raise
@@ -252,7 +310,7 @@ class Locks:
             is_mine = seat.mutex.acquire(False)
             if not is_mine:
                 patience, is_unavailable = seat.come(start, wait, self.patience)
-                is_mine = seat.mutex.acquire(timeout=min(patience, threading.TIMEOUT_MAX))
+                is_mine = seat.mutex.acquire(timeout=patience) if isinstance(seat, Group) else acquires(seat.mutex, patience)
             if not is_mine:
                 if is_unavailable:
                     raise seat.unavailable
@@ -303,9 +361,10 @@ class Locks:
             tenure.link = job.link
             seat.tenure = tenure
             clock().add(tenure)
-        hold = Hold(self, tenure)
+        taker = who().thread if options.reentrant and not options.owner else None
+        hold = Hold(Grip(self, tenure, taker))
         with clock().lock:
-            if tenure.handed(hold, told, options, None if options.owner else threading.current_thread()):
+            if tenure.handed(hold, told, options, taker):
                 clock().renew(tenure)
         job.link = None
         return hold
@@ -366,7 +425,7 @@ class Locks:
             return
         if isinstance(tenure, Whole):
             for call in tenure.ends():
-                clock().workers.do("calls", call)
+                clock().workers.call(call)
         if seat.tenure is tenure:
             seat.tenure = None
         tenure.ended()
@@ -379,7 +438,69 @@ class Locks:
                 self.io.drop(link)
 
 
-class Lock(LockBase):
+@returning
+def gets(take: Callable[..., Any], *arguments: Any) -> Any:
+    """The handle that `take` returns. If it does not get to the caller, the package releases it."""
+    return whole(_undoes, _arriving, take, arguments)
+
+
+def _arriving(take: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    handle = take(*arguments)
+    if handle is not None and hands.is_hand():
+        handle._arrives()
+    return handle
+
+
+def _undoes(handle: Handle) -> None:
+    ends(handle._entry)
+
+
+class Entering:
+    """What begins and ends a `with`."""
+
+    _locks: Locks
+    _entered: dict[Any, list[Any]]
+    wait: Optional[float]
+
+    @property
+    def _name(self) -> str:
+        return getattr(self, "key", None) or ", ".join(self.keys)  # type: ignore[attr-defined]
+
+    def _takes(self, wait: Optional[float]) -> Any:
+        raise NotImplementedError
+
+    def _entering(self) -> Any:
+        entry = coming(self._leave)
+        return whole(lambda _: self._leave(entry, None), self._enters, entry)
+
+    def _enters(self, entry: Entry) -> Any:
+        hold = self._takes(self.wait)
+        if hold is None:
+            raise NotAcquired(f"{self._name}: not free within {self.wait} s")
+        with _state:
+            entry.handle = hold
+            self._entered.setdefault(who().thread, []).append(entry)
+        return hold
+
+    @exits
+    def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        whole(None, self._leave, Entry(self._leave), error)
+
+    def _exit_of(self) -> Any:
+        return comes(self._leave)
+
+    def _leave(self, entry: Entry, error: Optional[BaseException]) -> None:
+        """Of that `with`, or of this thread's newest one."""
+        with _state:
+            if entry.handle is None:
+                entry = left(self._entered, who().thread, self._name)
+            else:
+                forgotten(self._entered, entry)
+            hold, entry.handle, entry.voucher = entry.handle, None, None
+        _leaves(hold._entry, error)
+
+
+class Lock(Entering, LockBase):
     """A write lock: one holder at a time. May be shared by threads and forked children.
 
     `client` is a `redis.Redis` (also one of Sentinel's `master_for`), a `RedisCluster`, or a `Locks`.
@@ -410,22 +531,28 @@ class Lock(LockBase):
         upgrade: bool = False,
         renew: bool = True,
         limit: Optional[int] = None,
+        reentrant: bool = True,
     ):
-        super().__init__(Locks.of(client), key, wait, lease, owner, maxqueue, acks, session, upgrade, renew, limit)
-        self._entered: dict[threading.Thread, list[Hold]] = {}
+        super().__init__(Locks.of(client), key, wait, lease, owner, maxqueue, acks, session, upgrade, renew, limit, reentrant)
+        self._entered: dict[threading.Thread, list[Entry]] = {}
 
+    @returning
     def acquire(self, wait: Optional[float] = UNSET) -> Optional[Hold]:
         """Returns a hold, or None if the lock was not free in time."""
-        return self._locks._acquire(self.key, self._options, self.wait if wait is UNSET else seconds(wait))  # type: ignore[no-any-return]
+        return gets(self._takes, self.wait if wait is UNSET else seconds(wait))  # type: ignore[no-any-return]
 
     def release(self) -> None:
         """Releases one level of what this thread (or `owner`) holds."""
+        whole(None, self._release)
+
+    def _release(self) -> None:
         tenure = own_level(self._own_tenure())
         self._locks._release(tenure.seat, tenure)
 
     def locked(self) -> bool:
         """Whether anybody holds it, in any mode, as the server says now."""
-        return bool(pairs(self._locks._ask(self.key, lambda: ["RLOCK.INFO", self.key, "WAITERS", 0]))["mode"] != "free")
+        said = whole(_nothing, self._locks._ask, self.key, lambda: ["RLOCK.INFO", self.key, "WAITERS", 0])
+        return bool(pairs(said)["mode"] != "free")
 
     def owned(self) -> bool:
         """Whether this thread (or `owner`) holds it, as the server says now; `held` says it without asking."""
@@ -433,20 +560,14 @@ class Lock(LockBase):
         def words() -> list[Any]:
             return ["RLOCK.HOLDS", self.key, self._options.owner or self._locks.owner(), self._options.kind]
 
-        return bool(self._locks._ask(self.key, words))
+        return bool(whole(_nothing, self._locks._ask, self.key, words))
 
     def __enter__(self) -> Hold:
-        hold = self.acquire()
-        if hold is None:
-            raise NotAcquired(f"{self.key} was not free within {self.wait} s")
-        with _state:
-            self._entered.setdefault(threading.current_thread(), []).append(hold)
-        return hold
+        return self._entering()  # type: ignore[no-any-return]
 
-    def __exit__(self, *_: Any) -> None:
-        with _state:
-            hold = left(self._entered, threading.current_thread(), self.key)
-        hold.release()
+    def _takes(self, wait: Optional[float]) -> Optional[Hold]:
+        hold: Optional[Hold] = self._locks._acquire(self.key, self._options, wait)
+        return hold
 
     def __call__(self, function: F) -> F:
         """As a decorator: the function runs while the lock is held."""
@@ -484,50 +605,62 @@ class Permit(ReadLock):
         acks: Optional[int] = None,
         session: bool = False,
         renew: bool = True,
+        reentrant: bool = True,
     ):
         super().__init__(
             client, key, wait=wait, lease=lease, owner=owner, maxqueue=maxqueue, acks=acks, session=session,
-            renew=renew, limit=limit,
+            renew=renew, limit=limit, reentrant=reentrant,
         )
 
 
-class AllLocks(SeveralBase):
+class AllLocks(Entering, SeveralBase):
     """Several locks, acquired in one step: all of them, or none. Made by `Locks.all`; may be shared by threads."""
 
+    @returning
     def acquire(self, wait: Optional[float] = UNSET) -> Optional[Holds]:
         """Returns a hold of them all, or None if they were not all free in time."""
-        holds = self._locks._acquire_all(self._parts, self._options, self.wait if wait is UNSET else seconds(wait))
-        return None if holds is None else Holds(self.keys, holds)
+        return gets(self._takes, self.wait if wait is UNSET else seconds(wait))  # type: ignore[no-any-return]
 
     def __enter__(self) -> Holds:
-        hold = self.acquire()
-        if hold is None:
-            raise NotAcquired(f"{', '.join(self.keys)} were not free within {self.wait} s")
-        with _state:
-            self._entered.setdefault(threading.current_thread(), []).append(hold)
-        return hold
+        return self._entering()  # type: ignore[no-any-return]
 
-    def __exit__(self, *_: Any) -> None:
-        with _state:
-            hold = left(self._entered, threading.current_thread(), ", ".join(self.keys))
-        hold.release()
+    def _takes(self, wait: Optional[float]) -> Optional[Holds]:
+        holds = self._locks._acquire_all(self._parts, self._options, wait)
+        return None if holds is None else Holds(self.keys, holds)
+
+
+def _nothing(_: Any) -> None:
+    pass
 
 
 class Observer(ObserverBase):
     """Tells of who leads, at first and whenever that changes: a Leader, or None while nobody does."""
 
+    def __init__(self, io: Any, key: str):
+        super().__init__(io, key)
+        self.mutex = threading.Lock()
+
     def __iter__(self) -> "Observer":
         return self
 
     def __next__(self) -> Optional[Leader]:
-        try:
-            leads = run(self._next())
-        except BaseException:
-            self._leave()
-            raise
+        leads = whole(_nothing, self._told)
         if self.is_over:
             raise StopIteration
         return leads  # type: ignore[no-any-return]
+
+    def _told(self) -> Optional[Leader]:
+        with self.mutex:  # who was interrupted may not have ended yet
+            try:
+                return run(self._next())  # type: ignore[no-any-return]
+            except BaseException:
+                self._leave()
+                raise
+
+    def close(self) -> None:
+        whole(None, super().close)
+
+    close.__doc__ = ObserverBase.close.__doc__
 
     def __enter__(self) -> "Observer":
         return self
@@ -539,17 +672,18 @@ class Observer(ObserverBase):
 class Election(ElectionBase):
     """Who leads: whoever holds the lock, in a session. Made by `Locks.election`."""
 
+    @returning
     def campaign(self, wait: Optional[float] = None) -> Optional[Hold]:
         """Waits to lead. Returns a hold, or None if it was not in time.
 
         If its connection ends, `held` is false at once. It is lost when the server says so; if the server cannot be
         reached, when the lease ends by this machine's clock.
         """
-        return self._locks._acquire(self.key, self._options(), seconds(wait))  # type: ignore[no-any-return]
+        return gets(self._locks._acquire, self.key, self._options(), seconds(wait))  # type: ignore[no-any-return]
 
     def leader(self) -> Optional[Leader]:
         """Who leads now."""
-        return run(leader(self._locks.io, self.key))  # type: ignore[no-any-return]
+        return whole(_nothing, run, leader(self._locks.io, self.key))  # type: ignore[no-any-return]
 
     def observe(self) -> Observer:
         """Who leads, now and whenever that changes."""

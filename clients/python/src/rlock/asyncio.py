@@ -21,11 +21,11 @@ import redis.asyncio
 
 from . import _core as core
 from ._aio import IO, run
-from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, left, seconds
+from ._api import ATTRIBUTE, UNSET, Grip, HoldBase, LockBase, keeps, left, seconds
 from ._core import Options, Seat, Space, Spaces, Tenure, ms, now
 from ._drive import Care, Job, Steps, after, attempt, extend, meets, pairs, question, release, settle, unreleased
 from ._errors import (
-    Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany,
+    Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, OtherLoop, Refused, TooMany,
     Unavailable,
 )
 from ._links import Route
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Counts", "Deadlock", "Held", "Hold", "Leader", "Listener", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas",
-    "NotAcquired", "NotHeld", "Permit", "ReadLock", "Refused", "TooMany", "Unavailable", "Waited", "limit", "read",
+    "NotAcquired", "NotHeld", "OtherLoop", "Permit", "ReadLock", "Refused", "TooMany", "Unavailable", "Waited", "limit", "read",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -76,21 +76,44 @@ class Hold(HoldBase):
         """Releases one level. Raises LockLost if the hold ended before, and Unavailable if that is not known within the
         `patience`; then it is released later.
         """
-        self._once()
+        self._grip.is_released_by(_task())
+        await self._release()
+
+    async def _release(self) -> None:
+        self._grip.once()
         try:
             await self._locks._release(self._tenure.seat, self._tenure)
         finally:
-            self._forget()
+            self._grip.forget()
 
     async def extend(self, lease: float) -> None:
         """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
+        self._extends()
         await self._locks._extend(self._tenure, lease)
 
     async def __aenter__(self) -> "Hold":
         return self
 
-    async def __aexit__(self, *_: Any) -> None:
-        await self.release()
+    async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        await releases(self.release, error, self.key)
+
+
+def _task() -> Any:
+    """The current one, if there is one."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+async def releases(release: Callable[[], Any], error: Optional[BaseException], name: str) -> None:
+    """At the end of an `async with`, which an error may have ended: that stays, also if it is a cancellation."""
+    try:
+        await release()
+    except LockError as problem:
+        if error is None:
+            raise
+        keeps(error, problem, name)
 
 
 class Locks:
@@ -102,7 +125,8 @@ class Locks:
     """
 
     def __init__(self, client: Client, *, waiting: int = 8, patience: float = 3.0, listener: Optional[Listener] = None):
-        self.patience = patience
+        self.patience, self.warns_of_others = patience, True
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
         self.io = IO(Route(client, is_async=True), waiting, _spaces, Telemetry(listener))
         _all.add(self)
         vars(client)[ATTRIBUTE] = self
@@ -123,6 +147,32 @@ class Locks:
             name = _names[task] = core.NAMES.new()
         return name + (self.io.space.suffix if self.io.space else "")
 
+    def _in_loop(self) -> None:
+        """Before anything is sent. Nothing runs any more that belongs to a loop that is closed."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None:
+            if not self._loop.is_closed():
+                raise OtherLoop("this client is in use in another event loop, which is still open: make a client for each loop")
+            self._left_behind()
+        self._loop = loop
+
+    def _left_behind(self) -> None:
+        """Its holds are renewed no more, and its connections have nobody who reads them."""
+        space = self.io.space
+        for where, seat in list(space.seats.items()) if space else []:
+            if seat.tenure is not None and seat.tenure.io is self.io:
+                seat.tenure.root.state = seat.tenure.state = "lost"
+                del space.seats[where]  # type: ignore[union-attr]
+        self.io.left_behind()
+
+    def _owner(self, options: Options, task: Any) -> str:
+        """Of an acquisition."""
+        if options.reentrant:
+            return options.owner or self.owner(task)
+        return core.NAMES.new() + self._known.suffix
+
     def all(
         self,
         *keys: Key,
@@ -133,11 +183,12 @@ class Locks:
         acks: Optional[int] = None,
         session: bool = False,
         renew: bool = True,
+        reentrant: bool = True,
     ) -> "AllLocks":
         """Several locks, acquired in one step: keys, `read(key)`, or `limit(key, most)`. The options are those of `Lock`."""
         from ._aio_several import AllLocks
 
-        options = Options("WRITE", lease, owner, None, maxqueue, acks, session, False, renew)
+        options = Options("WRITE", lease, owner, None, maxqueue, acks, session, False, renew, reentrant)
         return AllLocks(self, merged(keys, self.io.route.is_cluster), seconds(wait), options)
 
     def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
@@ -157,6 +208,7 @@ class Locks:
 
     async def aclose(self) -> None:
         """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
+        self._in_loop()
         await self.io.close()
         seats = list(self.io.space.seats.values()) if self.io.space else []
         for tenure in {seat.tenure.root for seat in seats if seat.tenure is not None and seat.tenure.io is self.io}:
@@ -173,6 +225,7 @@ class Locks:
         return counts(self.io)
 
     async def _settled(self, key: str, wait: Optional[float]) -> Space:
+        self._in_loop()
         if self.io.space is None:
             space = _spaces.of(await run(settle(self.io, key, wait, self.patience)))
             self.io.space = self.io.space or space
@@ -184,16 +237,18 @@ class Locks:
             return await self._settled(key, wait)
 
     async def _acquire(self, key: str, options: Options, wait: Optional[float], task: Any) -> Optional[Hold]:
+        self._in_loop()
         start = ms()
         space = self.io.space or await self._met(key, wait)
-        seat = space.seat(key, options.owner or self.owner(task), options.kind, asyncio.Lock)
+        seat = space.seat(key, self._owner(options, task), options.kind, asyncio.Lock)
         return await self._take(seat, options, start, wait, task)
 
     async def _acquire_all(self, parts: list[Part], options: Options, wait: Optional[float], task: Any) -> Optional[list[Hold]]:
         """A hold of all that the owner has not, and one of each that it has."""
+        self._in_loop()
         start = ms()
         space = self.io.space or await self._met(parts[0].key, wait)
-        group = Group(space, parts, options.owner or self.owner(task), asyncio.Lock, TaskWaits)
+        group = Group(space, parts, self._owner(options, task), asyncio.Lock, TaskWaits)
         holds: list[Hold] = []
         try:
             if (hold := await self._take(group, options, start, wait, task)) is None:
@@ -271,8 +326,9 @@ class Locks:
             link, job.link = job.link, None
             self._watch(tenure, link)
             self._wake_at(tenure, tenure.due)
-        hold = Hold(self, tenure)
-        if tenure.handed(hold, told, options, None if options.owner else task):
+        taker = task if options.reentrant and not options.owner else None
+        hold = Hold(Grip(self, tenure, taker))
+        if tenure.handed(hold, told, options, taker):
             tenure.wakes.cancel()
             self._wake_at(tenure, tenure.due)
             if tenure.is_doubted:
@@ -338,6 +394,7 @@ class Locks:
             tenure.link = None
 
     async def _release(self, seat: Seat, tenure: Tenure) -> None:
+        self._in_loop()
         # A task that is cancelled while it releases has released all the same.
         await asyncio.shield(self.io.background(self._release_in_time(seat, tenure)))
 
@@ -391,7 +448,7 @@ class Locks:
             problem: Optional[LockError] = None
             for hold in reversed(holds):
                 try:
-                    await hold.release()
+                    await hold._release()
                 except LockError as error:
                     problem = error
             if problem is not None:
@@ -400,6 +457,7 @@ class Locks:
         await asyncio.shield(self.io.background(each()))
 
     async def _extend(self, tenure: Tenure, lease: float) -> None:
+        self._in_loop()
         try:
             await run(extend(self.io, tenure, lease, self.patience))
         except LockLost:
@@ -470,8 +528,9 @@ class Lock(LockBase):
         renew: bool = True,
         limit: Optional[int] = None,
         cancel: bool = False,
+        reentrant: bool = True,
     ):
-        super().__init__(Locks.of(client), key, wait, lease, owner, maxqueue, acks, session, upgrade, renew, limit)
+        super().__init__(Locks.of(client), key, wait, lease, owner, maxqueue, acks, session, upgrade, renew, limit, reentrant)
         self.cancel = cancel
         self._entered: dict[Any, list[_Entry]] = {}
 
@@ -546,11 +605,17 @@ class _Entry:
         self.is_inside = False
         try:
             await self.hold.release()
-        except (LockLost, asyncio.CancelledError) as problem:
-            if not self.has_cancelled:
-                raise
+        except (LockError, asyncio.CancelledError) as problem:
+            if not self.has_cancelled or not isinstance(problem, (LockLost, asyncio.CancelledError)):
+                if error is None or not isinstance(problem, LockError):
+                    raise
+                return keeps(error, problem, self.hold.key)
             # Only our own cancellation becomes a LockLost; one from outside stays what it is.
             is_from_outside = self.task.uncancel() > self.cancels
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                if is_from_outside and isinstance(problem, asyncio.CancelledError):
+                    raise
+                return keeps(error, problem, self.hold.key)
             if isinstance(problem, LockLost):
                 if is_from_outside:
                     return
@@ -584,8 +649,9 @@ class Permit(ReadLock):
         session: bool = False,
         renew: bool = True,
         cancel: bool = False,
+        reentrant: bool = True,
     ):
         super().__init__(
             client, key, wait=wait, lease=lease, owner=owner, maxqueue=maxqueue, acks=acks, session=session,
-            renew=renew, limit=limit, cancel=cancel,
+            renew=renew, limit=limit, cancel=cancel, reentrant=reentrant,
         )

@@ -12,27 +12,44 @@ has died. docs/coming-from/redis-py-lock.md has all that differs: `extend` and `
 from __future__ import annotations
 
 import asyncio as aio
+import functools
 import threading
 import time
 import uuid
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, Callable, Coroutine, Iterator, Optional, TypeVar, Union
 
 import redis.exceptions as theirs
 
 from . import _sync, asyncio
+from ._api import keeps
 from ._core import log
 from ._errors import LockLost, NotHeld, Refused, Unavailable
+from ._hands import Entry, comes, coming, exits, whole
 
 T = TypeVar("T")
 #: Seconds that a lock without a time-out outlives its process.
 LEASE = 30.0
 
 
-class _Local(threading.local):
+class _Kept:
+    """What a thread, or all of them, have acquired."""
+
     token: Any = None
     hold: Any = None
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.kept = _Kept()
+
+    @property
+    def token(self) -> Any:
+        return self.kept.token
+
+    @property
+    def hold(self) -> Any:
+        return self.kept.hold
 
 
 class _Base:
@@ -55,7 +72,14 @@ class _Base:
         self.redis, self.name, self.timeout, self.sleep = redis, name, timeout, sleep
         self.blocking, self.blocking_timeout = blocking, blocking_timeout
         self.thread_local, self.raise_on_release_error = bool(thread_local), raise_on_release_error
-        self.local: Any = _Local() if thread_local else SimpleNamespace(token=None, hold=None)
+        self.local: Any = _Local()
+        if not thread_local:
+            self.local = _Kept()
+
+    @property
+    def _mine(self) -> _Kept:
+        kept: _Kept = self.local.kept if self.thread_local else self.local
+        return kept
 
     def _lock(self, owner: str) -> Any:
         key = bytes(self.redis.get_encoder().encode(self.name))  # a number is the same key as for redis-py
@@ -97,6 +121,7 @@ class _Base:
 
     async def _acquire(
         self,
+        mine: _Kept,
         sleep: Optional[float] = None,
         blocking: Optional[bool] = None,
         blocking_timeout: Optional[float] = None,
@@ -114,35 +139,38 @@ class _Base:
                         return False
                 else:
                     if hold is not None:
-                        self.local.token, self.local.hold = kept, hold
+                        mine.token, mine.hold = kept, hold
                     return hold is not None
                 await self._call(self._rest, pause)
 
-    async def _enter(self) -> None:
-        if not await self._acquire():
+    async def _enter(self, mine: _Kept) -> None:
+        if not await self._acquire(mine):
             raise _error(theirs.LockError, "Unable to acquire lock within the time specified", self.name)
 
-    async def _exit(self) -> None:
+    async def _exit(self, mine: _Kept, in_flight: Optional[BaseException]) -> None:
         try:
-            await self._release()
-        except theirs.LockError as error:
-            if self.raise_on_release_error:
+            await self._release(mine)
+        except theirs.RedisError as error:
+            if in_flight is not None:
+                keeps(in_flight, error, str(self.name))
+            elif self.raise_on_release_error or not isinstance(error, theirs.LockError):
                 raise
-            log.warning("%s: %s", self.name, error)
+            else:
+                log.warning("%s: %s", self.name, error)
 
-    async def _owned(self) -> bool:
-        hold = self.local.hold
+    async def _owned(self, mine: _Kept) -> bool:
+        hold = mine.hold
         with self._errors():
             return hold is not None and bool(await self._call(self._lock(hold.owner).owned))
 
-    async def _release(self) -> None:
-        hold = self._own("release")
-        self.local.token = self.local.hold = None
+    async def _release(self, mine: _Kept) -> None:
+        hold = self._own(mine, "release")
+        mine.token = mine.hold = None
         with self._errors():
             await self._call(hold.release)
 
-    async def _extend(self, action: str, lease: float, replaces: bool) -> bool:
-        hold = self._own(action)
+    async def _extend(self, mine: _Kept, action: str, lease: float, replaces: bool) -> bool:
+        hold = self._own(mine, action)
         # With timeout=0, redis-py's `extend` works and its `reacquire` deletes the lock, which is refused here.
         if self.timeout is None or not lease and action == "reacquire":
             raise _error(theirs.LockError, f"Cannot {action} a lock with no timeout", self.name)
@@ -150,10 +178,10 @@ class _Base:
             await self._call(hold.extend, lease if replaces else hold.left + lease)
         return True
 
-    def _own(self, action: str) -> Any:
-        if self.local.token is None:
+    def _own(self, mine: _Kept, action: str) -> Any:
+        if mine.token is None:
             raise _error(theirs.LockError, f"Cannot {action} a lock that's not owned or is already unlocked.", self.name)
-        return self.local.hold
+        return mine.hold
 
 
 def _error(kind: type[Exception], text: str, name: Any) -> Exception:
@@ -166,10 +194,10 @@ def _left(end: Optional[float]) -> Optional[float]:
     return None if end is None else max(0.0, end - time.monotonic())
 
 
-def _run(steps: Coroutine[Any, Any, T]) -> T:
+def _run(steps: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
     """Runs what waits in its calls, not in a loop."""
     try:
-        steps.send(None)
+        steps(*arguments).send(None)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     raise RuntimeError("it waits in a loop")
@@ -192,29 +220,54 @@ class Lock(_Base):
         blocking_timeout: Optional[float] = None,
         token: Union[str, bytes, None] = None,
     ) -> bool:
-        return _run(self._acquire(sleep, blocking, blocking_timeout, token))
+        mine = self._mine
+        undo = functools.partial(self._undo, mine)
+        return whole(undo, _run, self._acquire, mine, sleep, blocking, blocking_timeout, token)  # type: ignore[no-any-return]
+
+    def _undo(self, mine: _Kept, is_acquired: Any) -> None:
+        if is_acquired:
+            self._leave(Entry(self._leave, mine), None)
 
     def __enter__(self) -> "Lock":
-        _run(self._enter())
+        entry = coming(self._leave)
+        whole(functools.partial(self._leave, entry), self._enters, entry, self._mine)
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        _run(self._exit())
+    def _enters(self, entry: Entry, mine: _Kept) -> Optional[BaseException]:
+        _run(self._enter, mine)
+        entry.handle = mine
+        return None
+
+    @exits
+    def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        whole(None, self._leave, Entry(self._leave, self._mine), error)
+
+    def _exit_of(self) -> Any:
+        return comes(self._leave)
+
+    def _leave(self, entry: Entry, error: Optional[BaseException]) -> None:
+        mine, entry.handle = entry.handle or self._mine, None
+        entry.over()
+        _run(self._exit, mine, error)
 
     def locked(self) -> bool:
         return bool(self.redis.exists(self.name))
 
     def owned(self) -> bool:
-        return _run(self._owned())
+        return whole(_nothing, _run, self._owned, self._mine)  # type: ignore[no-any-return]
 
     def release(self) -> None:
-        _run(self._release())
+        whole(None, _run, self._release, self._mine)
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        return _run(self._extend("extend", additional_time, replace_ttl))
+        return whole(None, _run, self._extend, self._mine, "extend", additional_time, replace_ttl)  # type: ignore[no-any-return]
 
     def reacquire(self) -> bool:
-        return _run(self._extend("reacquire", self.timeout or 0, True))
+        return whole(None, _run, self._extend, self._mine, "reacquire", self.timeout or 0, True)  # type: ignore[no-any-return]
+
+
+def _nothing(_: Any) -> None:
+    pass
 
 
 class AsyncLock(_Base):
@@ -234,26 +287,26 @@ class AsyncLock(_Base):
         blocking_timeout: Optional[float] = None,
         token: Union[str, bytes, None] = None,
     ) -> bool:
-        return await self._acquire(sleep, blocking, blocking_timeout, token)
+        return await self._acquire(self._mine, sleep, blocking, blocking_timeout, token)
 
     async def __aenter__(self) -> "AsyncLock":
-        await self._enter()
+        await self._enter(self._mine)
         return self
 
-    async def __aexit__(self, *_: Any) -> None:
-        await self._exit()
+    async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        await self._exit(self._mine, error)
 
     async def locked(self) -> bool:
         return bool(await self.redis.exists(self.name))
 
     async def owned(self) -> bool:
-        return await self._owned()
+        return await self._owned(self._mine)
 
     async def release(self) -> None:
-        await self._release()
+        await self._release(self._mine)
 
     async def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        return await self._extend("extend", additional_time, replace_ttl)
+        return await self._extend(self._mine, "extend", additional_time, replace_ttl)
 
     async def reacquire(self) -> bool:
-        return await self._extend("reacquire", self.timeout or 0, True)
+        return await self._extend(self._mine, "reacquire", self.timeout or 0, True)
