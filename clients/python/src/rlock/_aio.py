@@ -233,8 +233,9 @@ class IO:
         try:
             await self.write(link, self.route.question)
             said = await self.read(link, core.REPLY)
-        except Refused:
-            pass
+        except Refused as refused:
+            if refused.code == "NOAUTH":  # to longer requests the server then answers something else
+                raise
         self.rtt = now() - sent
         self.route.told[link.address] = identities = self.route.identities(said)
         if self.space is not None:

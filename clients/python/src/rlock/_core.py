@@ -114,8 +114,9 @@ def shown(text: str) -> str:
 
 
 def turns_of(db: int, owner: str) -> str:
-    """The channel where that owner's turns are told: its name as it is, but for NUL."""
-    return f"__keyevent@{db}__:rlock.turn:" + owner.replace("\0", "\\x00")
+    """The channel where that owner's turns are told, as messages name it: the owner's bytes as they are, but for NUL."""
+    name = raw(owner.replace("\0", "\\x00")).decode("utf-8", "surrogateescape")
+    return f"__keyevent@{db}__:rlock.turn:{name}"
 
 
 #: Counts when a fork of this process begins, and when it is over.

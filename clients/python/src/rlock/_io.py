@@ -177,7 +177,7 @@ class IO:
                 raise Broken("this process was forked meanwhile")
             if address not in self.route.told:
                 self._ask_what_it_is(link)
-        except Broken:
+        except (Broken, Refused):
             self.drop(link)
             raise
         return link
@@ -187,8 +187,9 @@ class IO:
         try:
             self.write(link, self.route.question)
             said = self.read(link, core.REPLY)
-        except Refused:
-            pass
+        except Refused as refused:
+            if refused.code == "NOAUTH":  # to longer requests the server then answers something else
+                raise
         self.rtt = now() - sent
         self.route.told[link.address] = identities = self.route.identities(said)
         if self.space is not None:
