@@ -7,12 +7,32 @@
 #   RLOCK_SENTINELS  all Sentinels
 #   RLOCK_NODE_PASSWORD, RLOCK_APP_PASSWORD, RLOCK_OPERATOR_PASSWORD, RLOCK_METRICS_PASSWORD
 #                    the passwords of the users node (the members, and you), app, operator and metrics
+#   RLOCK_MAXMEMORY  the server's maxmemory; 0 or nothing: no limit
 #
 # The users are those of docs/operations.md.
+#
+# Who may be the primary:
+#
+# 1. Only the server that the Sentinels name. A server asks them before it starts, and waits until a majority of those
+#    listed has answered. It believes the answer of the newest failover (the greatest config-epoch). If they voted for
+#    a failover whose outcome none of those that answer knows, it waits for all of them, unless the server that they
+#    name is the one that it followed last.
+# 2. A Sentinel without its state knows nothing and does not answer. It gets the state of a majority of the others. If
+#    that is not possible, it must reach all members: it then names the primary that all servers follow or, if all
+#    servers are empty (the very first start), the first one.
+# 3. A server that the Sentinels name, but whose data is gone, waits until another one has taken over.
+# 4. Sentinel promotes no replica that has not received and saved everything since its start: until then, its
+#    replica-priority is 0.
+#
+# Whatever waits writes the reason to its log. `node.sh promote`, in the container of a server, makes that server the
+# primary if nothing else can: what its files lack is lost (docs/high-availability.md).
 set -eu
 umask 077
 name=locks
 data=${RLOCK_DATA:-/data}
+settings=${RLOCK_SETTINGS:-/etc/rlock/server.conf}
+# The mebibytes that must fit on the disk before a server starts.
+room=16
 
 die() {
     echo "node.sh: $*" >&2
@@ -30,37 +50,173 @@ hash() { printf %s "$1" | sha256sum | cut -d' ' -f1; }
 # user NAME PASSWORD RULES: prints a line of an ACL.
 user() { echo "user $1 on #$(hash "$2") $3"; }
 
-sentinel_says() {
-    REDISCLI_AUTH=$RLOCK_NODE_PASSWORD timeout 2 "$cli" --user node -h "$1" -p 26379 --raw sentinel "$2" $name 2>/dev/null
+# ask USER ADDRESS PORT [WORD...]: sends these words or, without any, the lines of the standard input.
+ask() {
+    who=$1 where=$2 port=$3
+    shift 3
+    REDISCLI_AUTH=$RLOCK_NODE_PASSWORD timeout 3 "$cli" --user "$who" -h "$where" -p "$port" --raw "$@" 2>/dev/null |
+        tr -d '\r' || true
+}
+cli=$(command -v valkey-cli || command -v redis-cli)
+
+# says WORD ADDRESS PORT: whether what runs there has a user of that name.
+says() { [ "$(ask "$1" "$2" "$3" ping </dev/null)" = PONG ]; }
+
+# after WORD: the line of the standard input that follows this one.
+after() { sed -n "/^$1\$/{n;p;q;}"; }
+
+# pause REASON: writes it to the log if it is a new one.
+reason=
+pause() {
+    [ "$1" = "$reason" ] || echo "node.sh: waiting: $1" >&2
+    reason=$1
+    sleep 1
 }
 
-# Sets $primary, and $replicas to the number of its replicas that Sentinel has seen. A server that was the primary must
-# not start as the primary again if another one has taken over.
-find_primary() {
-    primary='' replicas=0
-    cli=$(command -v valkey-cli || command -v redis-cli)
+# A member without data or state lets the others know: until it knows more, something answers in its place whose only
+# user is `empty`, which can do nothing but PING.
+shown=
+show_empty() {
+    [ -z "$shown" ] || return 0
+    {
+        printf '%s\n' 'user default off' 'protected-mode no' 'loglevel warning' "dir $data"
+        [ "$1" = sentinel ] || printf '%s\n' 'save ""' 'appendonly no'
+        user empty "$RLOCK_NODE_PASSWORD" '-@all +ping'
+    } >"$data/empty.conf"
+    if [ "$1" = sentinel ]; then
+        docker-entrypoint.sh "$data/empty.conf" --sentinel --port 26379 &
+    else
+        docker-entrypoint.sh "$data/empty.conf" &
+    fi
+    shown=$!
+}
+
+hide_empty() {
+    [ -n "$shown" ] || return 0
+    kill -9 "$shown" 2>/dev/null || true
+    wait "$shown" || true
+    shown=
+}
+trap 'hide_empty; exit 143' TERM INT
+
+# Sets $answers to the number of Sentinels that know a primary, $primary and $epoch to what the newest of them says,
+# $vote to the newest failover for which one of them voted, $silent to the others, and $down to yes if one of them
+# considers the primary dead, to replacing if one of them is promoting another one. Between the two questions for the address, it did not change: so it goes with the epoch.
+ask_sentinels() {
+    primary='' epoch=-1 vote=0 answers=0 count=0 silent='' down=no
     for sentinel in $RLOCK_SENTINELS; do
-        primary=$(sentinel_says "$sentinel" get-master-addr-by-name | sed -n 1p) || true
-        case $primary in
-            '' | *' '*) primary='' ;; # nothing, or an error
-            *)
-                replicas=$(sentinel_says "$sentinel" master | sed -n '/^num-slaves$/{n;p;}') || true
-                return
+        count=$((count + 1))
+        where_is="sentinel get-master-addr-by-name $name"
+        reply=$(printf '%s\n' "$where_is" "sentinel master $name" "$where_is" | ask node "$sentinel" 26379)
+        its_primary=$(echo "$reply" | sed -n 1p)
+        its_epoch=$(echo "$reply" | after config-epoch)
+        # A question about epoch 0 is no request for a vote: the reply is the last vote.
+        its_vote=$(ask node "$sentinel" 26379 sentinel is-master-down-by-addr "${its_primary:-none}" 6379 0 "$name" </dev/null | sed -n 3p)
+        # An error has neither.
+        if [ -z "$its_epoch" ] || [ -z "$its_vote" ] || [ "$its_primary" != "$(echo "$reply" | tail -n 2 | sed -n 1p)" ]; then
+            silent="$silent $sentinel"
+            continue
+        fi
+        answers=$((answers + 1))
+        case $(echo "$reply" | after flags) in
+            *failover_in_progress*) down=replacing ;;
+            *_down*) [ $down = replacing ] || down=yes ;;
+        esac
+        [ "$its_vote" -le "$vote" ] || vote=$its_vote
+        [ "$its_epoch" -le "$epoch" ] || primary=$its_primary epoch=$its_epoch
+    done
+    majority=$((count / 2 + 1))
+}
+
+# --- a server
+
+has_data() { [ -e "$data/appendonlydir" ]; }
+
+# A server that cannot write must not come back as the primary only to end again: Sentinel would promote nobody.
+can_write() {
+    head -c $((room * 1048576)) /dev/urandom | dd "of=$data/room" bs=65536 conv=fsync 2>/dev/null
+    written=$(wc -c <"$data/room" || echo 0)
+    rm -f "$data/room"
+    [ "$written" -eq $((room * 1048576)) ]
+} 2>/dev/null
+
+# Which server this one followed last, itself if it was the primary: Sentinel has the server save each change.
+last_primary() {
+    [ -e "$data/node.conf" ] || return 0
+    followed=$(sed -n 's/^replicaof "\{0,1\}\([^ "]*\)"\{0,1\} .*/\1/p' "$data/node.conf")
+    echo "${followed:-$RLOCK_SELF}"
+}
+
+others_are_empty() {
+    for server in $RLOCK_SERVERS; do
+        [ "$server" = "$RLOCK_SELF" ] || says empty "$server" 6379 || [ "$(ask node "$server" 6379 dbsize </dev/null)" = 0 ] || return 1
+    done
+}
+
+# Sentinels that consider the primary dead begin to replace it within about two seconds, or cannot replace it.
+is_being_replaced() {
+    [ "$primary" = "$RLOCK_SELF" ] || return 1
+    case $down in
+        replacing) ;;
+        yes) [ "$patience" -gt 0 ] ;;
+        no) return 1 ;;
+    esac
+}
+
+# Returns once this server knows which one is the primary: $primary. $may_lead: the priority with which it starts.
+find_primary() {
+    patience=5 may_lead=0 is_promoted=no
+    was=$(last_primary)
+    until can_write; do
+        hide_empty
+        pause "$data has no room for $room MiB, or is not writable: this server would end at its first write. Another one takes over"
+    done
+    while :; do
+        ask_sentinels
+        if [ -e "$data/promote" ]; then
+            may_lead=100
+            [ "$answers" -ge "$majority" ] || primary=$RLOCK_SELF is_promoted=yes
+            rm "$data/promote"
+            break
+        elif [ "$answers" -lt "$majority" ]; then
+            has_data || show_empty server
+            pause "$answers of $count Sentinels know a primary, and $majority must. Without an answer:$silent"
+        elif [ "$vote" -gt "$epoch" ] && [ "$answers" -lt "$count" ] && [ "$primary" != "$was" ]; then
+            pause "the Sentinels name $primary, but voted for another one since, and do not know the outcome. Without an answer:$silent"
+        elif is_being_replaced; then
+            patience=$((patience - 1))
+            pause 'this server was the primary, and the Sentinels consider it dead: they may promote another one'
+        elif [ "$primary" = "$RLOCK_SELF" ] && ! has_data && ! others_are_empty; then
+            hide_empty
+            pause 'this server was the primary, and its data is gone: another one must take over first'
+        else
+            break
+        fi
+    done
+    hide_empty
+    echo "node.sh: the primary is $primary (config-epoch $epoch, according to $answers of $count Sentinels)" >&2
+}
+
+# Lets Sentinel promote this replica once it has everything, also on its disk: after a full sync, the append-only file
+# is complete only when it has been rewritten. It ends with the server, whose process has this script's number.
+follow() {
+    while kill -0 $$ 2>/dev/null; do
+        state=$(printf 'info replication\ninfo persistence\n' | ask node "$RLOCK_SELF" 6379)
+        case $state in
+            *role:master* | *master_link_status:up*aof_rewrite_in_progress:0*aof_rewrite_scheduled:0*aof_last_bgrewrite_status:ok*)
+                [ "$(ask node "$RLOCK_SELF" 6379 config set replica-priority 100 </dev/null)" != OK ] || return 0
                 ;;
         esac
+        pause "Sentinel may not promote this replica before it has received everything from $primary, and saved it"
     done
-    primary=${RLOCK_SERVERS%% *}
 }
 
 server() {
     find_primary
-    # Otherwise its replicas would copy an empty server, and every lock would be free.
-    if [ "$primary" = "$RLOCK_SELF" ] && [ ! -e "$data/appendonlydir" ] && [ "${replicas:-0}" -gt 0 ]; then
-        die 'this server was the primary, and its data is gone: another one must take over first'
-    fi
     {
         echo 'user default off'
         user node "$RLOCK_NODE_PASSWORD" '~* &* +@all'
+        [ "$is_promoted" = no ] || user promoted "$RLOCK_NODE_PASSWORD" '-@all +ping'
         user app "$RLOCK_APP_PASSWORD" '~app:* resetchannels &__keyspace@0__:app:* &__keyevent@*__:rlock.turn:* -@all +@connection -@dangerous +subscribe +unsubscribe +psubscribe +punsubscribe +wait +info +pttl +exists +rlock.acquire +rlock.release +rlock.renew +rlock.macquire +rlock.mrelease +rlock.mrenew +rlock.cancel +rlock.holds +rlock.check +rlock.await +rlock.info +rlock.place'
         user operator "$RLOCK_OPERATOR_PASSWORD" '~* resetchannels &__key*__:* -@all +@connection -@dangerous +psubscribe +info +time +scan +client|list +client|kill +client|unblock +slowlog|get +module|list +rlock.force +rlock.cancel +rlock.holds +rlock.check +rlock.info +rlock.place +rlock.queues +rlock.slowlog (~runbook:* -@all +rlock.acquire +rlock.release)'
         user metrics "$RLOCK_METRICS_PASSWORD" 'resetchannels -@all +@connection -@dangerous +info +rlock.queues'
@@ -68,37 +224,116 @@ server() {
     # A reply with a token means that a replica has the grant, and a primary that is cut off from its replicas stops
     # granting after at most twelve seconds. With two replicas, locks are still granted while any one server is down.
     {
-        echo 'include /etc/rlock/server.conf'
+        echo "include $settings"
         printf '%s\n' "dir $data" "aclfile $data/users.acl" 'protected-mode no' "replica-announce-ip $RLOCK_SELF" \
             'masteruser node' "masterauth $RLOCK_NODE_PASSWORD" 'min-replicas-to-write 1' 'min-replicas-max-lag 10' \
-            'rlock.acks 1'
-        [ "$primary" = "$RLOCK_SELF" ] || echo "replicaof $primary 6379"
-    } >"$data/node.conf"
+            'rlock.acks 1' "maxmemory ${RLOCK_MAXMEMORY:-0}"
+        [ "$primary" = "$RLOCK_SELF" ] || printf '%s\n' "replicaof $primary 6379" "replica-priority $may_lead"
+    } >"$data/node.conf.part"
+    mv "$data/node.conf.part" "$data/node.conf"
+    [ "$primary" = "$RLOCK_SELF" ] || [ "$may_lead" != 0 ] || follow &
     exec docker-entrypoint.sh "$data/node.conf"
+}
+
+# --- a Sentinel
+
+# The primary that you have promoted.
+find_promoted() {
+    for server in $RLOCK_SERVERS; do
+        says promoted "$server" 6379 || continue
+        case $(ask node "$server" 6379 info replication </dev/null) in
+            *role:master*) primary=$server && return ;;
+        esac
+    done
+    return 1
+}
+
+# All Sentinels know a primary or are empty, and all servers are empty.
+all_are_empty() {
+    for server in $RLOCK_SERVERS; do
+        says empty "$server" 6379 || return 1
+    done
+    for sentinel in $silent; do
+        says empty "$sentinel" 26379 || return 1
+    done
+}
+
+# All Sentinels know a primary or are empty, and all servers are running and follow the same one.
+all_servers_agree() {
+    leader=''
+    for server in $RLOCK_SERVERS; do
+        state=$(ask node "$server" 6379 info replication </dev/null)
+        case $state in
+            *role:master*) its_leader=$server ;;
+            *master_link_status:up*) its_leader=$(echo "$state" | sed -n 's/^master_host://p') ;;
+            *) return 1 ;;
+        esac
+        [ "${leader:=$its_leader}" = "$its_leader" ] || return 1
+    done
+    for sentinel in $silent; do
+        says empty "$sentinel" 26379 || return 1
+    done
+}
+
+# Returns once this Sentinel, which has no state, knows what to watch: $primary, with the numbers of the last failover
+# and of the last vote.
+find_state() {
+    while :; do
+        ask_sentinels
+        if [ "$answers" -ge "$majority" ] && [ "$vote" -le "$epoch" ]; then
+            break
+        elif find_promoted; then
+            # Greater than anything that a Sentinel which is now absent may know.
+            epoch=$(date +%s) vote=0
+            break
+        elif all_are_empty; then
+            [ "$answers" -gt 0 ] || primary=${RLOCK_SERVERS%% *} epoch=0
+            break
+        elif all_servers_agree; then
+            [ "$vote" -le "$epoch" ] || epoch=$vote
+            primary=$leader epoch=$((epoch + 1))
+            break
+        fi
+        show_empty sentinel
+        pause "this Sentinel has no state, and $answers others know a primary: $majority must, or all servers must follow the same one or be empty while all Sentinels answer. Without an answer:$silent"
+    done
+    hide_empty
+    echo "node.sh: the primary is $primary (config-epoch $epoch)" >&2
 }
 
 # Sentinel writes its state into its configuration file, which is therefore created only once.
 sentinel() {
     conf=$data/sentinel.conf
-    if [ ! -e "$conf" ]; then
+    if ! grep -q "^sentinel monitor $name " "$conf" 2>/dev/null; then
+        find_state
+        # shellcheck disable=SC2086 # their number
         set -- $RLOCK_SENTINELS
         clients='resetchannels allchannels -@all +@connection +subscribe +psubscribe +unsubscribe +punsubscribe +info +role +sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|replicas +sentinel|slaves +sentinel|sentinels +sentinel|myid'
         {
             printf '%s\n' 'sentinel resolve-hostnames yes' 'sentinel announce-hostnames yes' \
-                "sentinel announce-ip $RLOCK_SELF" "sentinel monitor $name ${RLOCK_SERVERS%% *} 6379 $(($# / 2 + 1))" \
+                "sentinel announce-ip $RLOCK_SELF" "sentinel monitor $name $primary 6379 $(($# / 2 + 1))" \
                 "sentinel auth-user $name node" "sentinel auth-pass $name $RLOCK_NODE_PASSWORD" \
                 'sentinel sentinel-user node' "sentinel sentinel-pass $RLOCK_NODE_PASSWORD" \
                 "sentinel down-after-milliseconds $name 5000" "sentinel failover-timeout $name 10000" \
-                'protected-mode no' 'user default off'
+                "sentinel config-epoch $name $epoch" "sentinel leader-epoch $name $epoch" \
+                "sentinel current-epoch $epoch" 'protected-mode no' 'user default off'
+            # Otherwise it learns of the replicas from the primary, and could promote none if that is dead.
+            for server in $RLOCK_SERVERS; do
+                [ "$server" = "$primary" ] || echo "sentinel known-replica $name $server 6379"
+            done
             user node "$RLOCK_NODE_PASSWORD" '~* &* +@all'
             user app "$RLOCK_APP_PASSWORD" "$clients"
             user operator "$RLOCK_OPERATOR_PASSWORD" "$clients"
             user metrics "$RLOCK_METRICS_PASSWORD" "$clients"
         } >"$conf.part"
+        sync
         mv "$conf.part" "$conf"
+        sync
     fi
     exec docker-entrypoint.sh "$conf" --sentinel --port 26379
 }
+
+# --- the page
 
 # Serves the page and the metrics of whichever server is the primary.
 serve() {
@@ -110,7 +345,43 @@ serve() {
     exec rlock serve --listen 0.0.0.0:9121 "$@"
 }
 
+# --- beside a server that runs or waits
+
+# Whether the next server may be restarted: this one is the primary, or it has everything and may be promoted.
+ready() {
+    state=$(REDISCLI_AUTH=$RLOCK_METRICS_PASSWORD "$cli" --user metrics -h "$RLOCK_SELF" -e rlock.queues count 1) || die "$state"
+    state=$(ask node "$RLOCK_SELF" 6379 info replication </dev/null)
+    case $state in
+        *role:master*) ;;
+        *slave_priority:0*) die 'this replica has not received and saved everything since its start' ;;
+        *master_link_status:up*) ;;
+        *) die 'the link to the primary is down' ;;
+    esac
+}
+
+# Makes this server the primary, although nothing proves that it has every lock.
+promote() {
+    ask_sentinels
+    if [ "$answers" -ge "$majority" ] && [ "$primary" != "$RLOCK_SELF" ]; then
+        case $(ask node "$primary" 6379 info replication </dev/null) in
+            *role:master*) die "$primary is the primary, and this server would copy it: stop it, and start it again when this one has taken over" ;;
+        esac
+    fi
+    state=$(ask node "$RLOCK_SELF" 6379 info replication </dev/null)
+    case $state in
+        *role:*)
+            ask node "$RLOCK_SELF" 6379 config set replica-priority 100 </dev/null
+            if [ "$answers" -lt "$majority" ]; then
+                ask node "$RLOCK_SELF" 6379 replicaof no one </dev/null
+                ask node "$RLOCK_SELF" 6379 acl setuser promoted on "#$(hash "$RLOCK_NODE_PASSWORD")" -@all +ping </dev/null
+            fi
+            ;;
+        *) : >"$data/promote" ;;
+    esac
+    echo "node.sh: $RLOCK_SELF becomes the primary. Locks that its files lack are lost: other owners can get them"
+}
+
 case ${1-} in
-    server | sentinel | serve) "$1" ;;
-    *) die 'say server, sentinel or serve' ;;
+    server | sentinel | serve | ready | promote) "$1" ;;
+    *) die 'say server, sentinel, serve, ready or promote' ;;
 esac

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# The set of images/compose.yaml and that of images/kubernetes-ha.yaml, with real servers and Sentinels, on each of
+# SERVERS: everything dies, and starts again in every order; a disk is full; memory is full. Needs root and iproute2.
+#
+#   orders.sh            all: every cell of the table (about an hour with JOBS=4), SEEDS random sequences (50)
+#   orders.sh short      one order for each history, ten minutes at most
+#   SERVERS="redis-8.6 valkey-9.1"       on those, and not on the default server
+#   WORDS="first is stale,10 s"          only the cells of the table whose names contain each of these
+#   JOBS=4                               so many sets at the same time (2)
+#   RLOCK_MODULE=file                    that module, instead of building one
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+
+main() {
+    [ "$(id -u)" = 0 ] || die 'the members have a network of their own, which needs root'
+    command -v ip >/dev/null || die 'no ip to make networks with: apt install iproute2'
+    prepare_runs
+    need_yaml
+    work=$(mktemp -d "$tools/orders.XXXXXX")
+    trap 'rm -rf --one-file-system "$work"' EXIT
+    on_servers "${SERVERS:-default}" "all_${1:-long}"
+}
+
+need_yaml() {
+    python=python3
+    "$python" -c 'import yaml' 2>/dev/null && return
+    python=$tools/yaml/bin/python
+    [ -x "$python" ] || { python3 -m venv "$tools/yaml" && "$python" -m pip install --quiet "$(grep PyYAML images/lint-requirements.txt)"; }
+}
+
+# run SCRIPT [KIND] FILE [WORD...]
+run() {
+    local script=$1 kind=() folder
+    shift
+    case $script in orders.py) kind=("$1") && shift ;; esac
+    folder=$(mktemp -d "$work/run.XXXXXX")
+    say "-- $script ${kind[*]-} $*"
+    "$python" -B "images/$script" "${kind[@]}" "$(dirname "$RLOCK_SERVER")" "$RLOCK_MODULE" "images/$1" "$folder" "${@:2}" || code=1
+}
+
+all_short() {
+    local code=0
+    run orders.py table compose.yaml 'nothing is lost' 'sentinels after 3 s'
+    return $code
+}
+
+all_long() {
+    local code=0 file words=()
+    IFS=, read -ra words <<<"${WORDS-}"
+    for file in compose.yaml kubernetes-ha.yaml; do
+        run orders.py table $file "${words[@]}"
+        run orders.py random $file "${SEEDS:-50}"
+        run disk.py $file
+    done
+    for file in kubernetes.yaml kubernetes-ha.yaml; do
+        run memory.py $file
+    done
+    return $code
+}
+
+main "$@"
