@@ -40,9 +40,9 @@ main() {
 build() {
     local server
     command -v docker >/dev/null && docker info >/dev/null 2>&1 || die 'there is no Docker engine'
-    for server in redis:8 redis:8-alpine valkey/valkey:9 valkey/valkey:9-alpine; do
+    for server in redis:8.6.3 redis:8.6.3-alpine valkey/valkey:9.1.2 valkey/valkey:9.1.2-alpine; do
         docker build -f images/Dockerfile --build-arg "SERVER=$server" --build-arg "VERSION=$(rlock_version)" \
-            -t "rlock:$(tr : - <<<"${server##*/}")" .
+            -t "rlock:$(rlock_version)-$(tr : - <<<"${server##*/}")" .
     done
 }
 

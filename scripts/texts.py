@@ -79,7 +79,11 @@ def versions() -> list[str]:
         "clients/node/package.json": r'"version": "([^"]+)"',
         "clients/go/rlockotel/go.mod": r"rlock v([0-9.]+)$",
         "clients/go/README.md": r"rlock\S*@v([0-9.]+)",
-        "images/Dockerfile": r"^ARG VERSION=(\S+)",
+        "images/Dockerfile": r"(?:^ARG VERSION=|-t rlock:)([0-9.]*[0-9])",
+        "images/compose.yaml": r"rlock:([0-9.]*[0-9])-",
+        "images/kubernetes.yaml": r"rlock:([0-9.]*[0-9])-",
+        "images/kubernetes-ha.yaml": r"rlock:([0-9.]*[0-9])-",
+        "docs/platforms.md": r"docker run rlock:([0-9.]*[0-9])-",
     }
     for page in ["redlock", "redis-py-and-set-nx", "watchdog", "postgresql"]:
         said[f"docs/coming-from/{page}.md"] = r"version\s+([0-9.]*[0-9])\s+of\s+the\s+module"
