@@ -89,7 +89,9 @@ fn the_number_of_keys_is_read_as_strictly_as_the_server_reads_it() {
         }
         for line in ["2 a b", "2 a", "3 a b ann", "128 a b ann"] {
             let error = read(command, line).map(|_| ()).unwrap_err();
-            assert!(error.starts_with("ERR numkeys must be an integer from 1 to 128, followed by"));
+            let numkeys = line.split(' ').next().unwrap();
+            let told = format!("ERR numkeys is {numkeys}: {numkeys} keys and an owner must follow");
+            assert!(error.starts_with(&told), "{line}: {error}");
         }
     }
     let keys: Vec<String> = (0..128).map(|number| format!("k{number}")).collect();
