@@ -130,7 +130,9 @@ class Call:
                 log.warning("of what was interrupted: %s: %s", type(self.error).__name__, self.error)
         else:
             if self.undo is not None and result is not None:
+                _here.me = self.me
                 quietly(self.undo, result)
+                _here.me = None
         with contextlib.suppress(RuntimeError):  # the other one was here
             self.is_gone.release()
 
