@@ -7,7 +7,6 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.Predicate;
@@ -99,7 +98,7 @@ final class OneLock implements Answers.Ordered {
     private Optional<Hold> acquired(Attempt attempt, long lease, TimeUnit unit, boolean isForever) throws InterruptedException {
         long thread = Answers.thread();
         boolean joins = joins(lease, thread);
-        AtomicBoolean waits = watched(joins, thread);
+        Runnable ended = watched(joins, thread);
         try {
             refuseUpgrade(thread);
             Optional<Hold> hold = attempt.by(joins ? client.reads.together(lock) : with(lease, unit, thread));
@@ -109,13 +108,13 @@ final class OneLock implements Answers.Ordered {
             if (isForever || !isUpgrade(refused, thread)) throw refused;
             return Optional.empty();
         } finally {
-            waits.set(false);
+            ended.run();
         }
     }
 
     // Of a reader that may wait for another one of its client.
-    private AtomicBoolean watched(boolean joins, long thread) {
-        return mode == Mode.READ && !joins ? client.reads.watch(lock.key(), thread) : new AtomicBoolean();
+    private Runnable watched(boolean joins, long thread) {
+        return mode == Mode.READ && !joins ? client.reads.watch(lock.key(), thread) : () -> {};
     }
 
     private Optional<Hold> uninterrupted(Attempt attempt, long lease, TimeUnit unit, boolean isForever) {
@@ -258,10 +257,10 @@ final class OneLock implements Answers.Ordered {
             PENDING.remove(seat(thread));
             throw new IllegalMonitorStateException(lock.key() + " is held by this thread, and is not reentrant");
         }
-        AtomicBoolean waits = watched(joins, thread);
+        Runnable ended = watched(joins, thread);
         var acquired = own.acquireAsync(wait);
         acquired.whenComplete((hold, failed) -> {
-            waits.set(false);
+            ended.run();
             if (!isReentrant) PENDING.remove(seat(thread));
         });
         Pending.add(seat(thread), acquired);

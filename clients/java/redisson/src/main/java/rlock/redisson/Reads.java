@@ -18,13 +18,18 @@ import rlock.Mode;
 /** The readers of one client: which of them have joined, and which wait for each other. */
 final class Reads {
     private static final System.Logger LOG = System.getLogger("rlock");
-    private static final Executor LATER = CompletableFuture.delayedExecutor(2, TimeUnit.SECONDS, Answers.THREADS);
+    private static final long LONG_NANOS = TimeUnit.SECONDS.toNanos(2);
+    private static final Executor LATER = CompletableFuture.delayedExecutor(1, TimeUnit.SECONDS, Answers.THREADS);
 
     private record Reader(String key, long thread) {}
+
+    private record Waits(String key, long thread, long since) {}
 
     private final Client client;
     private final Map<Reader, Deque<Hold>> joined = new ConcurrentHashMap<>();
     private final Set<String> warned = ConcurrentHashMap.newKeySet(); // keys
+    private final Set<Waits> waiting = ConcurrentHashMap.newKeySet();
+    private final AtomicBoolean isLooking = new AtomicBoolean();
 
     Reads(Client client) {
         this.client = client;
@@ -80,16 +85,23 @@ final class Reads {
         return count[0];
     }
 
-    /** Says which other threads of the client read, if one waits for long to read as well. It ends with the result. */
-    AtomicBoolean watch(String key, long thread) {
-        var waits = new AtomicBoolean(true);
-        if (!warned.contains(key)) LATER.execute(() -> {
-            if (waits.get()) look(key, thread);
-        });
-        return waits;
+    /** Says which other threads of the client read, if one waits for long to read as well, until this is run. */
+    Runnable watch(String key, long thread) {
+        var waits = new Waits(key, thread, System.nanoTime());
+        waiting.add(waits);
+        if (isLooking.compareAndSet(false, true)) LATER.execute(this::lookAtAll);
+        return () -> waiting.remove(waits);
+    }
+
+    // One look for all of them, however many come and go.
+    private void lookAtAll() {
+        for (Waits each : waiting) if (System.nanoTime() - each.since >= LONG_NANOS) look(each.key, each.thread);
+        isLooking.set(false);
+        if (!waiting.isEmpty() && isLooking.compareAndSet(false, true)) LATER.execute(this::lookAtAll);
     }
 
     private void look(String key, long thread) {
+        if (warned.contains(key)) return;
         List<String> others;
         try {
             others = Keys.holders(client.locks, key, Mode.READ).stream().map(holder -> Keys.text(Keys.field(holder, "owner")))
