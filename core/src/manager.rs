@@ -146,6 +146,8 @@ pub struct Manager {
     /// When a deadlock was last written to the log, and how many were left out since.
     logged_at: Option<Now>,
     unlogged: u64,
+    /// How many tasks there were: see [`Manager::next_task`].
+    tasks: u64,
 }
 
 impl Manager {

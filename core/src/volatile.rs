@@ -206,9 +206,13 @@ impl Volatile {
 
     /// When to sweep next, as far as the lock itself does not say so.
     pub(crate) fn next_alarm(&self) -> Option<EpochMs> {
+        [self.next_to_end(), self.sessions.next_renewal()].into_iter().flatten().min()
+    }
+
+    /// The same without the renewals of sessions, which let nobody in.
+    pub(crate) fn next_to_end(&self) -> Option<EpochMs> {
         let next = [
             self.queue.next_check(),
-            self.sessions.next_renewal(),
             self.sessions.next_end_by_acks(),
             self.next_late(),
             self.grace.filter(|_| !self.queue.is_empty()),

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use crate::text::quoted;
-use crate::volatile::queue::{Entry, Place};
+use crate::volatile::queue::{Arrival, Place};
 use crate::{Claim, Lock, Mode, Now, Owner, Volatile, WaiterId};
 
 /// How many locks, holders and waiters one search visits before it gives up: it runs inside a
@@ -65,8 +65,6 @@ pub struct Seen {
     /// Left out because they met themselves, or because they are not parked yet: holders and
     /// waiters, with their mode, and where the first such wait stands.
     selves: BTreeMap<(Owner, Met, Mode), Place>,
-    /// Where the first wait for WRITE stands of the owner that was looked for last.
-    first_write: Option<(Owner, Option<Place>)>,
 }
 
 /// As what an owner met itself.
@@ -95,13 +93,15 @@ pub enum Stand<'a> {
     Parked(WaiterId),
     /// A caller with this request.
     Asking(Claim<'a>),
+    /// A wait for several locks that would come there, and arrived as the one with this number.
+    Coming(Claim<'a>, u64),
 }
 
 impl Stand<'_> {
     /// What it waits for: mode and limit.
     pub(crate) fn wants(&self, volatile: Option<&Volatile>) -> Option<(Mode, Option<NonZeroU32>)> {
         match self {
-            Self::Asking(claim) => Some((claim.mode, claim.limit)),
+            Self::Asking(claim) | Self::Coming(claim, _) => Some((claim.mode, claim.limit)),
             Self::Parked(waiter) => {
                 volatile?.queue.blocked(*waiter).map(|entry| (entry.mode, entry.limit))
             }
@@ -203,21 +203,21 @@ impl Claim<'_> {
 }
 
 impl<'a> Stance<'a> {
-    fn of(
-        volatile: &'a Volatile,
-        who: Stand<'a>,
-        seen: &mut Seen,
-        steps: &mut Steps,
-    ) -> Option<Self> {
+    fn of(volatile: &'a Volatile, who: Stand<'a>) -> Option<Self> {
         let queue = &volatile.queue;
         let (claim, place) = match who {
             Stand::Parked(waiter) => (queue.blocked(waiter)?.into(), queue.place_of(waiter)),
+            Stand::Coming(claim, arrival) => (claim, queue.first_later(Arrival::new(arrival))),
             Stand::Asking(claim) => {
                 (claim, queue.ticket_of(claim.owner).map(|place| queue.stands_at(place)))
             }
         };
         // Behind a wait of its own that makes it a re-entry, it waits for what that one waits for.
-        let own = seen.first_wait(volatile, claim, steps);
+        let own = match claim.mode {
+            Mode::Read => queue.blocked_of(claim.owner, Place::FIRST).next(),
+            Mode::Write => queue.blocked_for(claim.owner, Mode::Write, Place::FIRST).next(),
+        };
+        let own = own.map(|(place, _)| place);
         let own = own.filter(|own| place.is_none_or(|place| *own < place));
         let entry = own.and_then(|own| queue.get(own));
         let (claim, place) = entry.map_or((claim, place), |entry| (entry.into(), own));
@@ -228,8 +228,8 @@ impl<'a> Stance<'a> {
 impl Seen {
     /// Whether everybody whom this one waits for was looked at before: then the lock need not be
     /// looked at.
-    pub fn covers(&mut self, volatile: &Volatile, who: Stand<'_>, steps: &mut Steps) -> bool {
-        let Some(Stance { claim, place }) = Stance::of(volatile, who, self, steps) else {
+    pub fn covers(&self, volatile: &Volatile, who: Stand<'_>) -> bool {
+        let Some(Stance { claim, place }) = Stance::of(volatile, who) else {
             return true;
         };
         let mode = claim.waits_as();
@@ -241,30 +241,6 @@ impl Seen {
         is_alone
             && self.holders >= Some(mode)
             && volatile.queue.line_between(upto, place).next().is_none()
-    }
-
-    /// Where the first wait stands by which this one would enter again. Each wait for less that is
-    /// passed over is a step, but only once for an owner.
-    fn first_wait(
-        &mut self,
-        volatile: &Volatile,
-        claim: Claim<'_>,
-        steps: &mut Steps,
-    ) -> Option<Place> {
-        let mut waits = volatile.queue.blocked_of(claim.owner, Place::FIRST);
-        if claim.mode == Mode::Read {
-            return waits.next().map(|(place, _)| place);
-        }
-        if let Some((owner, place)) = &self.first_write
-            && owner.as_bytes() == claim.owner
-        {
-            return *place;
-        }
-        let is_it = |(_, entry): &(Place, &Entry)| entry.mode == Mode::Write || !steps.take();
-        let found = waits.find(is_it).filter(|(_, entry)| entry.mode == Mode::Write);
-        let place = found.map(|(place, _)| place);
-        self.first_write = Some((Owner::from(claim.owner), place));
-        place
     }
 
     /// An owner is not its own blocker, but others' behind it.
@@ -302,7 +278,7 @@ impl Lock {
         seen: &mut Seen,
         steps: &mut Steps,
     ) -> Vec<Owner> {
-        let Some(stance) = Stance::of(volatile, who, seen, steps) else { return Vec::new() };
+        let Some(stance) = Stance::of(volatile, who) else { return Vec::new() };
         let Stance { claim, place } = stance;
         let owner = claim.owner;
         // What it holds it enters again, whoever stands in line: it waits only for the end of the
@@ -314,7 +290,7 @@ impl Lock {
         let upgrades = |ask: &Claim<'_>| ask.mode == Mode::Write && ask.upgrade;
         let upgrade = match who {
             Stand::Asking(ask) => Some(ask).filter(upgrades),
-            Stand::Parked(_) => None,
+            Stand::Parked(_) | Stand::Coming(..) => None,
         };
         let upgrade = upgrade.filter(|_| self.hold_at(owner, Mode::Read, now).is_some());
         // It will stand in front, also of a ticket and of other waits of its own.
@@ -334,7 +310,7 @@ impl Lock {
             }
         }
         // Those behind where it is going to stand, which is not always the end, wait for it then.
-        if matches!(who, Stand::Asking(..)) && (is_first || place.is_some()) {
+        if !matches!(who, Stand::Parked(_)) && (is_first || place.is_some()) {
             let at = place.unwrap_or(Place::FIRST);
             seen.leave_out(owner, Some(at), claim.stands_as());
         }
@@ -345,11 +321,13 @@ impl Lock {
             seen.holders = Some(mode);
             let holds = self.holders.standing_at(now).map(|(holder, held, _)| (holder, held));
             let turns = volatile.queue.group_turns();
-            let turns = turns.map(|entry| (entry.owner.as_bytes(), entry.mode));
-            for (holder, held) in holds.chain(turns) {
+            let turns = turns.map(|entry| Some((entry?.owner.as_bytes(), entry?.mode)));
+            for one in holds.map(Some).chain(turns) {
                 if !steps.take() {
                     break;
                 }
+                // Nobody waits for a ticket.
+                let Some((holder, held)) = one else { continue };
                 if holder == owner {
                     seen.leave_out(owner, None, held);
                 } else if mode.meets(held) {

@@ -22,6 +22,7 @@ mod model_check;
 mod overdue;
 mod places;
 mod portions;
+mod renewals;
 mod rights;
 mod scaling;
 mod several;

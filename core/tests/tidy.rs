@@ -122,6 +122,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "reports",
             "open_locks",
             "held_back",
+            "given_up",
             "groups",
             "carry_out",
             "replay",

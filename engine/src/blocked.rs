@@ -1,19 +1,21 @@
 //! Blocked connections: the server keeps them blocked for us, asks for their reply, and reports
 //! when they depart.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::slice;
 
-use rlock_core::grammar::{Access, Arguments};
-use rlock_core::manager::{LockId, Manager, Parked, Wait, WaitEnd, World, search};
+use rlock_core::grammar::Arguments;
+use rlock_core::manager::{LockId, Parked, Wait, WaitEnd, World, search};
 use rlock_core::slow::Outcome;
 use rlock_core::waits_for::{Search, Stand};
 use rlock_core::{
     Acquire, Input, Lock, Owner, Parking, Refusal, Renew, Reply, Volatile, WaiterId, Wake,
 };
 
+use crate::given_up::{GivenUp, LocksLeft};
 use crate::happening::Happening;
-use crate::host::{Deferred, Host, KeyName, OpenKey};
+use crate::host::{Deferred, Host, KeyName};
 use crate::{answers, carry_out, groups, reply, timers};
 
 /// How many milliseconds after ours the server's own timeout fires, in case ours fails.
@@ -122,6 +124,39 @@ pub(crate) fn block<H: Host>(
     block_as(host, waiter, names, parked, (ends_in_ms, net_ms))
 }
 
+/// Asks the server to block the caller, who waits for several locks. It is blocked at none of their
+/// keys: for each new key the server asks everybody who is blocked there, and a grant of many locks
+/// makes many keys. The engine hears of values that come to free names otherwise
+/// ([`crate::events::key_came`]).
+pub(crate) fn block_for_several<H: Host>(
+    host: &H,
+    (names, waiter): (&[H::Name<'_>], WaiterId),
+    parked: Parked,
+    (ends_in_ms, net_ms): (Option<u64>, u64),
+) -> Option<Parking> {
+    host.watch_new_keys();
+    let first = names.first().map_or(&[][..], KeyName::bytes);
+    let at = LockId { db: host.db(), key: aside(first, host.is_cluster()).as_ref().into() };
+    host.with_name(&at, |name| {
+        block_as(host, waiter, slice::from_ref(name), parked, (ends_in_ms, net_ms))
+    })
+}
+
+/// A name for no key, in the same hash slot; in a cluster a key without a hash tag is its own.
+fn aside(key: &[u8], is_cluster: bool) -> Cow<'_, [u8]> {
+    const ASIDE: &[u8] = b"\0rlock";
+    if !is_cluster {
+        return ASIDE.into();
+    }
+    let begin = key.iter().position(|byte| *byte == b'{');
+    let from_tag = begin.and_then(|begin| key.get(begin..)).unwrap_or_default();
+    let end = from_tag.iter().position(|byte| *byte == b'}').filter(|end| *end > 1);
+    match end.and_then(|end| from_tag.get(..=end)) {
+        Some(tag) => [tag, ASIDE].concat().into(),
+        None => key.into(),
+    }
+}
+
 /// The same for somebody who has waited with this number.
 pub(crate) fn block_as<H: Host>(
     host: &H,
@@ -155,16 +190,11 @@ fn decide<H: Host>(host: &H, name: &H::Name<'_>, input: Input<'_>) -> Option<Rep
 }
 
 /// A value may have come to the key of this blocked connection. The server reports it to everybody
-/// who is blocked there.
+/// who is blocked there. Who waits for several locks is blocked at none of them.
 pub fn key_came<H: Host>(host: &H, waiter: WaiterId) {
     let is_awaited = host.state(|state| {
-        let locks = state.manager.locks_of(waiter);
-        // The server does not say which key it is.
-        let mut came = false;
-        for id in &locks {
-            came |= state.manager.key_came(id.db, &id.key);
-        }
-        came
+        let lock = state.manager.parked(waiter).map(|parked| parked.lock.clone());
+        lock.is_some_and(|id| state.manager.key_came(id.db, &id.key))
     });
     if is_awaited {
         timers::settle(host);
@@ -197,7 +227,7 @@ fn unblocked<H: Host>(host: &H, waiter: WaiterId, parked: &Parked) -> Reply {
         let is_group = host.state(|state| state.manager.group(waiter).is_some());
         let wait_ms = match is_group {
             true => groups::time_to_wait(host, waiter),
-            false => OpenedLocks { host }.lock(&parked.lock, see),
+            false => LocksLeft::new(host, &GivenUp::nothing()).lock(&parked.lock, see),
         };
         Reply::NotNow { wait_ms }
     };
@@ -279,11 +309,20 @@ fn wait_of<'a>(parked: &'a Parked, stand: Stand<'a>) -> Option<Wait<'a>> {
 
 /// The refusal of a wait that closes a cycle, or would.
 pub(crate) fn deadlock<H: Host>(host: &H, wait: Wait<'_>) -> Option<Refusal> {
+    deadlock_without(host, wait, &GivenUp::nothing())
+}
+
+/// The same for a caller that gives this up.
+pub(crate) fn deadlock_without<H: Host>(
+    host: &H,
+    wait: Wait<'_>,
+    given_up: &GivenUp,
+) -> Option<Refusal> {
     if !host.settings().detects_deadlocks {
         return None;
     }
     let now = host.now();
-    match search(&mut OpenedLocks { host }, wait, now) {
+    match search(&mut LocksLeft::new(host, given_up), wait, now) {
         Search::NoCycle => None,
         Search::GaveUp => {
             host.observe(Happening::SearchGivenUp);
@@ -295,35 +334,5 @@ pub(crate) fn deadlock<H: Host>(host: &H, wait: Wait<'_>) -> Option<Refusal> {
             line.into_iter().for_each(|line| host.warn(&line));
             Some(Refusal::Cycle(cycle.len()))
         }
-    }
-}
-
-/// Whether a wait would close a cycle: nobody hears of it.
-pub(crate) fn closes_cycle<H: Host>(host: &H, wait: Wait<'_>) -> bool {
-    let is_on = host.settings().detects_deadlocks;
-    is_on && matches!(search(&mut OpenedLocks { host }, wait, host.now()), Search::Cycle(_))
-}
-
-/// The server's locks, for the search.
-struct OpenedLocks<'h, H> {
-    host: &'h H,
-}
-
-impl<H: Host> World for OpenedLocks<'_, H> {
-    fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T {
-        self.host.state(|state| see(&state.manager))
-    }
-
-    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T {
-        let host = self.host;
-        host.with_name(id, |name| {
-            let mut key = host.open(name, Access::Reads);
-            let (free, unknown) = (Lock::default(), Volatile::default());
-            let held = key.lock(&free).unwrap_or(&free);
-            host.state(|state| {
-                let volatile = state.manager.volatile(id.db, &id.key).unwrap_or(&unknown);
-                see(held, volatile)
-            })
-        })
     }
 }

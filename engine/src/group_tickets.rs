@@ -7,6 +7,7 @@ use rlock_core::{
     Acquire, Claim, LeaseMs, Lock, OwnPlace, Owner, Patience, Refusal, Reply, Standing, WaiterId,
 };
 
+use crate::given_up::GivenUp;
 use crate::held_back::{self, Asker};
 use crate::host::{Host, KeyName, OpenKey};
 use crate::open_locks::{AcquireAll, OpenLocks, Several};
@@ -68,14 +69,22 @@ pub(crate) fn request<'a, H: Host>(
         return Ok(Some((Reply::Refused(Refusal::TooManySessions), number)));
     }
     // Those behind a ticket that is withdrawn are served before the request is judged.
-    let decided = match own.others.is_empty() {
-        true => {
+    let mut is_left = !own.others.is_empty();
+    let mut decided = match is_left {
+        true => would_be(host, names, &wants, ask, &own.others)?,
+        false => {
             let by = said.queue.map_or(Asker::Caller, Asker::Ticket);
             several::acquire(host, names, &wants, ask, by)?
         }
-        false => would_be(host, names, &wants, ask, &own.others)?,
     };
-    let is_patient = said.queue.is_some() || !own.others.is_empty();
+    let waits = matches!(decided.0, Reply::NotNow { .. });
+    if waits && !is_left && own.same.is_none() {
+        is_left = !GivenUp::of(host, &wants, ask.owner, &[]).is_nothing();
+        if is_left {
+            decided = would_be(host, names, &wants, ask, &[])?;
+        }
+    }
+    let is_patient = said.queue.is_some() || is_left;
     match decided.0 {
         Reply::NotNow { .. } => {}
         Reply::MustConfirm | Reply::Pending if is_patient => {}
@@ -90,12 +99,7 @@ pub(crate) fn request<'a, H: Host>(
             take(host, names, &wants, ask, (said, window, decided, own.others)).map(Some)
         }
         (Some(waiter), None) => Ok(park_ticket(host, names, ask, (said, decided, waiter))),
-        (None, None) => {
-            // Without those tickets it need not wait.
-            let max_queue = said.max_queue.filter(|_| matches!(decided.0, Reply::NotNow { .. }));
-            let (said, decided) = (Arguments { max_queue, ..*said }, not_now(decided));
-            Ok(several::park(host, names, &wants, ask, (&said, decided, own.others)))
-        }
+        (None, None) => Ok(several::park(host, names, &wants, ask, (said, decided, own.others))),
     }
 }
 
@@ -183,7 +187,7 @@ fn take<'a, H: Host>(
         let fewer = fewer.saturating_add(wants.iter().filter(single).count());
         manager.may_take_tickets(&bounds, (wants.len(), fewer))
     });
-    if let Err(refusal) = may {
+    if must_wait && let Err(refusal) = may {
         return Ok((Reply::Refused(refusal), decided.1));
     }
     let mut told = groups::withdraw_tickets(host, &group, tickets);
@@ -247,7 +251,7 @@ fn park_ticket<H: Host>(
     let parked = Parked::new(client, lock, owner, user, said.with_ttl);
     let ends_in = said.block_ms.filter(|ms| *ms > 0);
     let net_ms = blocked::net_ms(ends_in);
-    let parking = blocked::block_as(host, waiter, names, parked, (ends_in, net_ms));
+    let parking = blocked::block_for_several(host, (names, waiter), parked, (ends_in, net_ms));
     let Some(parking) = parking else {
         host.state(|state| state.manager.ticket_is(waiter, true));
         return Some(not_now(decided));
@@ -321,7 +325,8 @@ fn stands_without<H: Host>(
 /// that name this one: not if it is refused.
 ///
 /// # Errors
-/// It would be granted without the tickets, but there may be no more sessions.
+/// Without the tickets it would be granted, but there may be no more sessions; or it would close a
+/// cycle.
 pub(crate) fn make_way_for_one<H: Host>(
     host: &H,
     name: &H::Name<'_>,
@@ -354,7 +359,7 @@ pub(crate) fn make_way_for_one<H: Host>(
 /// Whether a request for one lock is refused, with these tickets of its owner or without them.
 ///
 /// # Errors
-/// It is refused only without them, because there may be no more sessions.
+/// It is refused only without them: there may be no more sessions, or it would close a cycle.
 fn is_refused<H: Host>(
     host: &H,
     name: &H::Name<'_>,
@@ -370,7 +375,12 @@ fn is_refused<H: Host>(
         return Ok(true);
     }
     Ok(match standing {
-        Standing::WouldDeadlock => !ask.upgrade || is_second_upgrade(host, name, ask.owner),
+        Standing::WouldDeadlock => {
+            !ask.upgrade
+                || is_second_upgrade(host, name, ask.owner)
+                || is_beside_others(host, name, ask.owner)
+                    && may_not_wait(host, name, ask, tickets)?
+        }
         Standing::Covered(_) | Standing::Open => {
             if ask.session.is_some() && !has_session {
                 host.state(|state| state.manager.may_tie(&bounds, 1))?;
@@ -378,8 +388,15 @@ fn is_refused<H: Host>(
             let adds = ask.depth.is_none_or(|depth| depth > present);
             adds && present >= bounds.max_depth
         }
-        Standing::Barred { .. } => may_not_wait(host, name, ask, tickets),
+        Standing::Barred { .. } => may_not_wait(host, name, ask, tickets)?,
     })
+}
+
+/// Whether somebody else holds the lock, so that an upgrade has to wait.
+fn is_beside_others<H: Host>(host: &H, name: &H::Name<'_>, owner: &[u8]) -> bool {
+    let (mut key, free) = (host.open(name, Access::Reads), Lock::default());
+    let lock = key.lock(&free);
+    lock.is_some_and(|lock| lock.holds().any(|(other, ..)| other != owner))
 }
 
 fn is_second_upgrade<H: Host>(host: &H, name: &H::Name<'_>, owner: &[u8]) -> bool {
@@ -390,28 +407,35 @@ fn is_second_upgrade<H: Host>(host: &H, name: &H::Name<'_>, owner: &[u8]) -> boo
 }
 
 /// Whether a request that cannot enter is refused a place in the queue.
+///
+/// # Errors
+/// It would close a cycle.
 fn may_not_wait<H: Host>(
     host: &H,
     name: &H::Name<'_>,
     ask: &Acquire<'_>,
     tickets: &[WaiterId],
-) -> bool {
+) -> Result<bool, Refusal> {
     let (bounds, claim, db) = (host.settings().bounds, Claim::from(ask), host.db());
     let want = Want { key: name.bytes(), mode: ask.mode, limit: ask.limit, number: 0 };
     if is_full(host, std::slice::from_ref(&want), ask.owner, ask.max_queue) {
-        return true;
+        return Ok(true);
     }
     let lock = LockId { db, key: name.bytes().into() };
     if ask.patience != Patience::Block {
-        return host.state(|state| {
+        return Ok(host.state(|state| {
             let of_groups = tickets.iter().filter_map(|ticket| state.manager.group(*ticket));
             let fewer: usize = of_groups.map(|group| group.keys.len()).sum();
             let has_own = state.manager.has_ticket(&lock, ask.owner);
             state.manager.may_take_tickets(&bounds, (usize::from(!has_own), fewer)).is_err()
-        });
+        }));
     }
     let (owner, user, stand) = (Owner::from(ask.owner), host.user(), Stand::Asking(claim));
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand };
     let may_park = host.state(|state| state.manager.may_park(&bounds)).is_ok();
-    !may_park || !host.is_cluster() && blocked::closes_cycle(host, wait)
+    let given_up = GivenUp::of(host, &[], ask.owner, tickets);
+    if may_park && !host.is_cluster() {
+        blocked::deadlock_without(host, wait, &given_up).map_or(Ok(()), Err)?;
+    }
+    Ok(!may_park)
 }

@@ -62,6 +62,9 @@ fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
             Gate::Open => done = done.saturating_add(step(host, &work, &mut told).max(1)),
             Gate::Shut => shut.push(work),
             Gate::Elsewhere => match work {
+                GroupWork::Leave(waiter, ids) => {
+                    host.state(|state| state.manager.group_left(waiter, ids));
+                }
                 GroupWork::Join(_, waiters) => {
                     waiters.into_iter().for_each(|waiter| refuse(host, waiter, Refusal::TryAgain));
                 }
@@ -96,6 +99,7 @@ fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
         GroupWork::Serve(id) | GroupWork::Join(id, _) | GroupWork::Back(id, _) => vec![id.clone()],
         GroupWork::Commit(waiter) => host.state(|state| state.manager.locks_of(*waiter)),
         GroupWork::Revoke(_, ids) => ids.clone(),
+        GroupWork::Leave(..) => return Gate::Open,
     };
     let gates = ids.iter().map(|id| host.with_name(id, |name| gate::of(host, name)));
     let rank =
@@ -126,6 +130,10 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
                 }
             }
             host.state(|state| state.manager.several_change(false));
+            ids.len()
+        }
+        GroupWork::Leave(waiter, ids) => {
+            host.state(|state| state.manager.group_left(*waiter, ids.clone()));
             ids.len()
         }
         GroupWork::Join(id, waiters) => join(host, id, waiters, told),

@@ -20,6 +20,7 @@ pub mod carry_out;
 pub mod commands;
 pub mod events;
 mod gate;
+mod given_up;
 pub mod group_tickets;
 mod groups;
 pub mod happening;

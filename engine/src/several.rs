@@ -10,6 +10,7 @@ use rlock_core::{
     Confirm, Input, OwnPlace, Owner, Parking, Refusal, Renew, Reply, Token, WaiterId,
 };
 
+use crate::given_up::GivenUp;
 use crate::happening::Happening;
 use crate::held_back::{self, Asker, Patient};
 use crate::host::{During, Host};
@@ -139,7 +140,8 @@ fn block_for_acks<H: Host>(
         Parked::new(host.client(), lock, Owner::from(said.owner), host.user(), said.with_ttl);
     let net_ms = blocked::acks_net_ms(host, said.block_ms);
     let ends_in = said.block_ms.filter(|ms| *ms > 0);
-    blocked::block(host, names, parked, ends_in, net_ms)
+    let waiter = host.state(|state| state.manager.next_waiter());
+    blocked::block_for_several(host, (names, waiter), parked, (ends_in, net_ms))
 }
 
 /// Blocks the caller after [`Reply::MustConfirm`]. Returns the reply to send at once instead, if it
@@ -172,7 +174,8 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
 
 /// The caller of an `RLOCK.MACQUIRE` that may not enter now waits, blocked. Returns the reply to
 /// send at once instead, if it cannot wait. `said` is its reply if it does not wait, and at which
-/// lock it is going to stand.
+/// lock it is going to stand; [`Reply::MustConfirm`] if it need not wait once it has given up these
+/// tickets.
 pub(crate) fn park<H: Host>(
     host: &H,
     names: &[H::Name<'_>],
@@ -182,15 +185,18 @@ pub(crate) fn park<H: Host>(
 ) -> Option<Several> {
     let bounds = host.settings().bounds;
     let (reply, number) = said;
+    let must_wait = reply != Reply::MustConfirm;
+    let reply = if must_wait { reply } else { Reply::NotNow { wait_ms: None } };
     let Some(want) = wants.iter().find(|want| want.number == number) else {
         return Some((reply, number));
     };
     let (db, owner) = (host.db(), Owner::from(ask.owner));
-    if is_full(host, wants, ask.owner, asked.max_queue) {
+    if must_wait && is_full(host, wants, ask.owner, asked.max_queue) {
         let wait_ms = if let Reply::NotNow { wait_ms } = reply { wait_ms } else { None };
         return Some((Reply::NotNow { wait_ms }, number));
     }
-    if let Err(refusal) = host.state(|state| state.manager.may_park(&bounds)) {
+    let may_park = host.state(|state| state.manager.may_park(&bounds));
+    if let Err(refusal) = may_park.or_else(|why| if must_wait { Err(why) } else { Ok(()) }) {
         return Some((Reply::Refused(refusal), number));
     }
     let lock = LockId { db, key: want.key.into() };
@@ -199,13 +205,19 @@ pub(crate) fn park<H: Host>(
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Asking(claim) };
     // In a cluster a command can open only keys of its own slot, so the search runs after it.
     let is_searched = !host.is_cluster();
-    if is_searched && let Some(refusal) = blocked::deadlock(host, wait) {
+    let given_up = GivenUp::of(host, wants, ask.owner, &tickets);
+    if is_searched
+        && must_wait
+        && let Some(refusal) = blocked::deadlock_without(host, wait, &given_up)
+    {
         return Some((Reply::Refused(refusal), number));
     }
     let parked = Parked::new(client, lock.clone(), owner.clone(), user, asked.with_ttl);
     let ends_in = asked.block_ms.filter(|ms| *ms > 0);
     let net_ms = blocked::net_ms(ends_in);
-    let Some(parking) = blocked::block(host, names, parked, ends_in, net_ms) else {
+    let waiter = host.state(|state| state.manager.next_waiter());
+    let parking = blocked::block_for_several(host, (names, waiter), parked, (ends_in, net_ms));
+    let Some(parking) = parking else {
         return Some((reply, number));
     };
     stand(host, wants, ask, (parking, tickets), Some(&lock).filter(|_| is_searched));

@@ -21,6 +21,7 @@ mod group_tickets;
 mod groups;
 mod handoff;
 mod keys;
+mod left_behind;
 mod observers;
 mod replay;
 mod several;

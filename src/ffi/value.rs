@@ -266,8 +266,7 @@ impl Ctx {
         raw::subscribe_to_server_event(self.0, event, Some(on_event));
     }
 
-    /// Subscribes to new keys of the types that the server does not report to those who are blocked
-    /// (strings, hashes and sets), once and for good: `came` may only remember them. This costs the
+    /// Subscribes to new keys, once and for good: `came` may only remember them. This costs the
     /// server a context for each event.
     pub fn watch_new_keys(&self, came: fn(c_int, &[u8])) {
         static CAME: OnceLock<fn(c_int, &[u8])> = OnceLock::new();
@@ -292,6 +291,9 @@ impl Ctx {
                 raw::REDISMODULE_NOTIFY_STRING
                     | raw::REDISMODULE_NOTIFY_HASH
                     | raw::REDISMODULE_NOTIFY_SET
+                    | raw::REDISMODULE_NOTIFY_LIST
+                    | raw::REDISMODULE_NOTIFY_ZSET
+                    | raw::REDISMODULE_NOTIFY_STREAM
             }
             false => raw::REDISMODULE_NOTIFY_NEW,
         };

@@ -116,7 +116,12 @@ fn ask_often(client: &mut Client, count: usize, words: impl Fn(usize) -> String)
 
 /// The server's processor time, in milliseconds, of the longest of its steps until `is_so`: of
 /// what it does between two replies.
-fn longest_step_ms(client: &mut Client, mut is_so: impl FnMut(&mut Client) -> bool) -> u64 {
+fn longest_step_ms(client: &mut Client, is_so: impl FnMut(&mut Client) -> bool) -> u64 {
+    longest_step_us(client, is_so) / 1000
+}
+
+/// The same in microseconds.
+pub fn longest_step_us(client: &mut Client, mut is_so: impl FnMut(&mut Client) -> bool) -> u64 {
     let path = format!("/proc/{}/schedstat", client.info_number("server", "process_id"));
     let used_ns = || -> u64 {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -131,7 +136,7 @@ fn longest_step_ms(client: &mut Client, mut is_so: impl FnMut(&mut Client) -> bo
         before = now;
         done
     });
-    longest / 1_000_000
+    longest / 1000
 }
 
 /// How much processor time a step may take.

@@ -174,7 +174,7 @@ impl Manager {
                 if volatile.is_empty() {
                     return ((lives, over, Vec::new(), touched, false), None);
                 }
-                let next = lock.next_alarm(volatile);
+                let next = lock.next_to_end(volatile);
                 ((lives, over, volatile.take_asked(), touched, is_unserved), next)
             });
         if !effects.changes.is_empty() {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::LockId;
 use crate::grammar::Want;
 use crate::volatile::slow::OwnerNames;
-use crate::{ClientId, EpochMs, Join, Kind, LeaseMs, Mode, Now, Owner, WaiterId};
+use crate::{Claim, ClientId, EpochMs, Join, Kind, LeaseMs, Mode, Now, Owner, WaiterId};
 
 /// One of the locks for which a group waits.
 #[derive(Clone, Debug)]
@@ -122,6 +122,12 @@ impl Group {
 
     pub(super) fn id(&self, key: &GroupKey) -> LockId {
         LockId { db: self.db, key: key.key.clone() }
+    }
+
+    /// What it wants of one of its locks.
+    pub(super) fn claim<'g>(&'g self, of: &GroupKey) -> Claim<'g> {
+        let owner = self.owner.as_bytes();
+        Claim { owner, mode: of.mode, upgrade: false, limit: of.limit }
     }
 
     pub(super) fn number_of(&self, key: &[u8]) -> Option<usize> {

@@ -1,7 +1,7 @@
 //! What always holds for groups, for tests.
 
-use super::Manager;
 use super::groups::{Groups, bit};
+use super::{LockId, Manager};
 use crate::{EpochMs, GroupStand};
 
 impl Manager {
@@ -56,6 +56,14 @@ impl Manager {
             if !group.stands && !is_busy && group.ends_at.filter(is_late).is_none() {
                 return Err(format!("{waiter:?} neither stands nor moves: {group:?}"));
             }
+        }
+        for (waiter, ids) in &self.groups.leaving {
+            let stands = |id: &&LockId| {
+                let volatile = self.locks.get(id.db, &id.key);
+                let stand = volatile.and_then(|volatile| volatile.queue.group_stand(*waiter));
+                matches!(stand, Some(GroupStand::Line | GroupStand::Turn))
+            };
+            places = places.saturating_add(ids.iter().filter(stands).count());
         }
         let counted = (self.groups.tickets, self.groups.ticket_keys.len());
         if (tickets, ticket_keys) != counted {

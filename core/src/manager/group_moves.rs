@@ -14,15 +14,16 @@ impl Manager {
 
     /// Something is to be done for groups, and may be done now.
     pub fn has_group_work(&self) -> bool {
-        let Groups { works, commits, unheard, .. } = &self.groups;
-        !works.is_empty() || !commits.is_empty() || !unheard.is_empty()
+        let Groups { works, commits, unheard, leaving, .. } = &self.groups;
+        !leaving.is_empty() || !works.is_empty() || !commits.is_empty() || !unheard.is_empty()
     }
 
     /// The lock at which the next work for groups is done, in any case one of the group's.
     pub fn group_work_at(&self) -> Option<LockId> {
-        let Groups { all, works, commits, unheard, .. } = &self.groups;
+        let Groups { all, works, commits, unheard, leaving, .. } = &self.groups;
+        let leaving = leaving.front().and_then(|(_, ids)| ids.first());
         let unheard = unheard.values().next().and_then(|ids| ids.first());
-        unheard.or_else(|| works.first().map(|(id, _)| id)).cloned().or_else(|| {
+        leaving.or(unheard).or_else(|| works.first().map(|(id, _)| id)).cloned().or_else(|| {
             let group = all.get(commits.first()?)?;
             Some(group.id(group.next_key().or(group.keys.first())?))
         })
@@ -30,6 +31,9 @@ impl Manager {
 
     /// What is to be done next for the groups.
     pub fn next_group_work(&mut self, now: Now) -> Option<GroupWork> {
+        if let Some((waiter, ids)) = self.groups.leaving.pop_front() {
+            return Some(GroupWork::Leave(waiter, ids));
+        }
         if let Some((waiter, ids)) = self.groups.unheard.pop_first() {
             return Some(GroupWork::Revoke(waiter, ids));
         }
@@ -57,6 +61,7 @@ impl Manager {
     pub fn group_work_later(&mut self, work: GroupWork) {
         match work {
             GroupWork::Serve(id) => self.groups.serve(id),
+            GroupWork::Leave(waiter, ids) => self.groups.leaving.push_front((waiter, ids)),
             GroupWork::Revoke(waiter, ids) => drop(self.groups.unheard.insert(waiter, ids)),
             GroupWork::Back(id, waiter) => {
                 self.groups.works.insert((id, AtLock::Back(waiter)));

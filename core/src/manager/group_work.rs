@@ -19,6 +19,8 @@ pub enum GroupWork {
     /// This group has reached all of its locks: look at all, then change all; or tell the owner of
     /// the ticket.
     Commit(WaiterId),
+    /// The connection of this group is gone, which has these places: [`Manager::group_left`].
+    Leave(WaiterId, Vec<LockId>),
     /// The caller of a granted group is gone before its reply: revoke all of the grant.
     Revoke(WaiterId, Vec<LockId>),
 }

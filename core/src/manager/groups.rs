@@ -2,7 +2,7 @@
 //! has its turn it moves on, and when it has reached all of them it is granted. The caller opens
 //! the keys: [`Manager::next_group_work`] says which step is next.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::group::Group;
 use super::group_acks::HeldBackReply;
@@ -10,6 +10,9 @@ use super::group_work::AtLock;
 use super::{At, HashMap, LockId, Manager, Mark};
 use crate::volatile::slow::{Ended, Outcome, What};
 use crate::{EpochMs, GroupStand, Now, Owner, Reply, WaiterId, Wake};
+
+/// Where many connections close in one iteration of the loop, their groups leave so many locks.
+const LEFT_AT_ONCE: usize = 1000;
 
 /// All groups, until their connections have the reply.
 #[derive(Default)]
@@ -27,6 +30,10 @@ pub(super) struct Groups {
     pub(super) freed_at: Option<EpochMs>,
     /// How many locks were caught up with since then.
     pub(super) freed: usize,
+    /// Connections that are gone, and the places of their groups, which are given up in portions.
+    pub(super) leaving: VecDeque<(WaiterId, Vec<LockId>)>,
+    /// How many places were given up at once since the last sweep.
+    pub(super) left: usize,
     /// Those that have reached all of their locks and are granted when the grace is over.
     pub(super) in_grace: BTreeSet<WaiterId>,
     /// Those that have reached all of their locks, but cannot be granted before something changes
@@ -220,8 +227,14 @@ impl Manager {
     fn leave_all(&mut self, waiter: WaiterId, at: Option<EpochMs>) -> bool {
         let Some(group) = self.groups.all.remove(&waiter) else { return false };
         // It has no place behind the lock where it stands.
-        for key in group.keys.iter().take(group.reached.saturating_add(1)) {
-            let id = group.id(key);
+        let places = group.keys.iter().take(group.reached.saturating_add(1));
+        let places = places.map(|key| group.id(key));
+        self.groups.left = self.groups.left.saturating_add(group.reached);
+        if self.groups.left > LEFT_AT_ONCE {
+            self.groups.leaving.push_back((waiter, places.collect()));
+            return true;
+        }
+        for id in places {
             if self.locks.get(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
                 // Marked first, so that it is kept until it is swept.
                 self.locks.mark(id.db, &id.key, Mark::Due, at);
@@ -229,6 +242,14 @@ impl Manager {
             }
         }
         true
+    }
+
+    /// Nobody waits any more as this group. Those behind it are served with the next work.
+    pub fn group_left(&mut self, waiter: WaiterId, places: Vec<LockId>) {
+        for id in places {
+            self.leave_lock(&id, waiter);
+            self.groups.serve(id);
+        }
     }
 
     /// The wait of a group ends with this reply. Those behind it are served with the next work for

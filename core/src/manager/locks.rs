@@ -1,6 +1,7 @@
 //! The memories of all locks, with indexes to find the next alarm, a connection's sessions and
 //! those whom others wait for cheaply.
 
+mod check;
 mod totals;
 
 use std::cell::Cell;
@@ -12,7 +13,7 @@ pub use totals::Totals;
 
 use super::names::LockIndex;
 use crate::value::small_map::SmallMap;
-use crate::{ClientId, EpochMs, Now, Queue, Volatile};
+use crate::{ClientId, EpochMs, Now, Volatile};
 
 /// A lock's name on this server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,10 +44,20 @@ pub(super) struct Known {
     pub(super) id: LockId,
     pub(super) volatile: Volatile,
     alarm: Option<EpochMs>,
+    /// When the first of its sessions is renewed.
+    renewal: Option<EpochMs>,
+    /// Nothing may be written, so no session is renewed before the next step.
+    renews_later: bool,
     /// When the first of its sessions is lost, unless it is renewed.
     session_end: Option<EpochMs>,
     /// It is in [`Locks::marked`].
     mark: Option<Mark>,
+}
+
+impl Known {
+    fn next_renewal(&self) -> Option<EpochMs> {
+        self.volatile.sessions.next_renewal().filter(|_| !self.renews_later)
+    }
 }
 
 /// The volatile parts of all locks that have one.
@@ -59,7 +70,10 @@ pub struct Locks {
     /// Unused places in `known`.
     free: Vec<Slot>,
     names: LockIndex,
+    /// When something is due that may let somebody in.
     alarms: BTreeSet<(EpochMs, Slot)>,
+    /// Locks by [`Known::renewal`].
+    renewals: BTreeSet<(EpochMs, Slot)>,
     /// Locks by [`Known::session_end`].
     session_ends: BTreeSet<(EpochMs, Slot)>,
     /// Locks to sweep soon, in the order in which they were marked, and when that was.
@@ -126,10 +140,14 @@ impl Locks {
         key: &[u8],
         work: impl FnOnce(&mut Volatile, Option<EpochMs>) -> (T, Option<EpochMs>),
     ) -> T {
-        self.change_named(db, key, || LockId { db, key: key.into() }, work)
+        let name = || LockId { db, key: key.into() };
+        match self.number(db, key) {
+            Some(number) => self.change_at(number, work),
+            None => self.begin(name, work),
+        }
     }
 
-    /// The same; `name` is this lock's, asked for if a volatile part begins.
+    /// The same in a step; `name` is this lock's, asked for if a volatile part begins.
     pub fn change_named<T>(
         &mut self,
         db: i32,
@@ -137,9 +155,18 @@ impl Locks {
         name: impl FnOnce() -> LockId,
         work: impl FnOnce(&mut Volatile, Option<EpochMs>) -> (T, Option<EpochMs>),
     ) -> T {
-        if let Some(number) = self.number(db, key) {
-            return self.change_at(number, work);
+        let Some(number) = self.number(db, key) else { return self.begin(name, work) };
+        if let Some(known) = self.at_mut(number) {
+            known.renews_later = false;
         }
+        self.change_at(number, work)
+    }
+
+    fn begin<T>(
+        &mut self,
+        name: impl FnOnce() -> LockId,
+        work: impl FnOnce(&mut Volatile, Option<EpochMs>) -> (T, Option<EpochMs>),
+    ) -> T {
         let (result, alarm) = work(&mut self.scratch.volatile, None);
         if !self.scratch.volatile.is_empty() {
             self.keep(name(), alarm);
@@ -161,11 +188,14 @@ impl Locks {
         let is_over = known.volatile.is_empty();
         known.alarm = next.filter(|_| !is_over);
         let (after, alarm) = (Totals::of(&known.volatile), known.alarm);
+        let renewal = known.next_renewal();
+        let previous_renewal = std::mem::replace(&mut known.renewal, renewal);
         let session_end = known.volatile.sessions.next_end();
         let previous_end = std::mem::replace(&mut known.session_end, session_end);
         let tied = known.volatile.sessions.take_touched();
         self.totals = self.totals.moved(before, after);
         reindex(&mut self.alarms, number, previous, alarm);
+        reindex(&mut self.renewals, number, previous_renewal, renewal);
         reindex(&mut self.session_ends, number, previous_end, session_end);
         if before.has_blocked() != after.has_blocked() {
             self.index_waiters(db, number, after.has_blocked());
@@ -189,12 +219,15 @@ impl Locks {
         self.names.insert(id.db, &id.key, number);
         self.index_waiters(id.db, number, totals.has_blocked());
         let session_end = known.volatile.sessions.next_end();
+        let renewal = known.volatile.sessions.next_renewal();
         (known.id, known.alarm, known.session_end) = (id, alarm, session_end);
+        known.renewal = renewal;
         if let Some(place) = self.known.get_mut(number) {
             *place = Some(known);
         }
         self.index_sessions(number, tied);
         reindex(&mut self.alarms, number, None, alarm);
+        reindex(&mut self.renewals, number, None, renewal);
         reindex(&mut self.session_ends, number, None, session_end);
     }
 
@@ -208,15 +241,26 @@ impl Locks {
         };
         self.free.push(number);
         reindex(&mut self.alarms, number, known.alarm.take(), None);
+        reindex(&mut self.renewals, number, known.renewal.take(), None);
         reindex(&mut self.session_ends, number, known.session_end.take(), None);
         self.names.remove(known.id.db, &known.id.key, number);
         known.volatile.reset();
+        known.renews_later = false;
         self.spare = Some(known);
         if self.free.len() == self.known.len() && self.known.len() > KEPT {
             self.known = Vec::new();
             self.free = Vec::new();
             self.names = LockIndex::default();
         }
+    }
+
+    /// Nothing may be written: the sessions of this lock are renewed by its next step.
+    pub fn renew_with_next_step(&mut self, id: &LockId) {
+        let Some(number) = self.number(id.db, &id.key) else { return };
+        let Some(known) = self.at_mut(number) else { return };
+        known.renews_later = true;
+        let renewal = known.renewal.take();
+        reindex(&mut self.renewals, number, renewal, None);
     }
 
     /// When the first session is lost, unless it is renewed.
@@ -265,12 +309,26 @@ impl Locks {
 
     /// When the next lock is due.
     pub fn next_alarm(&self) -> Option<EpochMs> {
+        [self.next_to_end(), self.renewals.first().map(|(at, _)| *at)].into_iter().flatten().min()
+    }
+
+    /// The same without the renewals of sessions.
+    pub fn next_to_end(&self) -> Option<EpochMs> {
         self.alarms.first().map(|(at, _)| *at)
     }
 
-    /// The lock that is due first.
+    /// The lock that is due first, but for the renewals of sessions.
     pub fn first_due(&self, now: Now) -> Option<(EpochMs, LockId)> {
-        let (at, number) = self.alarms.first()?;
+        self.first_of(&self.alarms, now)
+    }
+
+    /// The lock of which a session is to be renewed first.
+    pub fn first_renewal(&self, now: Now) -> Option<(EpochMs, LockId)> {
+        self.first_of(&self.renewals, now)
+    }
+
+    fn first_of(&self, index: &BTreeSet<(EpochMs, Slot)>, now: Now) -> Option<(EpochMs, LockId)> {
+        let (at, number) = index.first()?;
         let known = self.at(*number).filter(|_| at.is_over_at(now))?;
         Some((*at, known.id.clone()))
     }
@@ -365,7 +423,7 @@ impl Locks {
             // Only for those in the queue does the lock itself say when to sweep.
             let is_awaited = !volatile.queue.is_empty() || volatile.queue.has_covered();
             let before = before.filter(|_| is_awaited);
-            let next = [before, volatile.next_alarm()].into_iter().flatten().min();
+            let next = [before, volatile.next_to_end()].into_iter().flatten().min();
             (result, volatile.unfinished.or(next))
         })
     }
@@ -393,65 +451,10 @@ impl Locks {
     /// Drops one volatile part, so that many can be dropped in portions. False if there is none.
     pub fn drop_one(&mut self) -> bool {
         self.alarms.pop_first();
+        self.renewals.pop_first();
         self.session_ends.pop_first();
         self.known.pop().is_some()
     }
-
-    /// Checks the invariants.
-    ///
-    /// # Errors
-    /// The invariant that does not hold, for tests.
-    pub fn check(&self) -> Result<(), String> {
-        let mut totals = Totals::default();
-        let [mut alarms, mut ends] = [BTreeSet::new(), BTreeSet::new()];
-        let mut with_waiters = BTreeSet::new();
-        let mut marked = BTreeSet::new();
-        let mut sessions: BTreeMap<ClientId, SmallMap<Slot>> = BTreeMap::new();
-        for (number, known) in self.known.iter().enumerate() {
-            let Some(Known { id, volatile, alarm, mark, .. }) = known.as_deref() else {
-                if !self.free.contains(&number) {
-                    return Err(format!("place {number} is neither used nor free"));
-                }
-                continue;
-            };
-            if self.number(id.db, &id.key) != Some(number) {
-                return Err(format!("{id:?} is not found at {number}"));
-            }
-            if volatile.is_empty() && mark.is_none() {
-                return Err(format!("nothing is remembered of {id:?}"));
-            }
-            volatile.check().map_err(|what| format!("{what}, at {id:?}"))?;
-            totals = totals.moved(Totals::default(), Totals::of(volatile));
-            alarms.extend(alarm.map(|alarm| (alarm, number)));
-            ends.extend(volatile.sessions.next_end().map(|end| (end, number)));
-            marked.extend(mark.map(|_| number));
-            let has_blocked = Totals::of(volatile).has_blocked();
-            with_waiters.extend(has_blocked.then_some((id.db, number)));
-            for client in volatile.sessions.clients() {
-                sessions.entry(client).or_default().insert(number, ());
-            }
-        }
-        let queued: BTreeSet<Slot> = self.marked.iter().map(|(_, number)| *number).collect();
-        let agree = [
-            ("totals", totals == self.totals),
-            ("alarms", alarms == self.alarms && ends == self.session_ends),
-            ("crowded", with_waiters == self.with_waiters),
-            ("sessions", sessions == self.sessions),
-            ("marked", marked.iter().all(|number| queued.contains(number))),
-            ("names", self.names.len() == self.known.iter().flatten().count()),
-            ("scratch", is_unused(&self.scratch) && self.spare.as_deref().is_none_or(is_unused)),
-        ];
-        match agree.into_iter().find(|(_, agrees)| !agrees) {
-            Some((what, _)) => Err(format!("{what} disagree with what is remembered")),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Whether nothing is left of an earlier use.
-fn is_unused(known: &Known) -> bool {
-    let is_indexed = known.alarm.is_some() || known.session_end.is_some() || known.mark.is_some();
-    known.volatile.is_empty() && known.volatile.queue == Queue::default() && !is_indexed
 }
 
 /// Moves a lock in an index by time.

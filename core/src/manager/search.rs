@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{LockId, Manager};
+use super::{Group, LockId, Manager};
 use crate::waits_for::{self, Search, Seen, Stand, Steps, WaitGraph};
-use crate::{Acquire, Lock, Now, Owner, Volatile, WaiterId};
+use crate::{Acquire, GroupStand, Lock, Now, OwnPlace, Owner, Standing, Volatile, WaiterId};
 
 /// The server's locks, as the search sees them. No borrow lasts across calls, because the server
 /// may call the module while it opens a key.
@@ -13,6 +13,9 @@ pub trait World {
     fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T;
     /// The lock at a key (a free one if there is none) and its volatile part.
     fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T;
+    /// Whether this lock, or any if `None`, is shown as the caller would leave it behind, where it
+    /// gives something up, and not as it is.
+    fn is_left(&self, id: Option<&LockId>) -> bool;
 }
 
 /// A wait that is about to begin, or has begun.
@@ -35,7 +38,8 @@ const LOCKS_MAX: usize = 64;
 /// Searches for a cycle of owners that this wait closes, or would close. It takes at most 2 ms.
 pub fn search<W: World>(world: &mut W, wait: Wait<'_>, now: Now) -> Search<LockId> {
     let steps = &mut Steps::default();
-    if matches!(wait.stand, Stand::Asking(..)) && nobody_waits_for(world, wait, now, steps) {
+    let is_plain = matches!(wait.stand, Stand::Asking(..)) && !world.is_left(None);
+    if is_plain && nobody_waits_for(world, wait, now, steps) {
         return Search::NoCycle;
     }
     let (db, user) = (wait.lock.db, wait.user);
@@ -81,10 +85,12 @@ struct DbWaitGraph<'w, W> {
 impl<W: World> DbWaitGraph<'_, W> {
     fn at(&mut self, id: &LockId, who: Stand<'_>, steps: &mut Steps) -> Vec<Owner> {
         let (now, seen) = (self.now, self.seen.entry(id.clone()).or_default());
-        let is_seen = self.world.manager(|manager| {
-            let volatile = manager.locks.get(id.db, &id.key);
-            volatile.is_some_and(|volatile| seen.covers(volatile, who, steps))
-        });
+        let is_left = self.world.is_left(Some(id));
+        let is_seen = !is_left
+            && self.world.manager(|manager| {
+                let volatile = manager.locks.get(id.db, &id.key);
+                volatile.is_some_and(|volatile| seen.covers(volatile, who))
+            });
         if is_seen || !steps.take() {
             return Vec::new();
         }
@@ -104,7 +110,42 @@ impl<W: World> WaitGraph for DbWaitGraph<'_, W> {
     }
 
     fn blockers(&mut self, (waiter, lock): &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
-        waiter.map_or_else(Vec::new, |waiter| self.at(lock, Stand::Parked(waiter), steps))
+        let Some(waiter) = *waiter else { return Vec::new() };
+        if !self.world.is_left(Some(lock)) {
+            return self.at(lock, Stand::Parked(waiter), steps);
+        }
+        let Some((group, number)) = self.next_of(waiter, lock, steps) else {
+            return self.at(lock, Stand::Parked(waiter), steps);
+        };
+        let Some(next) = group.keys.get(number) else { return Vec::new() };
+        self.at(&group.id(next), Stand::Coming(group.claim(next), group.arrival), steps)
+    }
+}
+
+impl<W: World> DbWaitGraph<'_, W> {
+    /// A group that moves on from this lock, because the caller gives something up there, and at
+    /// which of its locks it comes to stand, if it stands at all; `None` if it stays.
+    fn next_of(
+        &mut self,
+        waiter: WaiterId,
+        lock: &LockId,
+        steps: &mut Steps,
+    ) -> Option<(Group, usize)> {
+        let group = self.world.manager(|manager| manager.group(waiter).cloned())?;
+        let stand = self.world.lock(lock, |_, volatile| volatile.queue.group_stand(waiter));
+        let is_there = matches!(stand, Some(GroupStand::Turn | GroupStand::Covered));
+        let mut number = group.number_of(&lock.key).filter(|_| is_there)?.saturating_add(1);
+        while let Some(next) = group.keys.get(number).filter(|_| steps.take()) {
+            let (now, claim) = (self.now, group.claim(next));
+            let standing = self.world.lock(&group.id(next), |lock, volatile| {
+                lock.judge(volatile, claim, OwnPlace::None, (volatile.grace, now))
+            });
+            if !matches!(standing, Standing::Open | Standing::Covered(_)) {
+                break;
+            }
+            number = number.saturating_add(1);
+        }
+        Some((group, number))
     }
 }
 

@@ -3,8 +3,8 @@
 use super::{At, Bounds, LockId, Manager};
 use crate::volatile::queue::Place;
 use crate::{
-    Claim, Effects, GroupStand, Input, Lock, OwnPlace, Refusal, Standing, Step, StepContext, Token,
-    Volatile, WaiterId,
+    Claim, Effects, EpochMs, GroupStand, Input, Lock, Now, OwnPlace, Refusal, Standing, Step,
+    StepContext, Token, Volatile, WaiterId,
 };
 
 /// How many of a queue are served on trial before all of them are.
@@ -67,8 +67,13 @@ impl Manager {
         let is_stranger = lock.holds_of(claim.owner, None).next().is_none()
             && volatile.queue.blocked_of(claim.owner, Place::FIRST).next().is_none();
         let is_plain = is_stranger && !self.is_overdue(at, bounds, lock);
-        // The hold of another owner is in the way, whoever waits: nothing is to be copied.
-        if is_plain && lock.blocked_until(Claim { upgrade: true, ..claim }).is_some() {
+        // The hold of another owner is in the way, whoever waits: nothing is to be copied. Who has
+        // nobody before it but its own tickets is told when that hold ends.
+        let has_others = || volatile.queue.len() > volatile.queue.tickets_of(claim.owner);
+        if is_plain
+            && has_others()
+            && lock.blocked_until(Claim { upgrade: true, ..claim }).is_some()
+        {
             return self.judge(at, bounds, lock, claim, OwnPlace::Ticket);
         }
         if is_plain && volatile.queue.len() > FIRST_IN_LINE {
@@ -94,20 +99,58 @@ impl Manager {
         tickets: &[WaiterId],
     ) -> (Standing, bool) {
         let mut lock = lock.clone();
+        let now = at.now;
+        self.withdraw_from(&mut volatile, claim.owner, tickets);
+        let grace = self.serve_copy(&mut lock, &mut volatile, bounds, now);
+        let standing = lock.judge(&volatile, claim, OwnPlace::None, (grace, now));
+        (standing, volatile.queue.head().is_some())
+    }
+
+    /// A copy of this lock, and of what is remembered of it, without these tickets of the owner and
+    /// its ticket for this lock alone, and those behind them served. Of very many who wait, only
+    /// the first ones are in it.
+    pub fn without_tickets(
+        &self,
+        at: At<'_>,
+        bounds: &Bounds,
+        mut lock: Lock,
+        owner: &[u8],
+        tickets: &[WaiterId],
+    ) -> (Lock, Volatile) {
+        const MOST: usize = 2 * crate::waits_for::STEPS_MAX;
+        let volatile = self.locks.get_or_empty(at.db, at.key);
+        let mut volatile = match volatile.queue.len() > MOST {
+            true => volatile.with_first(MOST),
+            false => volatile.clone(),
+        };
+        self.withdraw_from(&mut volatile, owner, tickets);
+        self.serve_copy(&mut lock, &mut volatile, bounds, at.now);
+        (lock, volatile)
+    }
+
+    fn withdraw_from(&self, volatile: &mut Volatile, owner: &[u8], tickets: &[WaiterId]) {
         for ticket in tickets {
             volatile.leave(*ticket);
             self.taken_by(*ticket).map(|(grant, _)| volatile.leave(grant));
         }
-        let own = volatile.queue.ticket_of(claim.owner);
+        let own = volatile.queue.ticket_of(owner);
         own.map(|place| volatile.queue.remove(place));
+    }
+
+    /// Serves the queue of a copy. Returns until when the grace lasts.
+    fn serve_copy(
+        &self,
+        lock: &mut Lock,
+        volatile: &mut Volatile,
+        bounds: &Bounds,
+        now: Now,
+    ) -> Option<EpochMs> {
         let (mut tokens, mut names) = (self.tokens.clone(), self.names.clone());
-        let (mut effects, grace) = (Effects::default(), self.grace_of(bounds.grace_ms, at.now));
-        let moment = StepContext::unlimited(at.now, &mut tokens, &mut names);
+        let (mut effects, grace) = (Effects::default(), self.grace_of(bounds.grace_ms, now));
+        let moment = StepContext::unlimited(now, &mut tokens, &mut names);
         let moment = StepContext { grace, ..moment };
-        let step = Step { lock: &mut lock, volatile: &mut volatile, moment, effects: &mut effects };
-        step.apply(Input::Tick);
-        let standing = lock.judge(&volatile, claim, OwnPlace::None, (grace, at.now));
-        (standing, volatile.queue.head().is_some())
+        Step { lock, volatile, moment, effects: &mut effects }.apply(Input::Tick);
+        grace
     }
 
     /// Whether another reader of this lock waits in front to upgrade.

@@ -20,6 +20,9 @@ pub enum Task {
     GroupOver(WaiterId),
 }
 
+/// While something is due that may let somebody in, one task of so many may renew a session.
+const ONE_RENEWAL_IN: u64 = 4;
+
 /// While a queue waits to be served, at most so many locks are caught up with before.
 const FREED_TOGETHER: usize = 1000;
 
@@ -55,6 +58,7 @@ impl Manager {
         // Nothing was loaded in place of the flushed locks.
         let flushed = std::mem::take(&mut self.flushed);
         self.lose(flushed, now);
+        self.groups.left = 0;
         self.free_some();
     }
 
@@ -87,7 +91,13 @@ impl Manager {
             Some(id) => return Some(Task::Groups(id)),
             None => {}
         }
-        let due = self.locks.first_due(now);
+        // Where somebody may be let in comes before what is only renewed, however late that is; but
+        // some of that is done all the same.
+        self.tasks = self.tasks.wrapping_add(1);
+        let mut due = self.locks.first_due(now);
+        if self.tasks.is_multiple_of(ONE_RENEWAL_IN) {
+            due = [due, self.locks.first_renewal(now)].into_iter().flatten().min();
+        }
         let (postponed, marked) = (self.postponed.first(), self.locks.first_marked());
         let is_first = |at: Option<EpochMs>, others: [Option<EpochMs>; 2]| {
             at.is_some_and(|at| others.into_iter().flatten().all(|other| at <= other))
@@ -106,6 +116,9 @@ impl Manager {
         if let Some((at, id)) = due {
             return Some(Task::Sweep(id, at, Mark::Due));
         }
+        if let Some((at, id)) = self.locks.first_renewal(now) {
+            return Some(Task::Sweep(id, at, Mark::Due));
+        }
         let next = self.next_of_upheaval().map(|(id, why)| Task::Sweep(id, now.ms(), why));
         next.or_else(|| self.group_work_at().map(Task::Groups))
     }
@@ -121,7 +134,7 @@ impl Manager {
 
     /// When what came due first was due.
     fn first_due_at(&self) -> Option<EpochMs> {
-        let all = [self.postponed.first(), self.locks.first_marked(), self.locks.next_alarm()];
+        let all = [self.postponed.first(), self.locks.first_marked(), self.locks.next_to_end()];
         all.into_iter().flatten().min()
     }
 
@@ -132,12 +145,14 @@ impl Manager {
 
     /// Does at once what needs no write, and postpones the rest.
     fn next_of_shut(&mut self, now: Now) -> Option<Task> {
-        if let Some((at, id)) = self.locks.first_due(now) {
+        let due = [self.locks.first_due(now), self.locks.first_renewal(now)];
+        if let Some((at, id)) = due.into_iter().flatten().min() {
             let slow = self.slow;
             let (wakes, over) = self.locks.change(id.db, &id.key, |volatile, _| {
                 let wakes = volatile.time_out_alone(now, slow, StepContext::PORTION);
                 ((wakes, volatile.drain_ended(slow, now)), volatile.next_end())
             });
+            self.locks.renew_with_next_step(&id);
             self.log_slow(At { db: id.db, key: &id.key, now }, over);
             self.post(wakes);
             self.postpone(id.clone(), at, Mark::Due);

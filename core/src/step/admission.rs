@@ -214,6 +214,12 @@ impl Lock {
     /// session is renewed, or a hold ends that the head of the line waits for, or that covers what
     /// a group wants.
     pub fn next_alarm(&self, volatile: &Volatile) -> Option<EpochMs> {
+        let all = [self.next_to_end(volatile), volatile.sessions.next_renewal()];
+        all.into_iter().flatten().min()
+    }
+
+    /// The same without the renewals of sessions, which let nobody in.
+    pub fn next_to_end(&self, volatile: &Volatile) -> Option<EpochMs> {
         if volatile.unfinished.is_some() {
             return volatile.unfinished;
         }
@@ -221,7 +227,7 @@ impl Lock {
             volatile.queue.head().and_then(|(_, head)| self.next_opening(volatile, head.into()));
         // A group that stands in no line needs the hold that covers it.
         let cover = self.holders.earliest_deadline().filter(|_| volatile.queue.has_covered());
-        [volatile.next_alarm(), head, cover].into_iter().flatten().min()
+        [volatile.next_to_end(), head, cover].into_iter().flatten().min()
     }
 }
 

@@ -27,12 +27,16 @@ impl<'a> Step<'_, 'a> {
         for token in self.volatile.sessions.take_gone() {
             self.end(token, End::Disconnected);
         }
-        self.renew_sessions();
         self.end_unacknowledged();
+        let portion = self.moment.portion;
         self.time_out();
         self.go_on_entering();
         if serves {
             self.serve();
+        }
+        // That lets nobody in.
+        if self.effects.unchecked.is_none() {
+            self.renew_sessions(portion);
         }
     }
 
@@ -47,14 +51,14 @@ impl<'a> Step<'_, 'a> {
         self.effects.wakes.extend(wakes);
     }
 
-    /// Renews the sessions that are due. One whose hold was removed without notice is lost.
-    fn renew_sessions(&mut self) {
+    /// Renews so many of the sessions that are due: none of them keeps a waiter from being served
+    /// in this step. One whose hold was removed without notice is lost.
+    fn renew_sessions(&mut self, most: usize) {
+        let mut left = most;
         let now = self.moment.now;
         while self.volatile.sessions.next_renewal().is_some_and(|at| at.is_over_at(now)) {
-            if !self.moment.take() {
-                self.volatile.unfinished = Some(self.moment.now.ms());
-                return;
-            }
+            let Some(fewer) = left.checked_sub(1) else { return };
+            left = fewer;
             let Some((token, lease)) = self.volatile.sessions.renew_next(now) else { return };
             match self.lock.holders.by_token(token).map(|(_, hold)| hold) {
                 Some(hold) if !hold.deadline.is_over_at(now) => {

@@ -61,16 +61,11 @@ impl Step<'_, '_> {
         if self.volatile.queue.group_count() == 0 {
             return;
         }
-        let mut from = Place::FIRST;
-        loop {
-            let mut groups = self.volatile.queue.groups_of(owner, from);
-            let lock = &*self.lock;
-            let covered =
-                groups.find_map(|(place, entry)| Some((place, lock.covering(owner, entry.mode)?)));
-            drop(groups);
-            let Some((place, token)) = covered else { return };
-            self.volatile.queue.cover_at(place, token);
-            from = place;
+        for mode in [Mode::Read, Mode::Write] {
+            let Some(token) = self.lock.covering(owner, mode) else { continue };
+            let groups = self.volatile.queue.groups_of(owner, mode, Place::FIRST);
+            let places: Vec<Place> = groups.map(|(place, _)| place).collect();
+            places.into_iter().for_each(|place| self.volatile.queue.cover_at(place, token));
         }
     }
 

@@ -151,11 +151,13 @@ impl Step<'_, '_> {
         loop {
             let writes = self.lock.holders.hold(owner, Mode::Write).is_some();
             let reads = self.lock.holders.hold(owner, Mode::Read).is_some();
-            let enters = |mode: Mode| writes || reads && mode == Mode::Read;
             // Those before stay what they were: a re-entry adds no mode.
             let (place, unchecked) = {
-                let waits = self.volatile.queue.blocked_of(owner, from);
-                let mut waits = waits.filter(|(_, entry)| enters(entry.mode));
+                let queue = &self.volatile.queue;
+                // Whoever holds READ alone may have very many waits for WRITE.
+                let all = writes.then(|| queue.blocked_of(owner, from));
+                let some = (reads && !writes).then(|| queue.blocked_for(owner, Mode::Read, from));
+                let mut waits = all.into_iter().flatten().chain(some.into_iter().flatten());
                 let Some((place, entry)) = waits.next() else { return };
                 let first = entry.kind.waiter();
                 let goes_on = self.effects.unchecked.is_none();

@@ -12,6 +12,7 @@ pub(crate) mod groups;
 mod owners;
 mod place;
 mod places;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::num::NonZeroU32;
@@ -136,7 +137,8 @@ pub struct Queue {
     entries: BTreeMap<Place, Box<Entry>>,
     /// Tickets up to this place have their turn: one for WRITE, or any number for READ.
     turns_end: Option<Place>,
-    /// By a hash of the owner, which takes half the memory of another copy of the name.
+    /// By a hash of the owner, which takes half the memory of another copy of the name, and how it
+    /// waits ([`ways::key_of`]).
     by_owner: BTreeSet<(u64, Place)>,
     /// When to check for the end of a wait: at its end, or earlier if the end was put off since. A
     /// ticket that asks again is moved at most once per window, not with each request.
@@ -336,6 +338,8 @@ impl Queue {
             }
         };
         Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
+        self.by_owner.remove(&(ways::key_of(old), place));
+        self.by_owner.insert((ways::key_of(&entry), place));
         **old = entry;
     }
 
@@ -373,7 +377,7 @@ impl Queue {
     /// Inserts at this place, which is free.
     fn put(&mut self, place: Place, mut entry: Entry) {
         debug_assert!(!self.entries.contains_key(&place), "{place:?} is taken");
-        self.by_owner.insert((Owner::hash_of(entry.owner.as_bytes()), place));
+        self.by_owner.insert((ways::key_of(&entry), place));
         entry.check_at = entry.ends_at;
         if let Some(check_at) = entry.check_at {
             self.by_check.insert((check_at, place));
@@ -397,7 +401,7 @@ impl Queue {
         } else if !self.counts.is_empty() {
             self.uncount(place);
         }
-        self.by_owner.remove(&(Owner::hash_of(entry.owner.as_bytes()), place));
+        self.by_owner.remove(&(ways::key_of(&entry), place));
         if let Some(check_at) = entry.check_at {
             self.by_check.remove(&(check_at, place));
         }

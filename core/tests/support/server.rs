@@ -103,14 +103,17 @@ impl Server {
 
     /// A connection waits; its number.
     pub fn waits(&mut self, key: Key, owner: &str, mode: Mode, client: u64) -> u64 {
-        let patience = Patience::Block;
         let depth = self.asked_depth;
-        let ask = Acquire { patience, depth, ..acquire(owner.as_bytes(), mode, 1000) };
+        self.waits_for(key, Acquire { depth, ..acquire(owner.as_bytes(), mode, 1000) }, client)
+    }
+
+    /// The same for this request.
+    pub fn waits_for(&mut self, key: Key, ask: Acquire<'_>, client: u64) -> u64 {
+        let ask = Acquire { patience: Patience::Block, ..ask };
         let waiter = self.manager.next_waiter();
         let client = Some(ClientId::from(client));
         let lock = LockId { db: 0, key: key.into() };
-        let parked =
-            Parked::new(client, lock, owner.as_bytes().into(), (*b"default").into(), false);
+        let parked = Parked::new(client, lock, Owner::from(ask.owner), (*b"default").into(), false);
         self.manager.park_begins(waiter, parked);
         let parking = Parking { waiter, client, ends_at: None };
         let reply = self.ask(key, Input::Park(ask, parking));
@@ -190,7 +193,8 @@ impl Server {
     }
 
     pub fn key(&self, id: &LockId) -> Key {
-        [b"k", b"l", b"m" as Key].into_iter().find(|key| **key == *id.key).unwrap()
+        let known = self.keys.keys().copied().find(|key| **key == *id.key);
+        known.unwrap_or_else(|| id.key.to_vec().leak())
     }
 
     pub fn closed(&mut self) -> Vec<u64> {

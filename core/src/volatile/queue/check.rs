@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Kind, Queue};
-use crate::{Mode, Owner};
+use crate::Mode;
 
 impl Queue {
     /// Checks that every index says what the entries say.
@@ -17,7 +17,7 @@ impl Queue {
         let (mut read_turns, mut write_turns, mut has_others) = (0_usize, 0_usize, false);
         for (place, entry) in &self.entries {
             let place = *place;
-            derived.by_owner.insert((Owner::hash_of(entry.owner.as_bytes()), place));
+            derived.by_owner.insert((super::ways::key_of(entry), place));
             derived.by_check.extend(entry.check_at.map(|check_at| (check_at, place)));
             let count = counts.entry(place.counted_from()).or_default();
             *count = count.saturating_add(1);

@@ -58,10 +58,15 @@ impl Queue {
         !self.groups.covered.is_empty()
     }
 
-    /// The blocked groups that have their turn.
-    pub(crate) fn group_turns(&self) -> impl Iterator<Item = &Entry> {
-        let places = self.groups.places.values().filter(|place| self.is_turn(**place));
-        places.filter_map(|place| self.get(*place)).filter(|entry| !entry.kind.is_ticket())
+    /// The blocked groups that have their turn, in order; of everybody else who has a turn, `None`.
+    pub(crate) fn group_turns(&self) -> impl Iterator<Item = Option<&Entry>> {
+        let turns = self.entries.values().zip(self.entries.keys());
+        let has_group = !self.groups.places.is_empty();
+        let turns = turns.take_while(move |(_, place)| has_group && self.is_turn(**place));
+        turns.map(|(entry, _)| {
+            let is_it = entry.kind.group().is_some() && !entry.kind.is_ticket();
+            is_it.then_some(&**entry)
+        })
     }
 
     /// A group waits on in the same place, in another way.
@@ -116,7 +121,7 @@ impl Queue {
     }
 
     /// The first in line, behind upgrades, who arrived later: the line is in the order of arrival.
-    fn first_later(&self, arrival: Arrival) -> Option<Place> {
+    pub(crate) fn first_later(&self, arrival: Arrival) -> Option<Place> {
         let mut line = self.line_between(None, None);
         let (head, entry) = line.find(|(_, entry)| !entry.is_in_front)?;
         if entry.arrival > arrival {

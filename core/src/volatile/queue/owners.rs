@@ -1,7 +1,9 @@
-//! Which waits an owner has.
+//! Which waits an owner has. Each way to wait is indexed by itself: an owner may have very many
+//! waits of another kind, which are passed over together.
 
-use super::{Entry, Kind, Place, Queue};
-use crate::Owner;
+use super::ways::Way;
+use super::{Entry, Place, Queue};
+use crate::{Mode, Owner};
 
 impl Queue {
     /// The owner's ticket: there is at most one.
@@ -9,18 +11,23 @@ impl Queue {
         if self.is_empty() {
             return None;
         }
-        let mut places = self.places_of(owner, Place::FIRST);
-        places.find(|(_, entry)| entry.kind == Kind::Ticket).map(|(place, _)| place)
+        self.places_of(owner, Way::Ticket, Place::FIRST).next().map(|(place, _)| place)
     }
 
     /// How many tickets the owner has, for this lock alone and for several.
     pub(crate) fn tickets_of(&self, owner: &[u8]) -> usize {
-        self.places_of(owner, Place::FIRST).filter(|(_, entry)| entry.kind.is_ticket()).count()
+        let all = [Way::Ticket, Way::Group(Mode::Read), Way::Group(Mode::Write)];
+        let all = all.into_iter().flat_map(|way| self.places_of(owner, way, Place::FIRST));
+        all.filter(|(_, entry)| entry.kind.is_ticket()).count()
     }
 
     /// The first place of this owner.
     pub(crate) fn first_of(&self, owner: &[u8]) -> Option<(Place, &Entry)> {
-        self.places_of(owner, Place::FIRST).next()
+        if self.is_empty() {
+            return None;
+        }
+        let first = |way| self.places_of(owner, way, Place::FIRST).next();
+        Way::ALL.into_iter().filter_map(first).min_by_key(|(place, _)| *place)
     }
 
     /// Whether this owner waits here, in any way.
@@ -28,19 +35,20 @@ impl Queue {
         self.first_of(owner).is_some()
     }
 
-    /// The first place of a group of this owner from a place on.
+    /// The places of the groups of this owner that want this mode, from a place on.
     pub(crate) fn groups_of(
         &self,
         owner: &[u8],
+        mode: Mode,
         from: Place,
     ) -> impl Iterator<Item = (Place, &Entry)> {
-        let is_group = |entry: &Entry| entry.kind.group().is_some();
-        self.places_of(owner, from).filter(move |(_, entry)| is_group(entry))
+        self.places_of(owner, Way::Group(mode), from)
     }
 
     /// Whether a blocked connection of this owner waits here, for this lock alone or for several.
     pub(crate) fn is_blocked(&self, owner: &[u8]) -> bool {
-        self.places_of(owner, Place::FIRST).any(|(_, entry)| entry.kind != Kind::Ticket)
+        let has = |way| self.places_of(owner, way, Place::FIRST).next().is_some();
+        Way::ALL.into_iter().filter(|way| !matches!(way, Way::Ticket)).any(has)
     }
 
     /// The connections of this owner that are blocked for this lock alone, from a place on, in
@@ -50,15 +58,36 @@ impl Queue {
         owner: &[u8],
         from: Place,
     ) -> impl Iterator<Item = (Place, &Entry)> {
-        self.places_of(owner, from).filter(|(_, entry)| matches!(entry.kind, Kind::Blocked(_)))
+        let mut reads = self.places_of(owner, Way::Blocked(Mode::Read), from).peekable();
+        let mut writes = self.places_of(owner, Way::Blocked(Mode::Write), from).peekable();
+        std::iter::from_fn(move || match (reads.peek(), writes.peek()) {
+            (Some((read, _)), Some((write, _))) if write < read => writes.next(),
+            (Some(_), _) => reads.next(),
+            (None, _) => writes.next(),
+        })
     }
 
-    fn places_of(&self, owner: &[u8], from: Place) -> impl Iterator<Item = (Place, &Entry)> {
-        let hash = Owner::hash_of(owner);
+    /// Those of them that want this mode.
+    pub(crate) fn blocked_for(
+        &self,
+        owner: &[u8],
+        mode: Mode,
+        from: Place,
+    ) -> impl Iterator<Item = (Place, &Entry)> {
+        self.places_of(owner, Way::Blocked(mode), from)
+    }
+
+    fn places_of(
+        &self,
+        owner: &[u8],
+        way: Way,
+        from: Place,
+    ) -> impl Iterator<Item = (Place, &Entry)> {
+        let key = way.key(Owner::hash_of(owner));
         // Compares each entry with the end of the range instead of searching for it.
         self.by_owner
-            .range((hash, from)..)
-            .take_while(move |(other, _)| *other == hash)
+            .range((key, from)..)
+            .take_while(move |(other, _)| *other == key)
             .filter_map(|(_, place)| self.get(*place).map(|entry| (*place, entry)))
             .filter(move |(_, entry)| entry.owner.as_bytes() == owner)
     }

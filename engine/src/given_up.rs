@@ -1,0 +1,117 @@
+//! What a request for several locks gives up if it waits: its owner's tickets there. Whether it
+//! waits, and for whom, is judged by the locks as it would leave them behind; nothing changes.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use rlock_core::grammar::{Access, Want};
+use rlock_core::manager::{At, LockId, Manager, World};
+use rlock_core::{Lock, Owner, Volatile, WaiterId};
+
+use crate::host::{Host, OpenKey};
+
+/// Tickets that a request withdraws if it waits.
+pub(crate) struct GivenUp {
+    owner: Option<Owner>,
+    /// For several locks.
+    tickets: Vec<WaiterId>,
+    /// The locks where the owner gives something up.
+    locks: BTreeSet<LockId>,
+}
+
+impl GivenUp {
+    /// The owner's tickets for these locks alone, and these for several.
+    pub(crate) fn of<H: Host>(
+        host: &H,
+        wants: &[Want<'_>],
+        owner: &[u8],
+        tickets: &[WaiterId],
+    ) -> Self {
+        let db = host.db();
+        let locks = host.state(|state| {
+            let ids = wants.iter().map(|want| LockId { db, key: want.key.into() });
+            let mut locks: BTreeSet<LockId> =
+                ids.filter(|id| state.manager.has_ticket(id, owner)).collect();
+            for ticket in tickets {
+                locks.extend(state.manager.places_of_group(*ticket));
+            }
+            locks
+        });
+        Self { owner: Some(owner.into()), tickets: tickets.to_vec(), locks }
+    }
+
+    /// Nothing is given up.
+    pub(crate) fn nothing() -> Self {
+        Self { owner: None, tickets: Vec::new(), locks: BTreeSet::new() }
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.locks.is_empty()
+    }
+}
+
+/// The server's locks, for the search, as they would be left behind.
+pub(crate) struct LocksLeft<'h, H> {
+    host: &'h H,
+    given_up: &'h GivenUp,
+    /// Those that would be others, once they were looked at.
+    left: RefCell<BTreeMap<LockId, Rc<(Lock, Volatile)>>>,
+}
+
+impl<'h, H: Host> LocksLeft<'h, H> {
+    pub(crate) fn new(host: &'h H, given_up: &'h GivenUp) -> Self {
+        Self { host, given_up, left: RefCell::default() }
+    }
+
+    /// Looks at a lock as it is.
+    fn see<T>(&self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T {
+        let host = self.host;
+        host.with_name(id, |name| {
+            let mut key = host.open(name, Access::Reads);
+            let (free, unknown) = (Lock::default(), Volatile::default());
+            let held = key.lock(&free).unwrap_or(&free);
+            host.state(|state| {
+                let volatile = state.manager.volatile(id.db, &id.key).unwrap_or(&unknown);
+                see(held, volatile)
+            })
+        })
+    }
+
+    /// The lock without what is given up there, and those behind it served.
+    fn left_behind(&self, id: &LockId) -> Rc<(Lock, Volatile)> {
+        if let Some(known) = self.left.borrow().get(id) {
+            return known.clone();
+        }
+        let (host, bounds) = (self.host, self.host.settings().bounds);
+        let (owner, tickets) = (self.given_up.owner.as_ref(), &self.given_up.tickets);
+        let owner = owner.map_or(&[][..], Owner::as_bytes);
+        let held = self.see(id, |lock, _| lock.clone());
+        let at = At { db: id.db, key: &id.key, now: host.now() };
+        let left =
+            Rc::new(host.state(|s| s.manager.without_tickets(at, &bounds, held, owner, tickets)));
+        self.left.borrow_mut().insert(id.clone(), left.clone());
+        left
+    }
+}
+
+impl<H: Host> World for LocksLeft<'_, H> {
+    fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T {
+        self.host.state(|state| see(&state.manager))
+    }
+
+    fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T {
+        if !self.given_up.locks.contains(id) {
+            return self.see(id, see);
+        }
+        let left = self.left_behind(id);
+        see(&left.0, &left.1)
+    }
+
+    fn is_left(&self, id: Option<&LockId>) -> bool {
+        match id {
+            Some(id) => self.given_up.locks.contains(id),
+            None => !self.given_up.is_nothing(),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! S2: what a request for several locks gives up, and what it is told, is decided on the state that
+//! it would leave behind; and a request that is refused changes nothing of what its owner had.
+
+use crate::support::MapHost;
+
+/// All that is told in the next iterations of the loop.
+fn told(host: &MapHost) -> Vec<String> {
+    [host.turn(), host.turn(), host.turn()].concat()
+}
+
+fn code(line: &str) -> &str {
+    line.split([' ', ':']).find(|word| word.starts_with('-')).unwrap_or(line)
+}
+
+/// The wait is refused that closes the cycle, also if it closes it only by giving up a ticket.
+#[test]
+fn the_request_is_refused_that_would_close_a_cycle_and_its_ticket_stays() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a o1");
+    host.ask(1, "acquire c o0 READ");
+    host.ask(1, "acquire b x");
+    assert_eq!(host.ask(2, "acquire b o0 QUEUE 60000"), "nil");
+    assert_eq!(host.ask(4, "macquire 3 a b c o1 BLOCK 0"), "");
+    host.ask(1, "release b x");
+    assert_eq!(host.line("b"), "o0! o1");
+    assert_eq!(code(&host.ask(5, "macquire 2 a b o0 READ BLOCK 0")), "-DEADLOCK");
+    assert_eq!(told(&host), [""; 0], "the other waits on");
+    assert_eq!(host.line("b"), "o0! o1", "the ticket stays, with its turn");
+    assert_eq!(host.ask(2, "acquire b o0"), "#4");
+}
+
+/// The same over a group that would pass more than one lock.
+#[test]
+fn a_group_that_would_move_on_over_free_locks_is_followed() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire z o1");
+    host.ask(1, "acquire e o0");
+    host.ask(1, "acquire b x");
+    host.ask(2, "acquire b o0 QUEUE 60000");
+    assert_eq!(host.ask(4, "macquire 4 b c d e o1 BLOCK 0"), "");
+    host.ask(1, "release b x");
+    assert_eq!(code(&host.ask(5, "macquire 2 b z o0 BLOCK 0")), "-DEADLOCK");
+    assert_eq!((host.line("b"), told(&host)), ("o0! o1".into(), vec![]));
+}
+
+/// No cycle of names is reported that is not one.
+#[test]
+fn nobody_is_refused_who_closes_no_cycle_once_its_ticket_is_gone() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire d o3 READ");
+    assert_eq!(host.ask(2, "macquire 2 c d o1 MODES READ WRITE BLOCK 0"), "");
+    assert_eq!(host.ask(3, "acquire c o0 QUEUE 60000"), "nil");
+    assert_eq!(host.ask(4, "acquire c o3 READ BLOCK 0"), "");
+    assert_eq!(host.ask(5, "macquire 1 c o0 BLOCK 0"), "", "it waits");
+    assert_eq!(told(&host), ["4: #2"]);
+    assert_eq!(host.line("c"), "o1! o0");
+}
+
+/// A request that need not wait once its own ticket is gone does not wait, whatever its limits.
+#[test]
+fn what_is_free_without_its_own_ticket_is_granted() {
+    for (words, most) in [("MAXQUEUE 1", 9), ("MAXQUEUE 0", 9), ("", 1)] {
+        let host = MapHost::primary();
+        host.ask(1, "acquire a x");
+        host.ask(2, "acquire a r READ QUEUE 60000");
+        host.ask(3, "acquire a o LIMIT 1 QUEUE 60000");
+        host.ask(1, "release a x");
+        assert_eq!(host.line("a"), "r! o");
+        host.world().bounds.max_waiters = most - 1;
+        let said = host.ask(3, format!("macquire 1 a o MODES 3 BLOCK 1000 {words}").trim());
+        let told = told(&host);
+        assert!(said.is_empty() && told == ["3: #2"] || said == "#2", "{words}: {said} {told:?}");
+        assert_eq!(host.line("a"), "r!");
+    }
+}
+
+/// A limit that refuses a wait changes nothing of what its owner has.
+#[test]
+fn a_refused_request_loses_no_ticket() {
+    type Limits = fn(&MapHost);
+    let ways: [(&str, &str, Limits); 3] = [
+        ("BLOCK 1000", "-TOOMANY", |host| host.world().bounds.max_waiters = 0),
+        ("BLOCK 1000 MAXQUEUE 0", "nil", |_| {}),
+        ("BLOCK 1000 SESSION", "-TOOMANY", |host| {
+            host.world().bounds.max_sessions = 0;
+            host.world().bounds.max_waiters = 0;
+        }),
+    ];
+    for (words, owed, limits) in ways {
+        let host = MapHost::primary();
+        host.ask(1, "acquire a x");
+        host.ask(1, "acquire b x");
+        host.ask(2, "acquire a o QUEUE 60000");
+        host.ask(3, "acquire a p QUEUE 60000");
+        limits(&host);
+        assert_eq!(code(&host.ask(2, &format!("macquire 2 a b o {words}"))), owed, "{words}");
+        assert_eq!((host.line("a"), told(&host)), ("o p".into(), vec![]), "{words}");
+    }
+}
+
+/// An upgrade that is refused changes nothing either.
+#[test]
+fn a_refused_upgrade_loses_no_ticket_for_several_locks() {
+    type Limits = fn(&MapHost);
+    let ways: [(&str, &str, Limits); 3] = [
+        ("BLOCK 1000", "-TOOMANY", |host| host.world().bounds.max_waiters = 0),
+        ("BLOCK 1000", "-DEADLOCK", |host| drop(host.ask(4, "acquire w bob BLOCK 4000"))),
+        ("QUEUE 60000 MAXQUEUE 1", "nil", |host| drop(host.ask(4, "acquire k dan QUEUE 60000"))),
+    ];
+    for (words, owed, limits) in ways {
+        let host = MapHost::primary();
+        host.ask(1, "acquire z cy LEASE 600000");
+        host.ask(1, "acquire k ann READ LEASE 600000");
+        host.ask(1, "acquire k bob READ LEASE 600000");
+        host.ask(1, "acquire w ann LEASE 600000");
+        host.ask(2, "macquire 2 k z ann MODES READ WRITE QUEUE 60000");
+        assert_eq!(host.line("z"), "ann");
+        limits(&host);
+        let said = host.ask(2, &format!("acquire k ann WRITE UPGRADE {words}"));
+        assert_eq!((code(&said), host.line("z")), (owed, "ann".into()), "{words}");
+    }
+}
+
+/// A request with -DEADLOCK for one lock keeps its owner's ticket for several.
+#[test]
+fn a_wait_for_one_lock_that_would_close_a_cycle_loses_no_ticket_for_several() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire c o0");
+    host.ask(1, "acquire b x");
+    host.ask(2, "macquire 1 b o0 QUEUE 60000");
+    host.ask(1, "release b x");
+    assert_eq!(host.ask(3, "macquire 2 b c o1 BLOCK 0"), "");
+    assert_eq!(host.line("b"), "o0! o1");
+    assert_eq!(code(&host.ask(4, "acquire b o0 BLOCK 0")), "-DEADLOCK");
+    assert_eq!((host.line("b"), told(&host)), ("o0! o1".into(), vec![]));
+}
+
+/// Locks that are all free without its own tickets are granted although the limits are reached.
+#[test]
+fn too_many_do_not_keep_anybody_from_what_is_free() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire c h");
+    host.ask(2, "macquire 2 a c o QUEUE 60000");
+    host.world().bounds.max_waiters = 0;
+    host.world().bounds.max_tickets = 2;
+    let said = host.ask(3, "macquire 2 a b o BLOCK 1000");
+    assert_eq!((said, told(&host)), (String::new(), vec!["3: #2".into()]));
+    host.ask(3, "mrelease 2 a b o");
+    host.ask(2, "macquire 2 a c o QUEUE 60000");
+    assert_eq!(host.ask(2, "macquire 3 a b d o QUEUE 1000"), "#4");
+}
+
+/// The time to wait is that without the ticket that the request withdraws.
+#[test]
+fn the_time_to_wait_does_not_count_the_own_ticket() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a x LEASE 100000");
+    host.ask(2, "acquire a o QUEUE 60000");
+    assert_eq!(host.ask(2, "macquire 2 a b o QUEUE 60000 WITHTTL"), "*2 nil 100000");
+    assert_eq!(host.ask(2, "macquire 2 a b o QUEUE 60000 WITHTTL"), "*2 nil 100000");
+}
