@@ -241,6 +241,11 @@ def play(set_: Members, facts: dict, steps: list[tuple[float, str]], lost: list[
             said = server.run("promote")
         if said.returncode:
             raise Lost(f"promote: {said.stderr}")
+        if rival:
+            until(f"{server.name} takes over", lambda: set_.primary() is server, members=set_)
+            for one in set_.servers:
+                if not one.process:
+                    one.start()
     if not wait(60):
         raise Lost(f"nothing is granted {helped}; before: {why}\n" + set_.logs())
     for one in set_.servers:
