@@ -110,10 +110,11 @@ ask_sentinels() {
         reply=$(printf '%s\n' "$where_is" "sentinel master $name" "$where_is" | ask node "$sentinel" 26379)
         its_primary=$(echo "$reply" | sed -n 1p)
         its_epoch=$(echo "$reply" | after config-epoch)
-        # A question about epoch 0 is no request for a vote: the reply is the last vote.
-        its_vote=$(ask node "$sentinel" 26379 sentinel is-master-down-by-addr "${its_primary:-none}" 6379 0 "$name" </dev/null | sed -n 3p)
-        # An error has neither.
-        if [ -z "$its_epoch" ] || [ -z "$its_vote" ] || [ "$its_primary" != "$(echo "$reply" | tail -n 2 | sed -n 1p)" ]; then
+        its_vote=''
+        # A question about epoch 0 is no request for a vote: the reply is the last vote. An error has no epoch.
+        [ -z "$its_epoch" ] ||
+            its_vote=$(ask node "$sentinel" 26379 sentinel is-master-down-by-addr "$its_primary" 6379 0 "$name" </dev/null | sed -n 3p)
+        if [ -z "$its_vote" ] || [ "$its_primary" != "$(echo "$reply" | tail -n 2 | sed -n 1p)" ]; then
             silent="$silent $sentinel"
             continue
         fi
