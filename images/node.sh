@@ -154,9 +154,12 @@ others_are_empty() {
     done
 }
 
+# At the very first start, there is nothing to lose, whatever the Sentinels voted for in the meantime.
+nobody_has_data() { ! has_data && others_are_empty; }
+
 # Sentinels that consider the primary dead begin to replace it within about two seconds, or cannot replace it.
 is_being_replaced() {
-    [ "$primary" = "$RLOCK_SELF" ] || return 1
+    [ "$primary" = "$RLOCK_SELF" ] && has_data || return 1
     case $down in
         replacing) ;;
         yes) [ "$patience" -gt 0 ] ;;
@@ -182,7 +185,7 @@ find_primary() {
         elif [ "$answers" -lt "$majority" ]; then
             has_data || show_empty server
             pause "$answers of $count Sentinels know a primary, and $majority must. Without an answer:$silent"
-        elif [ "$vote" -gt "$epoch" ] && [ "$answers" -lt "$count" ] && [ "$primary" != "$was" ]; then
+        elif [ "$vote" -gt "$epoch" ] && [ "$answers" -lt "$count" ] && [ "$primary" != "$was" ] && ! nobody_has_data; then
             pause "the Sentinels name $primary, but voted for another one since, and do not know the outcome. Without an answer:$silent"
         elif is_being_replaced; then
             patience=$((patience - 1))
