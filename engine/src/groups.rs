@@ -62,8 +62,8 @@ fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
             Gate::Open => done = done.saturating_add(step(host, &work, &mut told).max(1)),
             Gate::Shut => shut.push(work),
             Gate::Elsewhere => match work {
-                GroupWork::Leave(waiter, ids) => {
-                    host.state(|state| state.manager.group_left(waiter, ids));
+                GroupWork::Leave(waiter, group) => {
+                    host.state(|state| state.manager.group_left(waiter, &group));
                 }
                 GroupWork::Join(_, waiters) => {
                     waiters.into_iter().for_each(|waiter| refuse(host, waiter, Refusal::TryAgain));
@@ -132,9 +132,8 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
             host.state(|state| state.manager.several_change(false));
             ids.len()
         }
-        GroupWork::Leave(waiter, ids) => {
-            host.state(|state| state.manager.group_left(*waiter, ids.clone()));
-            ids.len()
+        GroupWork::Leave(waiter, group) => {
+            host.state(|state| state.manager.group_left(*waiter, group))
         }
         GroupWork::Join(id, waiters) => join(host, id, waiters, told),
         GroupWork::Back(id, waiter) => {

@@ -130,6 +130,11 @@ impl Group {
         Claim { owner, mode: of.mode, upgrade: false, limit: of.limit }
     }
 
+    /// The locks at which it has a place, or may have one: none behind the one where it stands.
+    pub(super) fn places(&self) -> impl Iterator<Item = LockId> {
+        self.keys.iter().take(self.reached.saturating_add(1)).map(|key| self.id(key))
+    }
+
     pub(super) fn number_of(&self, key: &[u8]) -> Option<usize> {
         self.keys.binary_search_by(|own| (*own.key).cmp(key)).ok()
     }

@@ -57,13 +57,13 @@ impl Manager {
                 return Err(format!("{waiter:?} neither stands nor moves: {group:?}"));
             }
         }
-        for (waiter, ids) in &self.groups.leaving {
-            let stands = |id: &&LockId| {
+        for (waiter, group) in &self.groups.leaving {
+            let stands = |id: &LockId| {
                 let volatile = self.locks.get(id.db, &id.key);
                 let stand = volatile.and_then(|volatile| volatile.queue.group_stand(*waiter));
                 matches!(stand, Some(GroupStand::Line | GroupStand::Turn))
             };
-            places = places.saturating_add(ids.iter().filter(stands).count());
+            places = places.saturating_add(group.places().filter(stands).count());
         }
         let counted = (self.groups.tickets, self.groups.ticket_keys.len());
         if (tickets, ticket_keys) != counted {

@@ -30,9 +30,7 @@ impl Groups {
 impl Manager {
     /// The locks at which this group has a place, or may have one.
     pub fn places_of_group(&self, waiter: WaiterId) -> Vec<LockId> {
-        let Some(group) = self.groups.waiting(waiter) else { return Vec::new() };
-        let places = group.keys.iter().take(group.reached.saturating_add(1));
-        places.map(|key| group.id(key)).collect()
+        self.groups.waiting(waiter).map_or_else(Vec::new, |group| group.places().collect())
     }
 
     /// The groups of this owner that wait.

@@ -21,9 +21,10 @@ impl Manager {
     /// The lock at which the next work for groups is done, in any case one of the group's.
     pub fn group_work_at(&self) -> Option<LockId> {
         let Groups { all, works, commits, unheard, leaving, .. } = &self.groups;
-        let leaving = leaving.front().and_then(|(_, ids)| ids.first());
+        let leaving = leaving.front().and_then(|(_, group)| group.places().next());
         let unheard = unheard.values().next().and_then(|ids| ids.first());
-        leaving.or(unheard).or_else(|| works.first().map(|(id, _)| id)).cloned().or_else(|| {
+        let first = leaving.as_ref().or(unheard);
+        first.or_else(|| works.first().map(|(id, _)| id)).cloned().or_else(|| {
             let group = all.get(commits.first()?)?;
             Some(group.id(group.next_key().or(group.keys.first())?))
         })
@@ -31,8 +32,8 @@ impl Manager {
 
     /// What is to be done next for the groups.
     pub fn next_group_work(&mut self, now: Now) -> Option<GroupWork> {
-        if let Some((waiter, ids)) = self.groups.leaving.pop_front() {
-            return Some(GroupWork::Leave(waiter, ids));
+        if let Some((waiter, group)) = self.groups.leaving.pop_front() {
+            return Some(GroupWork::Leave(waiter, Box::new(group)));
         }
         if let Some((waiter, ids)) = self.groups.unheard.pop_first() {
             return Some(GroupWork::Revoke(waiter, ids));
@@ -61,7 +62,7 @@ impl Manager {
     pub fn group_work_later(&mut self, work: GroupWork) {
         match work {
             GroupWork::Serve(id) => self.groups.serve(id),
-            GroupWork::Leave(waiter, ids) => self.groups.leaving.push_front((waiter, ids)),
+            GroupWork::Leave(waiter, group) => self.groups.leaving.push_front((waiter, *group)),
             GroupWork::Revoke(waiter, ids) => drop(self.groups.unheard.insert(waiter, ids)),
             GroupWork::Back(id, waiter) => {
                 self.groups.works.insert((id, AtLock::Back(waiter)));

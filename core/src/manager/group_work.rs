@@ -8,7 +8,7 @@ use super::groups::Groups;
 use crate::{Now, WaiterId};
 
 /// What is to be done next for the groups.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum GroupWork {
     /// Serve the queue of this lock: somebody left it, or it was freed together with others.
     Serve(LockId),
@@ -20,7 +20,7 @@ pub enum GroupWork {
     /// the ticket.
     Commit(WaiterId),
     /// The connection of this group is gone, which has these places: [`Manager::group_left`].
-    Leave(WaiterId, Vec<LockId>),
+    Leave(WaiterId, Box<Group>),
     /// The caller of a granted group is gone before its reply: revoke all of the grant.
     Revoke(WaiterId, Vec<LockId>),
 }

@@ -11,8 +11,9 @@ use super::{At, HashMap, LockId, Manager, Mark};
 use crate::volatile::slow::{Ended, Outcome, What};
 use crate::{EpochMs, GroupStand, Now, Owner, Reply, WaiterId, Wake};
 
-/// Where many connections close in one iteration of the loop, their groups leave so many locks.
-const LEFT_AT_ONCE: usize = 1000;
+/// Where many connections close in one iteration of the loop, their groups leave so many locks
+/// at once.
+const LEFT_AT_ONCE: usize = 256;
 
 /// All groups, until their connections have the reply.
 #[derive(Default)]
@@ -31,7 +32,7 @@ pub(super) struct Groups {
     /// How many locks were caught up with since then.
     pub(super) freed: usize,
     /// Connections that are gone, and the places of their groups, which are given up in portions.
-    pub(super) leaving: VecDeque<(WaiterId, Vec<LockId>)>,
+    pub(super) leaving: VecDeque<(WaiterId, Group)>,
     /// How many places were given up at once since the last sweep.
     pub(super) left: usize,
     /// Those that have reached all of their locks and are granted when the grace is over.
@@ -226,15 +227,12 @@ impl Manager {
 
     fn leave_all(&mut self, waiter: WaiterId, at: Option<EpochMs>) -> bool {
         let Some(group) = self.groups.all.remove(&waiter) else { return false };
-        // It has no place behind the lock where it stands.
-        let places = group.keys.iter().take(group.reached.saturating_add(1));
-        let places = places.map(|key| group.id(key));
         self.groups.left = self.groups.left.saturating_add(group.reached);
         if self.groups.left > LEFT_AT_ONCE {
-            self.groups.leaving.push_back((waiter, places.collect()));
+            self.groups.leaving.push_back((waiter, group));
             return true;
         }
-        for id in places {
+        for id in group.places() {
             if self.locks.get(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
                 // Marked first, so that it is kept until it is swept.
                 self.locks.mark(id.db, &id.key, Mark::Due, at);
@@ -245,11 +243,13 @@ impl Manager {
     }
 
     /// Nobody waits any more as this group. Those behind it are served with the next work.
-    pub fn group_left(&mut self, waiter: WaiterId, places: Vec<LockId>) {
-        for id in places {
+    /// Returns how many locks it leaves.
+    pub fn group_left(&mut self, waiter: WaiterId, group: &Group) -> usize {
+        for id in group.places() {
             self.leave_lock(&id, waiter);
             self.groups.serve(id);
         }
+        group.reached.saturating_add(1)
     }
 
     /// The wait of a group ends with this reply. Those behind it are served with the next work for
