@@ -39,6 +39,7 @@ mod fsync_before_reply;
 mod gate;
 mod group_acks;
 mod group_crowds;
+mod group_steps;
 mod group_tickets;
 mod groups;
 mod heard;
