@@ -123,6 +123,26 @@ impl Host for Ctx {
         ffi::tells_at_once() && self.is_nested()
     }
 
+    fn any_user(&self) -> Rc<[u8]> {
+        self.any_user_name()
+    }
+
+    fn is_in_longer(&self) -> bool {
+        self.is_in_longer()
+    }
+
+    fn has_listener(&self, channel: &[u8]) -> Option<bool> {
+        self.has_listener(channel)
+    }
+
+    fn may_publish(&self, user: Option<&[u8]>, channel: &[u8]) -> bool {
+        user.is_none_or(|user| self.may_publish(user, channel))
+    }
+
+    fn publish_message(&self, channel: &[u8], message: &[u8]) {
+        self.publish(channel, message);
+    }
+
     fn block(&self, names: &[Name<'_>], waiter: u64, ms: u64) -> Option<Blocked> {
         self.block::<Waits>(names, waiter, ms)
     }
@@ -204,6 +224,10 @@ impl Replies for Ctx {
 
     fn reply_ok(&self) {
         self.reply_ok();
+    }
+
+    fn reply_waiting(&self) {
+        self.reply_waiting();
     }
 
     fn reply_error(&self, line: &str) {

@@ -67,6 +67,10 @@ metrics! {
     SessionsRefused = "sessions_refused",
     /// Requests that the module refused for lack of replicas.
     NoReplicas = "noreplicas",
+    /// Messages that were sent, whatever they say.
+    Told = "told",
+    /// Outcomes of which nobody would have heard.
+    Untold = "untold",
     /// Requests for several locks that got a token.
     GroupsGranted = "groups_granted",
 }
@@ -123,6 +127,8 @@ pub fn observe(happening: Happening<'_>) {
         }
         Happening::Unblocked(..) => {}
         Happening::TooFewReplicas => add(Metric::NoReplicas, 1),
+        Happening::Told => add(Metric::Told, 1),
+        Happening::Untold => add(Metric::Untold, 1),
         Happening::Deadlock => add(Metric::Deadlocks, 1),
         Happening::GrantedSeveral => add(Metric::GroupsGranted, 1),
         Happening::SearchGivenUp => add(Metric::DeadlockSearchesGivenUp, 1),
@@ -235,12 +241,14 @@ pub fn register(ctx: &Ctx) {
 }
 
 fn fields(tell: &mut dyn FnMut(&str, u64)) {
-    let (totals, observers, [groups, group_turns]) = state::with(|state| {
+    let (totals, observers, tells, [groups, group_turns]) = state::with(|state| {
         let manager = &state.manager;
-        (manager.totals(), manager.observer_count(), manager.group_totals())
+        let tells = manager.tell_count();
+        (manager.totals(), manager.observer_count(), tells, manager.group_totals())
     });
     for (name, now) in [
         ("waiters", totals.waiters),
+        ("tells", tells),
         ("tickets", totals.tickets),
         ("sessions", totals.sessions),
         ("acks_pending", totals.pending),

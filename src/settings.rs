@@ -29,6 +29,8 @@ static DEFAULT_LEASE_MS: AtomicI64 = AtomicI64::new(0);
 static MAX_LEASE_MS: AtomicI64 = AtomicI64::new(0);
 static MAX_DEPTH: AtomicI64 = AtomicI64::new(0);
 static MAX_WAITERS: AtomicI64 = AtomicI64::new(0);
+static MAX_TELLS: AtomicI64 = AtomicI64::new(0);
+static MAX_TELL_MS: AtomicI64 = AtomicI64::new(0);
 static MAX_TICKETS: AtomicI64 = AtomicI64::new(0);
 static MAX_SESSIONS: AtomicI64 = AtomicI64::new(0);
 static DETECTS_DEADLOCKS: AtomicBool = AtomicBool::new(true);
@@ -77,6 +79,23 @@ static SETTINGS: &[Setting] = &[
         min: 0,
         max: 1_000_000,
         unit: " connections",
+    },
+    // Each takes about 350 bytes.
+    Setting {
+        name: "max-tells",
+        value: &MAX_TELLS,
+        default: 1_000_000,
+        min: 0,
+        max: 100_000_000,
+        unit: " requests",
+    },
+    Setting {
+        name: "max-tell-ms",
+        value: &MAX_TELL_MS,
+        default: 3_600_000,
+        min: 1000,
+        max: LEASE_MS_MAX,
+        unit: " milliseconds",
     },
     Setting {
         name: "max-tickets",
@@ -239,6 +258,8 @@ pub fn bounds() -> Bounds {
     Bounds {
         max_depth: max_depth(),
         max_waiters: count(&MAX_WAITERS),
+        max_tells: count(&MAX_TELLS),
+        max_tell_ms: number(&MAX_TELL_MS),
         max_tickets: count(&MAX_TICKETS),
         max_sessions: count(&MAX_SESSIONS),
         confirm_ms: number(&ACKS_TIMEOUT_MS),

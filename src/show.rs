@@ -59,12 +59,18 @@ impl Serve for ShowInfo {
                 return (0, Vec::new());
             };
             let rows = queue.iter().take(call.said.count).map(|(entry, has_turn)| {
-                let kind = if entry.kind.is_ticket() { "queue" } else { "block" };
+                let told = entry.kind.number().and_then(|waiter| state.manager.told_line(waiter));
+                let kind = match &told {
+                    Some(_) => "tell",
+                    None if entry.kind.is_ticket() => "queue",
+                    None => "block",
+                };
                 let waited_ms = now.us().saturating_sub(entry.since.us()) / 1000;
                 let group = entry.kind.group().and_then(|waiter| state.manager.group(waiter));
                 let ends_at = group.map_or(entry.ends_at, |group| group.ends_at);
                 let remaining_ms = ends_at.map_or(Field::Number(-1), |at| number(at.left_at(now)));
-                let blocked = entry.client.filter(|_| !entry.kind.is_ticket());
+                let blocked = entry.client.filter(|_| kind == "block");
+                let channel = told.map_or_else(Vec::new, |line| line.channel.to_vec());
                 let has_turn = has_turn && !has_void_turns;
                 let keys = group.map_or(1, |group| group.keys.len());
                 let at = match group {
@@ -83,6 +89,7 @@ impl Serve for ShowInfo {
                     ("client", number(blocked.map_or(0, ClientId::get))),
                     ("keys", count(keys)),
                     ("at", Field::Bytes(at.to_vec())),
+                    ("channel", Field::Bytes(channel)),
                 ]
             });
             (queue.len(), rows.collect())

@@ -5,11 +5,13 @@ pub mod commands;
 mod number;
 mod requests;
 mod several;
+mod tell;
 mod words;
 
 use std::num::NonZeroU32;
 
 pub use several::{KEYS_MAX, SeveralKeys, Want, key_count};
+pub use tell::{CHANNEL_BYTES_MAX, ID_BYTES_MAX, TellTo};
 pub use words::{Positional, Word};
 
 use number::integer;
@@ -101,6 +103,8 @@ pub struct Arguments<'a> {
     pub queue: Option<LeaseMs>,
     /// `SESSION`
     pub session: bool,
+    /// `TELL`
+    pub tell: Option<TellTo<'a>>,
     /// `HOLDERS`, or 100.
     pub holders: usize,
     /// `WAITERS` or `COUNT`, or 10.
@@ -258,6 +262,7 @@ impl Command {
             block_ms: None,
             queue: None,
             session: false,
+            tell: None,
             holders: HOLDERS_DEFAULT,
             count: COUNT_DEFAULT,
             slowlog: SlowLogRequest::Get(COUNT_DEFAULT),
@@ -297,6 +302,10 @@ impl Command {
                 keys.read_modes(&mut words)?;
                 continue;
             }
+            if *word == Word::Tell {
+                arguments.tell = Some(tell::read(&mut words)?);
+                continue;
+            }
             let value = match word.value() {
                 None => None,
                 Some(_) if word.is_value_optional() => words.next(),
@@ -306,6 +315,9 @@ impl Command {
         }
         if self.needs_one && said == 0 {
             return Err(self.wrong_count());
+        }
+        if arguments.tell.is_some() {
+            self.has_late_reply(&arguments)?;
         }
         if arguments.session {
             arguments.lease_for_session(said & Word::Lease.bit() != 0, limits)?;
@@ -446,7 +458,7 @@ impl<'a> Arguments<'a> {
             Word::Get => self.slowlog = SlowLogRequest::Get(word.count(given, limits)?),
             Word::Len => self.slowlog = SlowLogRequest::Len,
             Word::Reset => self.slowlog = SlowLogRequest::Reset,
-            Word::Modes => {}
+            Word::Modes | Word::Tell => {}
         }
         Ok(())
     }

@@ -29,6 +29,8 @@
 //! let mut manager = Manager::default();
 //! manager.role_is(true, now);
 //! let bounds = Bounds {
+//!     max_tells: 1_000_000,
+//!     max_tell_ms: 3_600_000,
 //!     max_depth: 65_535,
 //!     max_waiters: 5_000,
 //!     max_tickets: 1_000_000,
@@ -81,7 +83,7 @@ pub use step::admission::Claim;
 pub use step::fast_path::FastStep;
 pub use step::input::{
     Acquire, Confirm, Dismissed, Effects, Enter, Input, Join, Levels, Parking, Patience, Release,
-    Renew, Reply, Rights, StepContext, Unchecked, Wake,
+    Renew, Reply, Right, Rights, StepContext, Unchecked, Wake,
 };
 pub use step::refusal::{Instead, Refusal};
 pub use step::several::{OwnPlace, Standing};

@@ -30,11 +30,12 @@ mod search;
 mod several;
 mod slowlog;
 mod sweep;
+mod tells;
+mod told;
 mod upheaval;
 mod waits;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use ack_queue::AckQueue;
@@ -55,13 +56,15 @@ pub use slowlog::SlowEntry;
 use slowlog::SlowLog;
 use sweep::Postponed;
 pub use sweep::{Next, Task};
+use tells::Tells;
+pub use tells::{AskingOwner, DueMessage, Line};
 use upheaval::Upheaval;
 use waits::BlockedConnections;
 pub use waits::{Parked, WaitEnd};
 
 use crate::value::count::less;
 use crate::volatile::slow::{Outcome, OwnerNames, Slow};
-use crate::{ClientId, EpochMs, Lock, Mode, Now, Owner, Token, Tokens, Volatile, WaiterId, Wake};
+use crate::{ClientId, EpochMs, Lock, Now, Token, Tokens, Volatile, WaiterId, Wake};
 
 /// Seeded, because anybody can choose the names in it, and fast.
 type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
@@ -73,6 +76,10 @@ pub struct Bounds {
     pub max_depth: u16,
     /// `rlock.max-waiters`: blocked connections.
     pub max_waiters: usize,
+    /// `rlock.max-tells`: requests that wait for messages.
+    pub max_tells: usize,
+    /// `rlock.max-tell-ms`: how long they wait at most.
+    pub max_tell_ms: u64,
     /// `rlock.max-tickets`: tickets.
     pub max_tickets: usize,
     /// `rlock.max-sessions`: holds tied to connections.
@@ -107,6 +114,9 @@ pub struct Manager {
     is_loading: bool,
     locks: Locks,
     waits: BlockedConnections,
+    tells: Tells,
+    /// As in [`Manager::take_demoted`].
+    demoted: Vec<WaiterId>,
     observers: Observers,
     removed: Vec<Removed>,
     /// Connections of lost sessions: none of their commands may run any more.
@@ -173,6 +183,7 @@ impl Manager {
             self.began_at = Some(now.ms());
         }
         if !is_primary && self.is_primary {
+            self.refuse_all_told();
             let tied = self.locks.tied_in(None);
             self.forgotten.push(std::mem::take(&mut self.locks));
             self.postponed.clear();
@@ -223,7 +234,7 @@ impl Manager {
         let totals = self.locks.totals();
         let blocked = less(self.groups.waiting, self.groups.tickets);
         Totals {
-            waiters: totals.waiters.saturating_add(blocked),
+            waiters: totals.waiters.saturating_add(less(blocked, self.groups.by_message)),
             tickets: totals.tickets.saturating_add(self.groups.ticket_keys.len()),
             pending: totals.pending.saturating_add(self.groups.blocked_and_held_back()),
             ..totals
@@ -302,14 +313,17 @@ impl Manager {
     /// A blocked connection can no longer be granted the lock, or get the reply to its grant, for
     /// this reason.
     pub fn departed(&mut self, waiter: WaiterId, by: Outcome, now: Now) {
-        if let Some(id) = self.waits.leave(waiter) {
+        if let Some(id) = self.waits.leave(waiter).or_else(|| self.tells.lock_of(waiter)) {
             self.give_up(&id, waiter, by, now);
+            self.observers.remove_told(waiter);
+            self.tells.end(waiter);
         }
     }
 
     /// Withdraws a wait whose connection gets another reply.
     pub fn refuse(&mut self, waiter: WaiterId, now: Now) {
-        if let Some(id) = self.waits.get(waiter).map(|parked| parked.lock.clone()) {
+        let id = self.waits.get(waiter).map(|parked| parked.lock.clone());
+        if let Some(id) = id.or_else(|| self.tells.lock_of(waiter)) {
             self.give_up(&id, waiter, Outcome::Refused, now);
         }
     }
@@ -335,11 +349,12 @@ impl Manager {
     /// connection is not known, or no longer.
     pub fn heard_or_forgotten(&mut self, waiter: WaiterId) -> bool {
         self.observers.remove(waiter);
-        let Some(parked) = self.waits.end(waiter) else { return false };
+        let id = self.waits.end(waiter).map(|parked| parked.lock);
+        let Some(id) = id.or_else(|| self.tells.end(waiter)) else { return false };
         if self.group_heard_or_forgotten(waiter) {
             return true;
         }
-        let id = &parked.lock;
+        let id = &id;
         let volatile = self.volatile(id.db, &id.key);
         if volatile.is_some_and(|volatile| volatile.is_pending(waiter)) {
             // Somebody else sent it a reply.
@@ -358,7 +373,17 @@ impl Manager {
         if let Some(waiter) = self.waits.of_client(client) {
             self.departed(waiter, Outcome::Disconnected, now);
         }
+        self.end_tells_of(client, now);
         self.locks.disconnect(client, now);
+    }
+
+    /// The connection to which holds were to be tied has closed, or lost another session: the
+    /// requests end without a message.
+    fn end_tells_of(&mut self, client: ClientId, now: Now) {
+        while let Some(waiter) = self.tells.of_session(client) {
+            self.departed(waiter, Outcome::Disconnected, now);
+            self.tells.end(waiter);
+        }
     }
 
     // --- connections to be closed ---------------------------------------------------------------
@@ -372,6 +397,7 @@ impl Manager {
             {
                 self.departed(waiter, Outcome::Disconnected, now);
             }
+            self.end_tells_of(client, now);
             self.closing.insert(client);
             self.to_close.insert(client);
             self.lost.push(client);
@@ -446,34 +472,6 @@ impl Manager {
         }
     }
 
-    // --- deadlocks ------------------------------------------------------------------------------
-
-    /// A wait was refused because it would have closed a cycle. Returns the line for the server's
-    /// log, at most one a second.
-    pub fn deadlock(
-        &mut self,
-        wait: &Wait<'_>,
-        cycle: &[(Owner, LockId)],
-        now: Now,
-    ) -> Option<String> {
-        const PAUSE_US: u64 = 1_000_000;
-        let volatile = self.volatile(wait.lock.db, &wait.lock.key);
-        let (mode, limit) = wait.stand.wants(volatile).unwrap_or((Mode::Write, None));
-        let limit = limit.map_or(0, NonZeroU32::get);
-        self.slowlog.add_cycle(mode.lower(), limit, cycle, now, self.slowlog_max);
-        let since = self.logged_at.map(|at| now.us().saturating_sub(at.us()));
-        // A clock that was set back does not silence the log.
-        let is_ahead = self.logged_at.is_some_and(|at| at > now);
-        if since.is_some_and(|us| us < PAUSE_US) && !is_ahead {
-            self.unlogged = self.unlogged.saturating_add(1);
-            return None;
-        }
-        self.logged_at = Some(now);
-        let cycle: Vec<(Owner, &[u8])> =
-            cycle.iter().map(|(owner, id)| (owner.clone(), &*id.key)).collect();
-        Some(crate::waits_for::log_line(&cycle, std::mem::take(&mut self.unlogged)))
-    }
-
     /// Checks the invariants.
     ///
     /// # Errors
@@ -481,6 +479,7 @@ impl Manager {
     pub fn check(&self) -> Result<(), String> {
         self.locks.check()?;
         self.waits.check()?;
+        self.check_tells()?;
         self.observers.check()?;
         self.check_groups_of_all()?;
         self.check_held_back_replies()?;

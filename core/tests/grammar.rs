@@ -426,13 +426,15 @@ fn no_word_breaks_the_line_of_its_error() {
 
 const ACQUIRE_USAGE: &str = "RLOCK.ACQUIRE key owner [READ | WRITE] [LEASE ms] [LIMIT n] [BLOCK ms \
                              | QUEUE ms] [MAXQUEUE n] [UPGRADE] [SESSION] [DEPTH n] [ACKS n] \
-                             [WITHTTL]";
+                             [WITHTTL] [TELL channel id]";
 const RELEASE_USAGE: &str = "RLOCK.RELEASE key owner [READ | WRITE] [TOKEN t] [DEPTH n | ALL]";
-const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t] [ACKS n]";
+const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t] [ACKS n] \
+                           [TELL channel id]";
 const MACQUIRE_USAGE: &str = "RLOCK.MACQUIRE numkeys key [key ...] owner [READ | WRITE | MODES \
                               mode [mode ...]] [LEASE ms] [BLOCK ms | QUEUE ms] [MAXQUEUE n] \
-                              [SESSION] [ACKS n] [WITHTTL]";
-const MRENEW_USAGE: &str = "RLOCK.MRENEW numkeys key [key ...] owner [LEASE ms] [TOKEN t] [ACKS n]";
+                              [SESSION] [ACKS n] [WITHTTL] [TELL channel id]";
+const MRENEW_USAGE: &str = "RLOCK.MRENEW numkeys key [key ...] owner [LEASE ms] [TOKEN t] [ACKS n] \
+                            [TELL channel id]";
 const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";
 const HOLDS_USAGE: &str = "RLOCK.HOLDS key owner [READ | WRITE]";
 
@@ -452,7 +454,7 @@ fn the_table_of_commands_is_as_documented() {
         (FORCE_USAGE, -2, writes),
         (HOLDS_USAGE, -3, reads),
         ("RLOCK.CHECK key token [READ | WRITE]", -3, reads),
-        ("RLOCK.AWAIT key token [BLOCK ms]", -3, reads),
+        ("RLOCK.AWAIT key token [BLOCK ms] [TELL channel id]", -3, reads),
         ("RLOCK.INFO key [HOLDERS n] [WAITERS n]", -2, reads),
         ("RLOCK.PLACE key owner", 3, reads),
         ("RLOCK.QUEUES [COUNT n]", -1, Access::Keyless),

@@ -5,7 +5,7 @@ use crate::support::server::{Key, Server};
 use crate::support::{acquire, release};
 use rlock_core::manager::At;
 use rlock_core::{
-    Effects, Event, Input, Lock, Mode, Refusal, Reply, Rights, StepContext, WaiterId,
+    Effects, Event, Input, Lock, Mode, Refusal, Reply, Right, Rights, StepContext, WaiterId,
 };
 
 /// Decides with these rights, then with those that the step asks for.
@@ -22,7 +22,11 @@ fn decide_checked<'a>(
     let mut effects = decided.effects(effects);
     while let Some(unchecked) = &effects.unchecked {
         stops += 1;
-        let may = |waiter: &WaiterId| (*waiter, !denied.contains(&waiter.get()));
+        let right = |waiter: &WaiterId| match denied.contains(&waiter.get()) {
+            true => Right::MayNot,
+            false => Right::May,
+        };
+        let may = |waiter: &WaiterId| (*waiter, right(waiter));
         rights.extend(unchecked.waiters.iter().map(may));
         let rights = Rights::Checked(&rights);
         server.manager.step(at, &bounds, lock, &input, rights, &mut effects);

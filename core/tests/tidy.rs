@@ -116,6 +116,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "unsaved",
             "timers",
             "publish",
+            "sink",
             "answers",
             "acks",
             "unit",

@@ -5,6 +5,10 @@ use rlock_core::{WaiterId, Wake};
 
 use crate::happening::Happening;
 use crate::host::{Deferred, Host};
+use crate::sink;
+
+/// How many late replies are sent in one iteration of the loop.
+const LATE_MAX: usize = 256;
 
 /// Sends blocked connections the replies to their waits.
 pub(crate) fn send<H: Host>(host: &H, wakes: Vec<Wake>) {
@@ -12,12 +16,12 @@ pub(crate) fn send<H: Host>(host: &H, wakes: Vec<Wake>) {
         return;
     }
     // A reply would leave before the writes of the running script are in the append-only file.
-    let is_late = host.must_answer_later();
+    let all_late = host.must_answer_later();
     for wake in wakes {
-        if is_late {
+        if all_late || sink::is_late(host, wake.waiter) {
             send_later(host, &wake);
         } else if note(host, &wake) {
-            unblock(host, wake.waiter);
+            sink::send(host, wake.waiter);
         }
     }
 }
@@ -33,9 +37,15 @@ pub(crate) fn send_later<H: Host>(host: &H, wake: &Wake) {
     if !note(host, wake) {
         return;
     }
+    later(host, vec![wake.waiter]);
+}
+
+/// Sends the replies that were noted in a later iteration of the loop.
+pub(crate) fn later<H: Host>(host: &H, waiters: Vec<WaiterId>) {
     let is_first = host.state(|state| {
-        state.late.push(wake.waiter);
-        state.late.len() == 1
+        let is_first = state.late.is_empty() && !waiters.is_empty();
+        state.late.extend(waiters);
+        is_first
     });
     if is_first {
         host.defer(0, Deferred::Answer);
@@ -44,15 +54,32 @@ pub(crate) fn send_later<H: Host>(host: &H, wake: &Wake) {
 
 /// [`Deferred::Answer`].
 pub(crate) fn send_late<H: Host>(host: &H) {
-    for waiter in host.state(|state| std::mem::take(&mut state.late)) {
-        unblock(host, waiter);
+    let mut late = host.state(|state| std::mem::take(&mut state.late));
+    let rest = late.split_off(late.len().min(LATE_MAX));
+    for waiter in late {
+        sink::send(host, waiter);
+    }
+    if rest.is_empty() {
+        return;
+    }
+    let is_waiting = host.state(|state| {
+        let others = std::mem::replace(&mut state.late, rest);
+        let is_waiting = !others.is_empty();
+        state.late.extend(others);
+        is_waiting
+    });
+    if !is_waiting {
+        host.defer(0, Deferred::Answer);
     }
 }
 
 /// Sends an observer its reply. No counter counts it.
 pub(crate) fn tell<H: Host>(host: &H, waiter: WaiterId, end: WaitEnd) {
     if host.state(|state| state.manager.tell(waiter, end)) {
-        unblock(host, waiter);
+        match sink::is_late(host, waiter) {
+            true => later(host, vec![waiter]),
+            false => sink::send(host, waiter),
+        }
     }
 }
 
@@ -62,10 +89,4 @@ fn note<H: Host>(host: &H, wake: &Wake) -> bool {
         host.observe(Happening::Answered(wake));
     }
     is_answered
-}
-
-fn unblock<H: Host>(host: &H, waiter: WaiterId) {
-    if let Some(blocked) = host.state(|state| state.blocked.remove(&waiter)) {
-        host.unblock(blocked);
-    }
 }

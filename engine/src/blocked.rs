@@ -1,22 +1,19 @@
 //! Blocked connections: the server keeps them blocked for us, asks for their reply, and reports
 //! when they depart.
 
-use std::borrow::Cow;
-use std::rc::Rc;
 use std::slice;
 
-use rlock_core::grammar::Arguments;
+use rlock_core::grammar::{Arguments, Want};
 use rlock_core::manager::{LockId, Parked, Wait, WaitEnd, World, search};
 use rlock_core::slow::Outcome;
 use rlock_core::waits_for::{Search, Stand};
-use rlock_core::{
-    Acquire, Input, Lock, Owner, Parking, Refusal, Renew, Reply, Volatile, WaiterId, Wake,
-};
+use rlock_core::{Acquire, Input, Lock, Owner, Refusal, Renew, Reply, Volatile, WaiterId, Wake};
 
 use crate::given_up::{GivenUp, LocksLeft};
 use crate::happening::Happening;
 use crate::host::{Deferred, Host, KeyName};
-use crate::{answers, carry_out, groups, reply, timers};
+use crate::sink::{self, Block};
+use crate::{acks, answers, carry_out, groups, reply, timers};
 
 /// How many milliseconds after ours the server's own timeout fires, in case ours fails.
 const NET_MS: u64 = 100;
@@ -45,24 +42,30 @@ pub(crate) fn park<H: Host>(
     said: &Arguments<'_>,
     wait_ms: Option<u64>,
 ) -> Option<Reply> {
-    let bounds = host.settings().bounds;
-    if let Err(refusal) = host.state(|state| state.manager.may_park(&bounds)) {
+    let parked = parked(host, name, said);
+    let own = told_wait(host, &parked, &ask).filter(|own| !own.is_granted);
+    if let Err(refusal) = may_begin(host, said, own.is_some()) {
         return Some(Reply::Refused(refusal));
     }
-    let parked = parked(host, name, said);
+    let stand = own.map_or_else(|| (&ask).into(), |own| Stand::Parked(own.waiter));
     // In a cluster a command can open only keys of its own slot, so the search runs after it.
     if !host.is_cluster()
-        && let Some(wait) = wait_of(&parked, (&ask).into())
+        && let Some(wait) = wait_of(&parked, stand)
         && let Some(refusal) = deadlock(host, wait)
     {
         return Some(Reply::Refused(refusal));
     }
-    let ends_in = said.block_ms.filter(|ms| *ms > 0);
-    let net_ms = net_ms(ends_in);
-    let Some(parking) = block(host, slice::from_ref(name), parked, ends_in, net_ms) else {
+    let ends_in_ms = said.block_ms.filter(|ms| *ms > 0);
+    let block = Block { ends_in_ms, net_ms: net_ms(ends_in_ms), is_for_several: false };
+    let waiter = number_of(host, own);
+    let names = slice::from_ref(name);
+    let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
         return Some(Reply::NotNow { wait_ms });
     };
-    let stays = decide(host, name, Input::Park(ask, parking));
+    let stays = match decide(host, name, Input::Park(ask, parking), said) {
+        ParkOutcome::Instead(reply) => return Some(reply),
+        ParkOutcome::Later(stays) => stays,
+    };
     if matches!(stays, Some(Reply::MustWait { .. }))
         && host.is_cluster()
         && host.settings().detects_deadlocks
@@ -70,6 +73,71 @@ pub(crate) fn park<H: Host>(
         groups::search_soon(host, parking.waiter);
     }
     None
+}
+
+/// A request with TELL of the same owner and user, whose place the caller takes.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnWait {
+    pub(crate) waiter: WaiterId,
+    /// It is granted, and waits for acknowledgments.
+    pub(crate) is_granted: bool,
+}
+
+/// The request with TELL whose place this one takes.
+pub(crate) fn told_wait<H: Host>(host: &H, parked: &Parked, ask: &Acquire<'_>) -> Option<OwnWait> {
+    let owner = parked.owner.as_ref()?;
+    let own =
+        host.state(|state| state.manager.told_wait(&parked.lock, owner, &parked.user, ask.mode));
+    own.map(|(waiter, is_granted)| OwnWait { waiter, is_granted })
+}
+
+/// The request with TELL of the same owner and user for the same locks, whose place this one takes.
+pub(crate) fn told_group_wait<H: Host>(
+    host: &H,
+    wants: &[Want<'_>],
+    owner: &[u8],
+    said: &Arguments<'_>,
+) -> Option<OwnWait> {
+    let takes_place = said.tell.is_some() || sink::may_wait(host, said);
+    if !takes_place || host.state(|state| state.manager.tell_count() == 0) {
+        return None;
+    }
+    let (db, owner, user) = (host.db(), Owner::from(owner), sink::user_of(host, said));
+    let own = host.state(|state| state.manager.told_group(db, &owner, &user, wants));
+    own.map(|(waiter, is_granted)| OwnWait { waiter, is_granted })
+}
+
+/// Whether the caller takes the place of a request that waits.
+pub(crate) fn has_place<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    ask: &Acquire<'_>,
+    said: &Arguments<'_>,
+) -> bool {
+    if !sink::may_wait(host, said) || host.state(|state| state.manager.tell_count() == 0) {
+        return false;
+    }
+    told_wait(host, &parked(host, name, said), ask).is_some()
+}
+
+/// The number with which the caller is going to wait.
+pub(crate) fn number_of<H: Host>(host: &H, own: Option<OwnWait>) -> WaiterId {
+    let next = || host.state(|state| state.manager.next_waiter());
+    own.map_or_else(next, |own| own.waiter)
+}
+
+/// Whether one more may wait, in whose place or not.
+pub(crate) fn may_begin<H: Host>(
+    host: &H,
+    said: &Arguments<'_>,
+    has_place: bool,
+) -> Result<(), Refusal> {
+    let bounds = host.settings().bounds;
+    host.state(|state| match said.tell {
+        Some(_) if has_place => Ok(()),
+        Some(_) => state.manager.may_tell(&bounds),
+        None => state.manager.may_park(&bounds),
+    })
 }
 
 /// A request whose reply waits for acknowledgments.
@@ -89,104 +157,103 @@ pub(crate) fn park_to_confirm<H: Host>(
     asks: Confirmable<'_>,
     said: &Arguments<'_>,
 ) -> Option<Reply> {
-    if host.denies_blocking() {
+    if said.tell.is_none() && host.denies_blocking() {
         return Some(Reply::Refused(Refusal::CannotConfirm));
     }
     let net_ms = acks_net_ms(host, said.block_ms);
-    let ends_in = said.block_ms.filter(|ms| *ms > 0);
+    let ends_in_ms = said.block_ms.filter(|ms| *ms > 0);
+    let block = Block { ends_in_ms, net_ms, is_for_several: false };
     let (names, parked) = (slice::from_ref(name), parked(host, name, said));
-    let Some(parking) = block(host, names, parked, ends_in, net_ms) else {
+    let own = match &asks {
+        Confirmable::Acquire(ask) if said.tell.is_some() || said.block_ms.is_some() => {
+            told_wait(host, &parked, ask)
+        }
+        _ => None,
+    };
+    let own = own.filter(|own| own.is_granted);
+    let waiter = number_of(host, own);
+    let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
         return Some(Reply::Refused(Refusal::CannotConfirm));
     };
+    if own.is_some() {
+        takes_over(host, waiter, said.acks);
+        return None;
+    }
     let input = match asks {
         Confirmable::Acquire(ask) => Input::Park(ask, parking),
         Confirmable::Renew(ask) => Input::ParkRenew(ask, parking),
     };
-    decide(host, name, input);
-    None
+    match decide(host, name, input, said) {
+        ParkOutcome::Instead(reply) => Some(reply),
+        ParkOutcome::Later(_) => None,
+    }
+}
+
+/// The caller takes the place of a request whose grant waits for acknowledgments; it may need more
+/// of them.
+pub(crate) fn takes_over<H: Host>(host: &H, waiter: WaiterId, acks: u8) {
+    let late_at = host.now().after_ms(host.settings().bounds.confirm_ms);
+    host.state(|state| {
+        if state.manager.acks_of(waiter).is_some_and(|before| before < acks) {
+            state.manager.raise_acks(waiter, acks, late_at);
+        }
+        state.manager.awaits_confirmation(waiter);
+    });
+    // The subscription may have ended since the replicas were asked first.
+    acks::watch(host);
+    timers::settle(host);
 }
 
 fn parked<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Parked {
-    let lock = LockId { db: host.db(), key: name.bytes().into() };
-    let (owner, user): (Owner, Rc<[u8]>) = (said.owner.into(), host.user());
-    Parked::new(host.client(), lock, owner, user, said.with_ttl)
+    sink::asker(host, LockId { db: host.db(), key: name.bytes().into() }, said)
 }
 
-/// Asks the server to block the caller at these keys.
-pub(crate) fn block<H: Host>(
+/// What was decided for a caller that is going to wait.
+enum ParkOutcome {
+    /// It waits: `MustWait` or `Pending`. `None`: its reply is on its way.
+    Later(Option<Reply>),
+    /// It does not: the lock changed in between, and nobody is blocked.
+    Instead(Reply),
+}
+
+/// Lets the manager decide for a caller that now waits.
+fn decide<H: Host>(
     host: &H,
-    names: &[H::Name<'_>],
-    parked: Parked,
-    ends_in_ms: Option<u64>,
-    net_ms: u64,
-) -> Option<Parking> {
-    let waiter = host.state(|state| state.manager.next_waiter());
-    block_as(host, waiter, names, parked, (ends_in_ms, net_ms))
-}
-
-/// Asks the server to block the caller, who waits for several locks. It is blocked at none of their
-/// keys: for each new key the server asks everybody who is blocked there, and a grant of many locks
-/// makes many keys. The engine hears of values that come to free names otherwise
-/// ([`crate::events::key_came`]).
-pub(crate) fn block_for_several<H: Host>(
-    host: &H,
-    (names, waiter): (&[H::Name<'_>], WaiterId),
-    parked: Parked,
-    (ends_in_ms, net_ms): (Option<u64>, u64),
-) -> Option<Parking> {
-    host.watch_new_keys();
-    let first = names.first().map_or(&[][..], KeyName::bytes);
-    let at = LockId { db: host.db(), key: aside(first, host.is_cluster()).as_ref().into() };
-    host.with_name(&at, |name| {
-        block_as(host, waiter, slice::from_ref(name), parked, (ends_in_ms, net_ms))
-    })
-}
-
-/// A name for no key, in the same hash slot; in a cluster a key without a hash tag is its own.
-fn aside(key: &[u8], is_cluster: bool) -> Cow<'_, [u8]> {
-    const ASIDE: &[u8] = b"\0rlock";
-    if !is_cluster {
-        return ASIDE.into();
-    }
-    let begin = key.iter().position(|byte| *byte == b'{');
-    let from_tag = begin.and_then(|begin| key.get(begin..)).unwrap_or_default();
-    let end = from_tag.iter().position(|byte| *byte == b'}').filter(|end| *end > 1);
-    match end.and_then(|end| from_tag.get(..=end)) {
-        Some(tag) => [tag, ASIDE].concat().into(),
-        None => key.into(),
-    }
-}
-
-/// The same for somebody who has waited with this number.
-pub(crate) fn block_as<H: Host>(
-    host: &H,
-    waiter: WaiterId,
-    names: &[H::Name<'_>],
-    parked: Parked,
-    (ends_in_ms, net_ms): (Option<u64>, u64),
-) -> Option<Parking> {
-    let blocked = host.block(names, waiter.get(), net_ms)?;
-    let client = parked.client;
-    host.state(|state| {
-        state.manager.park_begins(waiter, parked);
-        state.blocked.insert(waiter, blocked);
-    });
-    Some(Parking { waiter, client, ends_at: ends_in_ms.map(|ms| host.now().after_ms(ms)) })
-}
-
-/// Lets the manager decide for a caller that is now blocked. Returns `MustWait` or `Pending` if it
-/// stays blocked; any other reply is sent later.
-fn decide<H: Host>(host: &H, name: &H::Name<'_>, input: Input<'_>) -> Option<Reply> {
-    let (Input::Park(_, parking) | Input::ParkRenew(_, parking)) = input else { return None };
+    name: &H::Name<'_>,
+    input: Input<'_>,
+    said: &Arguments<'_>,
+) -> ParkOutcome {
+    let (Input::Park(_, parking) | Input::ParkRenew(_, parking)) = input else {
+        return ParkOutcome::Later(None);
+    };
     let reply = match carry_out::request(host, name, input) {
-        Ok(reply @ (Reply::MustWait { .. } | Reply::Pending)) => return Some(reply),
+        Ok(reply @ (Reply::MustWait { .. } | Reply::Pending)) => {
+            return ParkOutcome::Later(Some(reply));
+        }
         Ok(reply) => reply,
         Err(_) => Reply::Refused(Refusal::WrongType),
     };
-    // The lock changed in between.
-    let waiter = parking.waiter;
-    answers::send_later(host, &Wake { waiter, reply, waited_us: 0, holds: 1, acks_us: None });
-    None
+    reply_instead(host, parking.waiter, reply, said)
+        .map_or(ParkOutcome::Later(None), ParkOutcome::Instead)
+}
+
+/// A caller that was going to wait does not: the locks changed in between. Returns the reply to
+/// send at once, unless its connection is blocked and gets it later.
+pub(crate) fn reply_instead<H: Host>(
+    host: &H,
+    waiter: WaiterId,
+    reply: Reply,
+    said: &Arguments<'_>,
+) -> Option<Reply> {
+    if said.tell.is_none() {
+        answers::send_later(host, &Wake::of(waiter, reply));
+        return None;
+    }
+    match &reply {
+        Reply::Granted { .. } | Reply::Renewed => sink::close(host, waiter),
+        _ => leave(host, waiter, Outcome::Refused),
+    }
+    Some(reply)
 }
 
 /// A value may have come to the key of this blocked connection. The server reports it to everybody
@@ -289,15 +356,15 @@ pub(crate) fn search_unsearched<H: Host>(host: &H) {
 
 /// Refuses a wait if it has closed a cycle.
 fn search_for<H: Host>(host: &H, waiter: WaiterId) {
-    let parked = host.state(|state| state.manager.parked(waiter).cloned());
-    let Some(parked) = parked.filter(Parked::waits) else { return };
-    if let Some(wait) = wait_of(&parked, Stand::Parked(waiter))
-        && let Some(refusal) = deadlock(host, wait)
-    {
+    let Some(waits) = host.state(|state| state.manager.waits(waiter)) else { return };
+    let (lock, owner, user) = (&waits.lock, &waits.owner, &*waits.user);
+    let wait = Wait { lock, owner, user, stand: Stand::Parked(waiter) };
+    if let Some(refusal) = deadlock(host, wait) {
         let now = host.now();
         host.state(|state| state.manager.refuse(waiter, now));
         let reply = Reply::Refused(refusal);
-        answers::send(host, vec![Wake { waiter, reply, waited_us: 0, holds: 1, acks_us: None }]);
+        let owner = Some(Box::new(waits.owner));
+        answers::send(host, vec![Wake { owner, ..Wake::of(waiter, reply) }]);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::host::{Host, KeyName, OpenKey};
 use crate::open_locks::AcquireAll;
 use crate::planted::PlantedFault;
 use crate::unit::RequestError;
-use crate::{acks, answers, group_tickets, groups, observers, replay, several, timers};
+use crate::{acks, answers, group_tickets, groups, observers, replay, several, sink, timers};
 
 const NO_SESSION: &str = "ERR SESSION needs a connection: it is not available in a script, a \
                           function or another module's call";
@@ -25,11 +25,27 @@ const NO_SESSION: &str = "ERR SESSION needs a connection: it is not available in
 pub fn acquire<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
     refuse_if_closing(host, said)?;
     let ask = said.acquire(session_of(host, said)?);
-    acks::may_confirm(host, ask.acks).map_err(|why| why.line(said.key, said.owner))?;
-    let Some(reply) = decide_acquire(host, name, ask, said)? else { return Ok(()) };
+    may_ask(host, said)?;
+    let Some(reply) = decide_acquire(host, name, ask, said)? else {
+        reply_waiting(host, said);
+        return Ok(());
+    };
     host.observe(Happening::Acquired(&reply));
     host.reply_acquire(&reply, said.with_ttl, said.key, said.owner);
     Ok(())
+}
+
+/// Checks what has to be true before a request is decided that may get a late reply.
+fn may_ask<H: Host>(host: &H, said: &Arguments<'_>) -> Result<(), String> {
+    let may = acks::may_confirm(host, said.acks, said.tell.is_some());
+    may.and_then(|()| sink::may_tell(host, said)).map_err(|why| why.line(said.key, said.owner))
+}
+
+/// Replies to a request whose late reply is a message.
+fn reply_waiting<H: Host>(host: &H, said: &Arguments<'_>) {
+    if said.tell.is_some() {
+        host.reply_waiting();
+    }
 }
 
 /// The connection to which the holds are to be tied.
@@ -53,10 +69,13 @@ fn decide_acquire<H: Host>(
     }
     let decide =
         |ask| carry_out::request(host, name, Input::Acquire(ask)).map_err(RequestError::line);
+    // Who takes a place that it has takes no new one.
+    let has_place = ask.max_queue.is_some() && blocked::has_place(host, name, &ask, said);
+    let ask = Acquire { max_queue: ask.max_queue.filter(|_| !has_place), ..ask };
     let mut reply = decide(ask)?;
     let wants_to_wait =
         matches!(reply, Reply::MustWait { .. } | Reply::Refused(Refusal::SecondUpgrade));
-    if wants_to_wait && said.block_ms.is_some() && host.denies_blocking() {
+    if wants_to_wait && said.block_ms.is_some() && !sink::may_wait(host, said) {
         reply = decide(Acquire { patience: Patience::None, ..ask })?;
     }
     if let Reply::MustWait { wait_ms } = reply {
@@ -101,12 +120,15 @@ pub fn release<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> R
 pub fn renew<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
     refuse_if_closing(host, said)?;
     let ask = said.renew();
-    acks::may_confirm(host, ask.acks).map_err(|why| why.line(said.key, said.owner))?;
+    may_ask(host, said)?;
     let mut reply = decide(host, name, Input::Renew(ask), said)?;
     if reply == Reply::MustConfirm {
         match blocked::park_to_confirm(host, name, Confirmable::Renew(ask), said) {
             Some(instead) => reply = instead,
-            None => return Ok(()),
+            None => {
+                reply_waiting(host, said);
+                return Ok(());
+            }
         }
     }
     host.observe(Happening::Renewed(&reply));
@@ -126,12 +148,15 @@ pub fn macquire<H: Host>(
 ) -> Result<(), String> {
     refuse_if_closing(host, said)?;
     let session = session_of(host, said)?;
-    acks::may_confirm(host, said.acks).map_err(|why| why.line(said.key, said.owner))?;
+    may_ask(host, said)?;
     let acks = if host.has_fault(PlantedFault::SeveralToldAtOnce) { 0 } else { said.acks };
     let (owner, lease, place) = (said.owner, said.lease, OwnPlace::None);
     let ask = AcquireAll { owner, lease, session, acks, place };
     let decided = group_tickets::request(host, names, keys, said, ask);
-    let Some(decided) = decided.map_err(RequestError::line)? else { return Ok(()) };
+    let Some(decided) = decided.map_err(RequestError::line)? else {
+        reply_waiting(host, said);
+        return Ok(());
+    };
     let (reply, number) = decided;
     host.observe(Happening::Acquired(&reply));
     reply_about(host, &reply, keys.keys.get(number), said);
@@ -164,14 +189,17 @@ pub fn mrenew<H: Host>(
     keys: &SeveralKeys<'_>,
 ) -> Result<(), String> {
     refuse_if_closing(host, said)?;
-    acks::may_confirm(host, said.acks).map_err(|why| why.line(said.key, said.owner))?;
+    may_ask(host, said)?;
     let wants = keys.wants(said);
     let decided = several::renew(host, names, &wants, (said.renew(), None));
     let (mut reply, number) = decided.map_err(RequestError::line)?;
     if reply == Reply::MustConfirm {
         match several::park_renewal(host, names, &wants, said) {
             Some(instead) => reply = instead,
-            None => return Ok(()),
+            None => {
+                reply_waiting(host, said);
+                return Ok(());
+            }
         }
     }
     host.observe(Happening::Renewed(&reply));

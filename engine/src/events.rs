@@ -6,7 +6,7 @@ use rlock_core::{ClientId, Lock};
 
 use crate::host::{During, Host};
 use crate::planted::PlantedFault;
-use crate::timers;
+use crate::{answers, timers};
 
 /// A lock is removed from its key. The engine's own removals leave an empty lock behind, and are
 /// published with the change that caused them.
@@ -41,7 +41,11 @@ pub fn lock_loaded<H: Host>(host: &H, lock: &Lock) {
 /// This server became a primary, or a replica.
 pub fn role_is<H: Host>(host: &H, is_primary: bool) {
     let now = host.now();
-    host.state(|state| state.manager.role_is(is_primary, now));
+    let demoted = host.state(|state| {
+        state.manager.role_is(is_primary, now);
+        state.manager.take_demoted()
+    });
+    answers::later(host, demoted);
     settle(host, During::Callback);
 }
 

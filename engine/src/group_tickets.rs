@@ -1,17 +1,19 @@
 //! Tickets for several locks: places and turns that are kept for an owner who asks again.
 
 use rlock_core::grammar::{Access, Arguments, SeveralKeys, Want};
-use rlock_core::manager::{At, LockId, Parked, Wait};
+use rlock_core::manager::{At, LockId, Wait};
 use rlock_core::waits_for::Stand;
 use rlock_core::{
     Acquire, Claim, LeaseMs, Lock, OwnPlace, Owner, Patience, Refusal, Reply, Standing, WaiterId,
 };
 
+use crate::blocked::OwnWait;
 use crate::given_up::GivenUp;
 use crate::held_back::{self, Asker};
 use crate::host::{Host, KeyName, OpenKey};
 use crate::open_locks::{AcquireAll, OpenLocks, Several};
 use crate::several::{self, is_full, tell};
+use crate::sink::{self, Block};
 use crate::unit::RequestError;
 use crate::{blocked, groups, timers};
 
@@ -52,7 +54,10 @@ pub(crate) fn request<'a, H: Host>(
     mut ask: AcquireAll<'a>,
 ) -> Result<Option<Several>, RequestError> {
     let wants = keys.wants(said);
-    let may_block = said.block_ms.is_some() && !host.denies_blocking();
+    let may_block = sink::may_wait(host, said);
+    if let Some(own) = blocked::told_group_wait(host, &wants, ask.owner, said) {
+        return Ok(takes_place(host, names, &wants, ask, (said, own)));
+    }
     let own = Own::of(host, &wants, ask.owner);
     ask.place = match own.same {
         Some(waiter) => OwnPlace::GroupTicket(waiter),
@@ -101,6 +106,42 @@ pub(crate) fn request<'a, H: Host>(
         (Some(waiter), None) => Ok(park_ticket(host, names, ask, (said, decided, waiter))),
         (None, None) => Ok(several::park(host, names, &wants, ask, (said, decided, own.others))),
     }
+}
+
+/// A request takes the place of one with TELL. Returns the reply to send at once instead.
+fn takes_place<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    wants: &[Want<'_>],
+    ask: AcquireAll<'_>,
+    (said, own): (&Arguments<'_>, OwnWait),
+) -> Option<Several> {
+    let (waiter, number) = (own.waiter, wants.first().map_or(0, |want| want.number));
+    let is_blocked = said.tell.is_none();
+    if let Err(refusal) = blocked::may_begin(host, said, !is_blocked) {
+        return Some((Reply::Refused(refusal), number));
+    }
+    let stands_at = host.state(|state| state.manager.stands_at(waiter));
+    let first = wants.first().map(|want| LockId { db: host.db(), key: want.key.into() });
+    let lock = stands_at.or(first)?;
+    let parked = sink::asker(host, lock, said);
+    let (client, session) = (parked.client, ask.session);
+    let block = several::acks_block(host, said);
+    let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
+        return Some((Reply::NotNow { wait_ms: None }, number));
+    };
+    if own.is_granted {
+        blocked::takes_over(host, waiter, ask.acks);
+        return None;
+    }
+    host.state(|state| {
+        state.manager.group_is_told(waiter, !is_blocked);
+        state.manager.group_needs(waiter, ask.acks);
+        let wait = (ask.lease, parking.ends_at);
+        state.manager.group_waits_for(waiter, (client, session), wait);
+    });
+    timers::settle(host);
+    None
 }
 
 /// The reply to a caller that is not blocked, unless it is to be blocked for acknowledgments.
@@ -232,14 +273,15 @@ fn park_ticket<H: Host>(
     ask: AcquireAll<'_>,
     (said, decided, waiter): (&Arguments<'_>, Several, WaiterId),
 ) -> Option<Several> {
-    let (bounds, number) = (host.settings().bounds, decided.1);
-    if let Err(refusal) = host.state(|state| state.manager.may_park(&bounds)) {
+    let number = decided.1;
+    if let Err(refusal) = blocked::may_begin(host, said, false) {
         return Some((Reply::Refused(refusal), number));
     }
     let Some(lock) = host.state(|state| state.manager.stands_at(waiter)) else {
         return Some(not_now(decided));
     };
-    let (owner, user, client) = (Owner::from(ask.owner), host.user(), host.client());
+    let parked = sink::asker(host, lock.clone(), said);
+    let (owner, user, client) = (Owner::from(ask.owner), parked.user.clone(), parked.client);
     host.state(|state| state.manager.ticket_is(waiter, false));
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Parked(waiter) };
     if !host.is_cluster()
@@ -248,16 +290,15 @@ fn park_ticket<H: Host>(
         host.state(|state| state.manager.ticket_is(waiter, true));
         return Some((Reply::Refused(refusal), number));
     }
-    let parked = Parked::new(client, lock, owner, user, said.with_ttl);
-    let ends_in = said.block_ms.filter(|ms| *ms > 0);
-    let net_ms = blocked::net_ms(ends_in);
-    let parking = blocked::block_for_several(host, (names, waiter), parked, (ends_in, net_ms));
-    let Some(parking) = parking else {
+    let ends_in_ms = said.block_ms.filter(|ms| *ms > 0);
+    let block = Block { ends_in_ms, net_ms: blocked::net_ms(ends_in_ms), is_for_several: true };
+    let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
         host.state(|state| state.manager.ticket_is(waiter, true));
         return Some(not_now(decided));
     };
     host.state(|state| {
         let wait = (ask.lease, parking.ends_at);
+        state.manager.group_is_told(waiter, said.tell.is_some());
         state.manager.group_needs(waiter, ask.acks);
         state.manager.ticket_is_parked(waiter, (client, ask.session), wait);
     });
@@ -343,7 +384,9 @@ pub(crate) fn make_way_for_one<H: Host>(
     if tickets.is_empty() {
         return Ok(());
     }
-    let is_patient = ask.patience != Patience::Block || !host.denies_blocking();
+    let is_ticket = matches!(ask.patience, Patience::Ticket(_));
+    let may_wait = ask.patience == Patience::Tell || !host.denies_blocking();
+    let is_patient = is_ticket || may_wait;
     if !is_patient || is_refused(host, name, ask, &tickets)? {
         return Ok(());
     }
@@ -422,7 +465,7 @@ fn may_not_wait<H: Host>(
         return Ok(true);
     }
     let lock = LockId { db, key: name.bytes().into() };
-    if ask.patience != Patience::Block {
+    if matches!(ask.patience, Patience::Ticket(_)) {
         return Ok(host.state(|state| {
             let of_groups = tickets.iter().filter_map(|ticket| state.manager.group(*ticket));
             let fewer: usize = of_groups.map(|group| group.keys.len()).sum();
@@ -430,9 +473,13 @@ fn may_not_wait<H: Host>(
             state.manager.may_take_tickets(&bounds, (usize::from(!has_own), fewer)).is_err()
         }));
     }
-    let (owner, user, stand) = (Owner::from(ask.owner), host.user(), Stand::Asking(claim));
+    let user = if ask.patience == Patience::Tell { host.any_user() } else { host.user() };
+    let (owner, stand) = (Owner::from(ask.owner), Stand::Asking(claim));
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand };
-    let may_park = host.state(|state| state.manager.may_park(&bounds)).is_ok();
+    let may_park = host.state(|state| match ask.patience {
+        Patience::Tell => state.manager.may_tell(&bounds).is_ok(),
+        _ => state.manager.may_park(&bounds).is_ok(),
+    });
     let given_up = GivenUp::of(host, &[], ask.owner, tickets);
     if may_park && !host.is_cluster() {
         blocked::deadlock_without(host, wait, &given_up).map_or(Ok(()), Err)?;

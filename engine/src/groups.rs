@@ -5,7 +5,7 @@
 use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, Decided, Group, GroupWork, LockId};
 use rlock_core::slow::Outcome;
-use rlock_core::{Claim, Effects, Input, Lock, OwnPlace, Refusal, Reply, WaiterId, Wake};
+use rlock_core::{Claim, Effects, Input, Lock, OwnPlace, Refusal, Reply, Right, WaiterId, Wake};
 
 use crate::gate;
 use crate::happening::Happening;
@@ -14,6 +14,7 @@ use crate::host::{Deferred, Gate, Host, KeyName, OpenKey};
 use crate::open_locks::{AcquireAll, OpenLocks, Telling};
 use crate::planted::PlantedFault;
 use crate::reports::Report;
+use crate::sink;
 use crate::state::State;
 use crate::unit::{self, Done, RequestError};
 
@@ -277,10 +278,19 @@ fn grant<'a, H: Host>(
         host.state(|state| state.manager.ticket_is_ready(waiter));
         return Some(Due::Turn);
     }
-    let user = host.state(|state| state.manager.parked(waiter).map(|parked| parked.user.clone()));
-    if user.is_some_and(|user| !host.may_acquire_several(&user, names, ask.owner)) {
-        refuse(host, waiter, Refusal::NotPermittedSeveral);
-        return None;
+    let may = |user: &[u8], owner: &[u8]| host.may_acquire_several(user, names, owner);
+    match sink::right_of(host, waiter, may) {
+        Right::May => {}
+        Right::MayNot => {
+            refuse(host, waiter, Refusal::NotPermittedSeveral);
+            return None;
+        }
+        Right::Unheard => {
+            host.observe(Happening::Untold);
+            let now = host.now();
+            host.state(|state| state.manager.group_is_unheard(waiter, now));
+            return None;
+        }
     }
     if ask.acks.max(judged.pending_acks) > 0 {
         let Group { since, ends_at, .. } = *group;
@@ -304,7 +314,7 @@ fn grant<'a, H: Host>(
     let reply = locks.enter(ask, token, telling).ok()?;
     host.observe(Happening::GrantedSeveral);
     let holds = judged.new_holds();
-    Some(Due::Reply(Wake { waiter, reply, waited_us, holds, acks_us: None }))
+    Some(Due::Reply(Wake { waited_us, holds, ..Wake::of(waiter, reply) }))
 }
 
 /// The owner of a group takes new places: its tickets at these locks end, for one lock and for
@@ -355,7 +365,8 @@ pub(crate) fn search_soon<H: Host>(host: &H, waiter: WaiterId) {
 /// reached; `None` if it is not known.
 pub(crate) fn time_to_wait<H: Host>(host: &H, waiter: WaiterId) -> Option<u64> {
     let with_ttl = |state: &State<H::Blocked>| {
-        state.manager.parked(waiter).is_some_and(|parked| parked.with_ttl)
+        let asks = state.manager.parked(waiter).is_some_and(|parked| parked.with_ttl);
+        asks || state.manager.is_told(waiter)
     };
     // Only then it is told.
     let group =

@@ -37,6 +37,10 @@ pub enum Happening<'e> {
     Answered(&'e Wake),
     /// The server ended the wait of a blocked connection before we did, with this reply.
     Unblocked(WaiterId, &'e Reply),
+    /// A message was sent.
+    Told,
+    /// Nobody listened when a message was due, or a grant.
+    Untold,
     /// A ticket has its turn.
     Turn {
         /// The database.

@@ -2,12 +2,12 @@
 //! them.
 
 use rlock_core::manager::{Group, HeldBackReply};
-use rlock_core::{Confirm, EpochMs, LeaseMs, Now, Reply, WaiterId, Wake};
+use rlock_core::{Confirm, EpochMs, LeaseMs, Now, Reply, WaiterId};
 
+use crate::acks;
 use crate::host::Host;
 use crate::open_locks::{AcquireAll, Judged, OpenLocks, Telling};
 use crate::unit::RequestError;
-use crate::{acks, answers};
 
 /// Who asks for several locks.
 #[derive(Clone, Copy)]
@@ -95,11 +95,6 @@ pub(crate) fn asks_again<H: Host>(host: &H, ticket: WaiterId, acks: u8) {
     host.state(|state| state.manager.ticket_wants(ticket, acks, late_at));
     // The subscription may have ended since the replicas were asked first.
     acks::watch(host);
-}
-
-/// A caller that was blocked for acknowledgments gets another reply: the locks changed meanwhile.
-pub(crate) fn reply_later<H: Host>(host: &H, waiter: WaiterId, reply: Reply) {
-    answers::send_later(host, &Wake { waiter, reply, waited_us: 0, holds: 1, acks_us: None });
 }
 
 /// Holds back the reply to a blocked caller that began no hold.

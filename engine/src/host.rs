@@ -212,6 +212,23 @@ pub trait Host: Replies {
 
     // --- blocked connections -------------------------------------------------------------------
 
+    /// Returns the user as [`Host::user`] does, for any caller: empty for another module.
+    fn any_user(&self) -> Rc<[u8]>;
+
+    /// Whether the command runs in a transaction, a script, or for another module: a message must
+    /// not leave before that has ended.
+    fn is_in_longer(&self) -> bool;
+
+    /// Whether this shard channel has a subscriber on this server; `None` if the server does not
+    /// say.
+    fn has_listener(&self, channel: &[u8]) -> Option<bool>;
+
+    /// Whether this user may publish to this channel now. Nobody's user may.
+    fn may_publish(&self, user: Option<&[u8]>, channel: &[u8]) -> bool;
+
+    /// Publishes a message to the subscribers of a shard channel.
+    fn publish_message(&self, channel: &[u8], message: &[u8]);
+
     /// Blocks the caller at these keys, under this number, for at most so many milliseconds; 0 is
     /// forever. `None` if the server does not allow it.
     fn block(&self, names: &[Self::Name<'_>], waiter: u64, ms: u64) -> Option<Self::Blocked>;

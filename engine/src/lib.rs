@@ -34,6 +34,7 @@ pub mod replay;
 pub mod reply;
 pub mod reports;
 pub mod several;
+mod sink;
 pub mod state;
 pub mod sweep;
 pub mod timers;

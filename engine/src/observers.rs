@@ -9,8 +9,10 @@ use rlock_core::grammar::{Access, Arguments};
 use rlock_core::manager::{At, LockId, ObserverTask, Parked, SeenHold, Sight, WaitEnd};
 use rlock_core::{Lock, Refusal, Reply, WaiterId};
 
+use crate::blocked::OwnWait;
 use crate::host::{Gate, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
+use crate::sink::{self, Block};
 use crate::{answers, blocked, gate, reply, timers};
 
 /// How long the engine tells observers in one callback: hand-offs come between.
@@ -25,7 +27,8 @@ pub(crate) fn ask<H: Host>(
     name: &H::Name<'_>,
     said: &Arguments<'_>,
 ) -> Result<(), String> {
-    let block_ms = said.block_ms.filter(|_| !host.denies_blocking());
+    sink::may_tell(host, said).map_err(|why| why.line(said.key, &[]))?;
+    let block_ms = said.block_ms.filter(|_| sink::may_wait(host, said));
     if block_ms.is_some() && !host.state(|state| state.manager.is_primary()) {
         return Err(ON_REPLICA.into());
     }
@@ -37,11 +40,13 @@ pub(crate) fn ask<H: Host>(
         return Ok(());
     }
     let is_blocked = match block_ms {
-        Some(ms) => block(host, name, held, ms).map_err(line)?,
+        Some(ms) => block(host, name, held, (said, ms)).map_err(line)?,
         None => false,
     };
     if !is_blocked {
         host.reply_null();
+    } else if said.tell.is_some() {
+        host.reply_waiting();
     }
     Ok(())
 }
@@ -51,17 +56,28 @@ fn block<H: Host>(
     host: &H,
     name: &H::Name<'_>,
     held: Option<&SeenHold>,
-    ms: u64,
+    (said, ms): (&Arguments<'_>, u64),
 ) -> Result<bool, Refusal> {
-    let bounds = host.settings().bounds;
-    let max = bounds.max_waiters;
-    host.state(|state| state.manager.may_park(&bounds))
-        .map_err(|_| Refusal::TooManyObservers { max })?;
-    let ends_in = Some(ms).filter(|ms| *ms > 0);
+    let max = host.settings().bounds.max_waiters;
     let id = LockId { db: host.db(), key: name.bytes().into() };
-    let parked = Parked::observer(host.client(), id.clone(), host.user());
-    let (names, net_ms) = (slice::from_ref(name), blocked::net_ms(ends_in));
-    let Some(parking) = blocked::block(host, names, parked, ends_in, net_ms) else {
+    let (client, user) = (sink::client_of(host, said), sink::user_of(host, said));
+    let own = said.tell.and_then(|to| {
+        let own = host.state(|state| state.manager.told_observer(&id, &user, to));
+        own.map(|waiter| OwnWait { waiter, is_granted: false })
+    });
+    blocked::may_begin(host, said, own.is_some()).map_err(|why| match why {
+        Refusal::TooManyWaiters { .. } => Refusal::TooManyObservers { max },
+        why => why,
+    })?;
+    if let Some(own) = own {
+        host.state(|state| state.manager.observes_no_more(own.waiter));
+    }
+    let ends_in_ms = Some(ms).filter(|ms| *ms > 0);
+    let parked = Parked::observer(client, id.clone(), user);
+    let (names, net_ms) = (slice::from_ref(name), blocked::net_ms(ends_in_ms));
+    let (waiter, block) =
+        (blocked::number_of(host, None), Block { ends_in_ms, net_ms, is_for_several: false });
+    let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
         return Ok(false);
     };
     host.state(|state| state.manager.observe(parking.waiter, id, held, parking.ends_at));
@@ -145,10 +161,16 @@ fn may<H: Host>(
     waiter: WaiterId,
     known: &mut Option<(Rc<[u8]>, bool)>,
 ) -> bool {
-    let Some(user) =
-        host.state(|state| state.manager.parked(waiter).map(|parked| parked.user.clone()))
-    else {
-        return false;
+    let user = host.state(|state| {
+        let line = state.manager.told_line(waiter);
+        let told = line.map(|line| line.user.clone());
+        told.or_else(|| state.manager.parked(waiter).map(|parked| Some(parked.user.clone())))
+    });
+    let user = match user {
+        Some(Some(user)) => user,
+        // Another module may observe everything.
+        Some(None) => return true,
+        None => return false,
     };
     match known {
         Some((same, may)) if *same == user => *may,

@@ -17,6 +17,12 @@ pub enum PlantedFault {
     GroupsForgotten,
     /// A grant of several locks is told without the acknowledgments that it needs.
     SeveralToldAtOnce,
+    /// Nobody asks whether somebody listens before a grant is made or told.
+    ListenersNotAsked,
+    /// The right to the channel is not asked for again when a message is due.
+    ChannelRightsForgotten,
+    /// A message is sent twice.
+    ToldTwice,
     /// Where a grant of several locks is revoked, one of them stays.
     PartNotRevoked,
 }

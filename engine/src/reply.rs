@@ -1,7 +1,7 @@
 //! Replies to the caller.
 
 use rlock_core::Reply;
-use rlock_core::manager::SeenHold;
+use rlock_core::manager::{SeenHold, WaitEnd};
 
 /// Replies to the caller, in the server's protocol.
 pub trait Replies {
@@ -13,6 +13,8 @@ pub trait Replies {
     fn reply_bytes(&self, bytes: &[u8]);
     /// Replies with `+OK`.
     fn reply_ok(&self);
+    /// Replies with `+WAITING`.
+    fn reply_waiting(&self);
     /// Replies with an error line that begins with its code.
     fn reply_error(&self, line: &str);
     /// Begins an array of this many replies.
@@ -58,4 +60,24 @@ pub fn to_await(host: &impl Replies, held: Option<&SeenHold>) {
         Some(held) => host.reply_bytes(held.owner.as_bytes()),
         None => host.reply_null(),
     }
+}
+
+/// What a message says that is the late reply to a request; `id` begins it.
+pub fn message_of(id: &[u8], end: &WaitEnd, key: &[u8], owner: &[u8]) -> Vec<u8> {
+    let nil = |ms: Option<u64>| format!("nil {}", ms.map_or(-1, u64::cast_signed));
+    let said = match end {
+        WaitEnd::Saw(Some(held)) => format!("holder {} ", held.token.get()),
+        WaitEnd::Saw(None) => "holder 0".into(),
+        WaitEnd::Replied(Reply::Granted { token, remaining_ms }) => {
+            format!("token {} {remaining_ms}", token.get())
+        }
+        WaitEnd::Replied(Reply::Renewed) => "renewed".into(),
+        WaitEnd::Replied(Reply::Refused(refusal)) => {
+            format!("error {}", refusal.line(key, owner))
+        }
+        WaitEnd::Replied(Reply::NotNow { wait_ms } | Reply::MustWait { wait_ms }) => nil(*wait_ms),
+        WaitEnd::Replied(_) | WaitEnd::Waits | WaitEnd::Departed => nil(None),
+    };
+    let seen = if let WaitEnd::Saw(Some(held)) = end { held.owner.as_bytes() } else { &[] };
+    [id, b" ", said.as_bytes(), seen].concat()
 }

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use rlock_core::grammar::{Arguments, Want};
-use rlock_core::manager::{Group, GroupKey, LockId, Parked, Wait};
+use rlock_core::manager::{Group, GroupKey, LockId, Wait};
 use rlock_core::waits_for::Stand;
 use rlock_core::{
     Confirm, Input, OwnPlace, Owner, Parking, Refusal, Renew, Reply, Token, WaiterId,
@@ -16,6 +16,7 @@ use crate::held_back::{self, Asker, Patient};
 use crate::host::{During, Host};
 use crate::open_locks::{AcquireAll, Judged, OpenLocks, Several, Telling};
 use crate::reports::Report;
+use crate::sink::{self, Block};
 use crate::unit::RequestError;
 use crate::{blocked, groups, reports, timers};
 
@@ -132,16 +133,19 @@ fn block_for_acks<H: Host>(
     wants: &[Want<'_>],
     said: &Arguments<'_>,
 ) -> Option<Parking> {
-    if host.denies_blocking() {
+    if said.tell.is_none() && host.denies_blocking() {
         return None;
     }
-    let lock = LockId { db: host.db(), key: wants.first()?.key.into() };
-    let parked =
-        Parked::new(host.client(), lock, Owner::from(said.owner), host.user(), said.with_ttl);
+    let waiter = blocked::number_of(host, None);
+    let parked = sink::asker(host, LockId { db: host.db(), key: wants.first()?.key.into() }, said);
+    sink::open(host, waiter, names, parked, said, acks_block(host, said))
+}
+
+/// For how long somebody waits for acknowledgments.
+pub(crate) fn acks_block<H: Host>(host: &H, said: &Arguments<'_>) -> Block {
     let net_ms = blocked::acks_net_ms(host, said.block_ms);
-    let ends_in = said.block_ms.filter(|ms| *ms > 0);
-    let waiter = host.state(|state| state.manager.next_waiter());
-    blocked::block_for_several(host, (names, waiter), parked, (ends_in, net_ms))
+    let ends_in_ms = said.block_ms.filter(|ms| *ms > 0);
+    Block { ends_in_ms, net_ms, is_for_several: true }
 }
 
 /// Blocks the caller after [`Reply::MustConfirm`]. Returns the reply to send at once instead, if it
@@ -164,10 +168,16 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
         Ok((Reply::NotNow { .. }, _)) if said.block_ms.is_some() => {
             let tickets = ask.ticket().into_iter().collect();
             let ask = AcquireAll { place: OwnPlace::None, ..ask };
-            stand(host, wants, ask, (parking, tickets), None);
+            stand(host, wants, ask, (said, parking, tickets), None);
         }
-        Ok((reply, _)) => held_back::reply_later(host, waiter, reply),
-        Err(_) => held_back::reply_later(host, waiter, Reply::Refused(Refusal::WrongType)),
+        Ok((reply, _)) => {
+            let reply = blocked::reply_instead(host, waiter, reply, said)?;
+            return Some((reply, number));
+        }
+        Err(_) => {
+            let refused = Reply::Refused(Refusal::WrongType);
+            return Some((blocked::reply_instead(host, waiter, refused, said)?, number));
+        }
     }
     None
 }
@@ -183,7 +193,6 @@ pub(crate) fn park<H: Host>(
     ask: AcquireAll<'_>,
     (asked, said, tickets): (&Arguments<'_>, Several, Vec<WaiterId>),
 ) -> Option<Several> {
-    let bounds = host.settings().bounds;
     let (reply, number) = said;
     let must_wait = reply != Reply::MustConfirm;
     let reply = if must_wait { reply } else { Reply::NotNow { wait_ms: None } };
@@ -195,12 +204,13 @@ pub(crate) fn park<H: Host>(
         let wait_ms = if let Reply::NotNow { wait_ms } = reply { wait_ms } else { None };
         return Some((Reply::NotNow { wait_ms }, number));
     }
-    let may_park = host.state(|state| state.manager.may_park(&bounds));
+    let may_park = blocked::may_begin(host, asked, false);
     if let Err(refusal) = may_park.or_else(|why| if must_wait { Err(why) } else { Ok(()) }) {
         return Some((Reply::Refused(refusal), number));
     }
     let lock = LockId { db, key: want.key.into() };
-    let (client, user) = (host.client(), host.user());
+    let parked = sink::asker(host, lock.clone(), asked);
+    let user = parked.user.clone();
     let claim = ask.claim(want);
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Asking(claim) };
     // In a cluster a command can open only keys of its own slot, so the search runs after it.
@@ -212,15 +222,13 @@ pub(crate) fn park<H: Host>(
     {
         return Some((Reply::Refused(refusal), number));
     }
-    let parked = Parked::new(client, lock.clone(), owner.clone(), user, asked.with_ttl);
-    let ends_in = asked.block_ms.filter(|ms| *ms > 0);
-    let net_ms = blocked::net_ms(ends_in);
-    let waiter = host.state(|state| state.manager.next_waiter());
-    let parking = blocked::block_for_several(host, (names, waiter), parked, (ends_in, net_ms));
-    let Some(parking) = parking else {
+    let ends_in_ms = asked.block_ms.filter(|ms| *ms > 0);
+    let block = Block { ends_in_ms, net_ms: blocked::net_ms(ends_in_ms), is_for_several: true };
+    let waiter = blocked::number_of(host, None);
+    let Some(parking) = sink::open(host, waiter, names, parked, asked, block) else {
         return Some((reply, number));
     };
-    stand(host, wants, ask, (parking, tickets), Some(&lock).filter(|_| is_searched));
+    stand(host, wants, ask, (asked, parking, tickets), Some(&lock).filter(|_| is_searched));
     None
 }
 
@@ -230,11 +238,12 @@ fn stand<H: Host>(
     host: &H,
     wants: &[Want<'_>],
     ask: AcquireAll<'_>,
-    (parking, tickets): (Parking, Vec<WaiterId>),
+    (said, parking, tickets): (&Arguments<'_>, Parking, Vec<WaiterId>),
     searched: Option<&LockId>,
 ) {
     let mut group = new_group(host, wants, ask);
-    (group.client, group.session) = (host.client(), ask.session);
+    (group.client, group.session) = (sink::client_of(host, said), ask.session);
+    group.is_told = said.tell.is_some();
     group.ends_at = parking.ends_at;
     let mut told = groups::withdraw_tickets(host, &group, tickets);
     // Without the tickets it may stand elsewhere.
@@ -352,10 +361,10 @@ pub(crate) fn park_renewal<H: Host>(
     // The locks may have changed in between.
     match renew(host, names, wants, (said.renew(), Some(parking))) {
         Ok((Reply::Pending, _)) => {}
-        Ok((reply, _)) => held_back::reply_later(host, parking.waiter, reply),
+        Ok((reply, _)) => return blocked::reply_instead(host, parking.waiter, reply, said),
         Err(_) => {
             let refused = Reply::Refused(Refusal::WrongType);
-            held_back::reply_later(host, parking.waiter, refused);
+            return blocked::reply_instead(host, parking.waiter, refused, said);
         }
     }
     None

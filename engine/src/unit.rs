@@ -1,12 +1,10 @@
 //! The parts of a step at one key: open, decide, save, replicate, publish, answer. A step changes
 //! one key, or several.
 
-use std::rc::Rc;
-
 use rlock_core::manager::{At, Cause, Decided, ExpiryAction, KeyExpiry};
 use rlock_core::snapshot::{self, Start};
 use rlock_core::{
-    Change, Effects, End, Event, Input, Lock, Owner, Refusal, Reply, Rights, Token, WaiterId,
+    Change, Effects, End, Event, Input, Lock, Refusal, Reply, Right, Rights, Token, WaiterId,
 };
 use smallvec::SmallVec;
 
@@ -14,7 +12,7 @@ use crate::happening::Happening;
 use crate::host::{Content, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
 use crate::state::State;
-use crate::{acks, answers, publish};
+use crate::{acks, answers, publish, sink};
 
 /// What refuses a request before the core decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +94,9 @@ pub(crate) fn decide<'a, H: Host>(
     if start == Start::Begins && !new.is_free() {
         key.set(new);
     }
+    if let Some(effects) = effects.as_mut() {
+        effects.unheard.drain(..).for_each(|_| host.observe(Happening::Untold));
+    }
     match &decided {
         Decided::Fast(_, expiry) => set_ttl(key, *expiry),
         Decided::MustWait(_) => {}
@@ -120,18 +121,13 @@ fn lock_at<'k>(
 }
 
 /// Which blocked connections may be granted.
-type Checked = SmallVec<[(WaiterId, bool); 1]>;
+type Checked = SmallVec<[(WaiterId, Right); 1]>;
 
 /// Asks whether the users of these blocked connections still have the right to the lock.
 fn check<H: Host>(host: &H, name: &H::Name<'_>, waiters: &[WaiterId], rights: &mut Checked) {
     for waiter in waiters {
-        let parked = host.state(|state| {
-            let parked = state.manager.parked(*waiter)?;
-            Some((parked.user.clone(), parked.owner.clone()?))
-        });
-        let may =
-            |(user, owner): (Rc<[u8]>, Owner)| host.may_acquire(&user, name, owner.as_bytes());
-        rights.push((*waiter, parked.is_none_or(may)));
+        let may = |user: &[u8], owner: &[u8]| host.may_acquire(user, name, owner);
+        rights.push((*waiter, sink::right_of(host, *waiter, may)));
     }
 }
 

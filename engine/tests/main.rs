@@ -28,3 +28,4 @@ mod several;
 mod several_laws;
 mod support;
 mod sweep;
+mod tell;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rlock_core::grammar::Access;
 use rlock_core::manager::LockId;
-use rlock_core::{Change, ClientId, EpochMs, Lock, Now, Token, WaiterId, snapshot};
+use rlock_core::{Change, ClientId, EpochMs, Lock, Now, WaiterId, snapshot};
 use rlock_engine::reply::Replies;
 use rlock_engine::timers::PORTION;
 use rlock_engine::{
@@ -16,64 +16,14 @@ use rlock_engine::{
 
 use crate::fault::Fault;
 use crate::keyspace::{self, Slot, Value};
-use crate::notes::{Asked, By};
+use crate::notes::Asked;
+pub(crate) use crate::running::Running;
 use crate::server::Server;
 use crate::waiting::Waiting;
 use crate::words::Said;
 
 /// As many replicas as nobody has.
 const ALL: usize = 16;
-
-/// What the server is doing while the engine runs.
-#[derive(Clone, Debug)]
-pub(crate) struct Running {
-    /// The connection whose command it is.
-    pub client: Option<ClientId>,
-    /// The database.
-    pub db: i32,
-    /// The command's words.
-    pub words: Rc<[Vec<u8>]>,
-    /// It came along the replication stream.
-    pub is_replicated: bool,
-    /// What it asks, if it may have to wait.
-    pub asked: Option<Asked>,
-    /// What it asks of the other locks, if it names more than one.
-    pub others: Vec<Asked>,
-    /// It is a request for several locks, even if it names one only.
-    pub is_for_several: bool,
-    /// As which it asks to renew: a mode, or all.
-    pub renewal: Option<Option<rlock_core::Mode>>,
-    /// Which hold it asks to renew, if only one.
-    pub renews: Option<Token>,
-    /// The token that it knows of, if it only observes.
-    pub observes: Option<u64>,
-    /// For how long it may be blocked, in milliseconds.
-    pub block_ms: Option<u64>,
-    /// As what the laws see its changes.
-    pub by: By,
-    /// The loop is about to sleep.
-    pub is_sleeping: bool,
-}
-
-impl Default for Running {
-    fn default() -> Self {
-        Self {
-            client: None,
-            db: 0,
-            words: Rc::new([]),
-            is_replicated: false,
-            asked: None,
-            others: Vec::new(),
-            is_for_several: false,
-            renewal: None,
-            renews: None,
-            observes: None,
-            block_ms: None,
-            by: By::Itself,
-            is_sleeping: false,
-        }
-    }
-}
 
 /// A simulated server in one callback. A borrow of the server that the engine would hold across a
 /// call panics here.
@@ -332,6 +282,24 @@ impl<'s> Host for Edge<'s> {
         false
     }
 
+    fn any_user(&self) -> Rc<[u8]> {
+        self.user()
+    }
+
+    fn is_in_longer(&self) -> bool {
+        false
+    }
+
+    fn has_listener(&self, _: &[u8]) -> Option<bool> {
+        Some(false)
+    }
+
+    fn may_publish(&self, _: Option<&[u8]>, _: &[u8]) -> bool {
+        true
+    }
+
+    fn publish_message(&self, _: &[u8], _: &[u8]) {}
+
     fn block(&self, _: &[Name], waiter: u64, ms: u64) -> Option<WaiterId> {
         let (waiter, now) = (WaiterId::from(waiter), self.now());
         let asked = self.running.asked.clone()?;
@@ -448,6 +416,10 @@ impl Replies for Edge<'_> {
 
     fn reply_ok(&self) {
         self.say(Said::Ok);
+    }
+
+    fn reply_waiting(&self) {
+        self.say(Said::Nil);
     }
 
     fn reply_error(&self, line: &str) {

@@ -30,6 +30,7 @@ pub mod notes;
 mod own;
 mod print;
 pub mod run;
+mod running;
 pub mod seen;
 pub mod server;
 pub mod several;

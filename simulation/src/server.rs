@@ -131,6 +131,8 @@ impl Server {
         let bounds = Bounds {
             max_depth: 4,
             max_waiters: 1000,
+            max_tells: 1000,
+            max_tell_ms: 3_600_000,
             max_tickets: 1000,
             max_sessions: 1000,
             confirm_ms: 2000,

@@ -65,6 +65,7 @@ impl Server {
             Happening::Turn { db, key, owner } if running.is_sleeping => {
                 self.note(Note::TurnAcked { db, key: key.into(), owner: owner.into() });
             }
+            Happening::Told | Happening::Untold => {}
             Happening::Deadlock => self.note(Note::Saw(Kind::Deadlock)),
             Happening::Renewed(_)
             | Happening::Turn { .. }

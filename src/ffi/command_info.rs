@@ -193,6 +193,21 @@ fn word(word: Word, texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>>) -> 
             since,
             ..END
         },
+        Some(value) if word.value_count() > 1 => {
+            let mut parts: Vec<Argument> =
+                value.split(' ').map(|part| Argument { name: keep(part, texts), ..END }).collect();
+            parts.push(END);
+            let block = Argument {
+                name,
+                type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
+                token,
+                subargs: parts.as_mut_ptr(),
+                since,
+                ..END
+            };
+            subs.push(parts);
+            block
+        }
         Some(value) if word.is_value_optional() => {
             let value = Argument {
                 name: keep(value, texts),

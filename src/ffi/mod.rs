@@ -11,6 +11,7 @@
 #[cfg(not(test))]
 mod allocator;
 mod blocked;
+mod channels;
 mod clients;
 mod command_info;
 mod context;

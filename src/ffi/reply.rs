@@ -13,6 +13,12 @@ impl Ctx {
         raw::reply_with_null(self.0);
     }
 
+    /// Replies with `+WAITING`.
+    pub fn reply_waiting(&self) {
+        // SAFETY: context; the text is static.
+        unsafe { there(raw::RedisModule_ReplyWithSimpleString)(self.0, c"WAITING".as_ptr()) };
+    }
+
     /// Replies with `+OK`.
     pub fn reply_ok(&self) {
         raw::reply_with_simple_string(self.0, c"OK".as_ptr());

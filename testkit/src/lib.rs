@@ -25,6 +25,7 @@ mod payload;
 mod program;
 mod queue_view;
 mod server;
+mod subscriber;
 mod waiter;
 mod wire;
 
@@ -42,6 +43,7 @@ pub use noise::Noise;
 pub use payload::{Payload, aof_commands, newest_aof, with_token};
 pub use program::{Program, cli_program};
 pub use server::{Server, Version, module};
+pub use subscriber::Subscriber;
 pub use waiter::{Waiter, is_connected};
 pub use wire::Wire;
 

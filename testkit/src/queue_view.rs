@@ -70,8 +70,19 @@ impl WaiterView {
 fn waiter(value: &Value) -> WaiterView {
     let fields = flat_map(value);
     let names: Vec<&str> = fields.keys().map(String::as_str).collect();
-    let all =
-        ["at", "client", "keys", "kind", "left-ms", "limit", "mode", "owner", "turn", "waited-ms"];
+    let all = [
+        "at",
+        "channel",
+        "client",
+        "keys",
+        "kind",
+        "left-ms",
+        "limit",
+        "mode",
+        "owner",
+        "turn",
+        "waited-ms",
+    ];
     assert_eq!(names, all);
     let waiter = WaiterView {
         owner: text(&fields["owner"]),

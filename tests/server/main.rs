@@ -69,6 +69,8 @@ mod sessions;
 mod several;
 mod slot_moves;
 mod slow_log;
+mod tell;
+mod tell_fates;
 mod tickets;
 mod tokens;
 mod transactions;

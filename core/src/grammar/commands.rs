@@ -38,6 +38,7 @@ pub const ACQUIRE: Command = Command {
         Word::Depth,
         Word::Acks,
         Word::WithTtl,
+        Word::Tell,
     ],
     needs_one: false,
 };
@@ -66,7 +67,7 @@ pub const RENEW: Command = Command {
     acl: "write fast blocking",
     access: Access::Writes,
     positional: &[Positional::Key, Positional::Owner],
-    options: &[Word::Read, Word::Write, Word::Lease, Word::Token, Word::Acks],
+    options: &[Word::Read, Word::Write, Word::Lease, Word::Token, Word::Acks, Word::Tell],
     needs_one: false,
 };
 
@@ -91,6 +92,7 @@ pub const MACQUIRE: Command = Command {
         Word::Session,
         Word::Acks,
         Word::WithTtl,
+        Word::Tell,
     ],
     needs_one: false,
 };
@@ -119,7 +121,7 @@ pub const MRENEW: Command = Command {
     acl: "write blocking",
     access: Access::Writes,
     positional: SEVERAL,
-    options: &[Word::Lease, Word::Token, Word::Acks],
+    options: &[Word::Lease, Word::Token, Word::Acks, Word::Tell],
     needs_one: false,
 };
 
@@ -191,7 +193,7 @@ pub const AWAIT: Command = Command {
     acl: "read fast blocking",
     access: Access::Reads,
     positional: &[Positional::Key, Positional::TokenOrZero],
-    options: &[Word::Block],
+    options: &[Word::Block, Word::Tell],
     needs_one: false,
 };
 

@@ -9,6 +9,7 @@ impl<'a> Arguments<'a> {
         // A limit is one of readers.
         let mode = if self.limit.is_some() { Mode::Read } else { Mode::Write };
         let patience = match (self.block_ms, self.queue) {
+            (Some(_), _) if self.tell.is_some() => Patience::Tell,
             (Some(_), _) => Patience::Block,
             (None, Some(window)) => Patience::Ticket(window),
             (None, None) => Patience::None,

@@ -94,6 +94,8 @@ pub enum Word {
     Acks,
     /// `SESSION`
     Session,
+    /// `TELL channel id`
+    Tell,
     /// `HOLDERS n`
     Holders,
     /// `WAITERS n`
@@ -139,6 +141,7 @@ impl Word {
             Self::MaxQueue => b"MAXQUEUE",
             Self::Acks => b"\0\0\0\0ACKS",
             Self::Session => b"\0SESSION",
+            Self::Tell => b"\0\0\0\0TELL",
             Self::Holders => b"\0HOLDERS",
             Self::Waiters => b"\0WAITERS",
             Self::Count => b"\0\0\0COUNT",
@@ -164,6 +167,7 @@ impl Word {
             Self::Lease | Self::Block | Self::Queue => Some("ms"),
             Self::Token => Some("t"),
             Self::Modes => Some("mode"),
+            Self::Tell => Some("channel id"),
             Self::Limit
             | Self::MaxQueue
             | Self::Acks
@@ -201,7 +205,8 @@ impl Word {
             Self::All => Self::DownTo.bit(),
             Self::DownTo => Self::All.bit(),
             Self::Block => Self::Queue.bit(),
-            Self::Queue => Self::Block.bit(),
+            Self::Queue => Self::Block.bit() | Self::Tell.bit(),
+            Self::Tell => Self::Queue.bit(),
             Self::Get => Self::Len.bit() | Self::Reset.bit(),
             Self::Len => Self::Get.bit() | Self::Reset.bit(),
             Self::Reset => Self::Get.bit() | Self::Len.bit(),
@@ -212,6 +217,11 @@ impl Word {
     /// Whether its value may be left out.
     pub const fn is_value_optional(self) -> bool {
         matches!(self, Self::Get)
+    }
+
+    /// How many words its value has.
+    pub fn value_count(self) -> usize {
+        self.value().map_or(0, |value| value.split(' ').count())
     }
 
     /// Whether it has one value for each key.

@@ -49,10 +49,13 @@ impl Manager {
     /// Drops what nobody waits for any more, instead of keeping it until a silent replica
     /// disconnects.
     fn forget_late(&mut self) {
-        let (waits, locks, groups) = (&self.waits, &self.locks, &self.groups);
+        let (waits, tells) = (&self.waits, &self.tells);
+        let (locks, groups) = (&self.locks, &self.groups);
         let is_over = |(_, id, what): &(u64, LockId, Ack)| match what {
             Ack::Several(grant) => !groups.held_back_replies.contains_key(grant),
-            Ack::Wait(waiter) => waits.get(*waiter).is_none_or(|parked| !parked.waits()),
+            Ack::Wait(waiter) => {
+                !tells.waits(*waiter) && waits.get(*waiter).is_none_or(|parked| !parked.waits())
+            }
             what => locks.get(id.db, &id.key).is_none_or(|volatile| !volatile.awaits(*what)),
         };
         for queue in self.acks.noted.values_mut() {
@@ -81,9 +84,9 @@ impl Manager {
             if self.locks.get(id.db, &id.key).is_none() {
                 continue;
             }
-            let (acked, asked) = self
-                .locks
-                .change_acks(&id, |volatile| (volatile.acked(what, now), volatile.take_asked()));
+            let (acked, asked) = self.locks.change_acks(&id, |volatile| {
+                (volatile.acked(what, acks, now), volatile.take_asked())
+            });
             if !asked.is_empty() {
                 self.acks.ask(id.clone(), asked);
             }

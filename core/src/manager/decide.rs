@@ -63,7 +63,8 @@ impl Manager {
     #[inline]
     pub fn expected_grant(&self, at: At<'_>, input: &Input<'_>) -> Option<WaiterId> {
         // Where nobody waits at any lock, the everyday release looks none up.
-        if !matches!(input, Input::Release(_)) || self.locks.totals().waiters == 0 {
+        let totals = || self.locks.totals();
+        if !matches!(input, Input::Release(_)) || totals().waiters == 0 && totals().told == 0 {
             return None;
         }
         let (_, head) = self.locks.get(at.db, at.key)?.queue.head()?;
@@ -125,14 +126,17 @@ impl Manager {
         let grace = self.grace_of(bounds.grace_ms, now);
         self.arrivals = self.arrivals.saturating_add(1);
         let serves_later = self.groups.several_change && self.groups.waiting > 0;
-        let Self { tokens, locks, names, expects_keys, arrivals, waits, .. } = self;
+        let Self { tokens, locks, names, expects_keys, arrivals, waits, tells, .. } = self;
         let name = || {
-            // A connection that waits shares its copy of the name.
-            let parked = match input {
-                Input::Park(_, parking) | Input::ParkRenew(_, parking) => waits.get(parking.waiter),
+            // Whoever waits shares its copy of the name.
+            let shared = match input {
+                Input::Park(_, parking) | Input::ParkRenew(_, parking) => {
+                    let parked = waits.get(parking.waiter).map(|parked| parked.lock.clone());
+                    parked.or_else(|| tells.lock_of(parking.waiter))
+                }
                 _ => None,
             };
-            parked.map_or_else(|| LockId { db, key: key.into() }, |parked| parked.lock.clone())
+            shared.unwrap_or_else(|| LockId { db, key: key.into() })
         };
         let (lives, over, asked, touched, is_unserved) =
             locks.change_named(db, key, name, |volatile, _| {
@@ -150,7 +154,7 @@ impl Manager {
                     sessions_max: bounds.max_sessions.saturating_sub(beside),
                     slow: bounds.slow,
                     names,
-                    names_max: names_max(totals.waiters.saturating_add(totals.tickets)),
+                    names_max: names_max(totals.waiting()),
                     confirm_ms: bounds.confirm_ms,
                     grace,
                     rights,
@@ -214,6 +218,21 @@ impl Manager {
         ) = (input, &effects.reply)
         {
             self.waits.expect(parking.waiter, Refusal::NoAcks);
+            match input {
+                Input::Park(ask, _) => {
+                    self.tells.is_pending(parking.waiter, ask.owner.into(), Some(ask.mode));
+                }
+                Input::ParkRenew(ask, _) | Input::ParkRenewAll(ask, _) => {
+                    self.tells.is_pending(parking.waiter, ask.owner.into(), None);
+                }
+                _ => {}
+            }
+        }
+        for (waiter, owner, mode) in std::mem::take(&mut effects.told_pending) {
+            self.tells.is_pending(waiter, owner, Some(mode));
+        }
+        for waiter in &effects.unheard {
+            self.tells.end(*waiter);
         }
         // Where one lock of several answers their caller, nothing of the others is told.
         if !self.groups.held_back_replies.is_empty() {

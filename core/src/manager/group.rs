@@ -42,6 +42,8 @@ pub struct Group {
     pub ends_at: Option<EpochMs>,
     /// Nobody is blocked: the owner asks again.
     pub is_ticket: bool,
+    /// Nobody is blocked: the reply will be a message.
+    pub is_told: bool,
     /// The ticket's owner is asking now: it needs no message.
     pub(super) is_asking: bool,
     pub(super) arrival: u64,
@@ -72,6 +74,7 @@ impl Group {
             since,
             ends_at: None,
             is_ticket: false,
+            is_told: false,
             is_asking: false,
             arrival: 0,
             reached: 0,

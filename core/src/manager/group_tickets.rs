@@ -92,6 +92,30 @@ impl Manager {
         self.group_is(waiter, client, lease);
     }
 
+    /// A wait for several locks goes on for this connection, with this lease, until then.
+    pub fn group_waits_for(
+        &mut self,
+        waiter: WaiterId,
+        (client, session): (Option<ClientId>, Option<ClientId>),
+        (lease, ends_at): (LeaseMs, Option<EpochMs>),
+    ) {
+        self.waits_until(waiter, ends_at);
+        self.group_is(waiter, client, lease);
+        if let Some(group) = self.groups.all.get_mut(&waiter) {
+            group.session = session;
+        }
+    }
+
+    /// The reply to this group will be a message from now on, or no longer.
+    pub fn group_is_told(&mut self, waiter: WaiterId, is_told: bool) {
+        let Some(group) = self.groups.all.get_mut(&waiter) else { return };
+        let was_told = std::mem::replace(&mut group.is_told, is_told);
+        if !group.is_granted {
+            let others = self.groups.by_message.saturating_sub(was_told.into());
+            self.groups.by_message = others.saturating_add(is_told.into());
+        }
+    }
+
     /// What was a ticket is a blocked wait in the same places from now on.
     pub fn ticket_is_parked(
         &mut self,
@@ -100,15 +124,14 @@ impl Manager {
         (lease, ends_at): (LeaseMs, Option<EpochMs>),
     ) {
         self.ticket_is(waiter, false);
-        self.waits_until(waiter, ends_at);
-        self.group_is(waiter, client, lease);
+        self.group_waits_for(waiter, (client, session), (lease, ends_at));
         let Some(group) = self.groups.all.get_mut(&waiter) else { return };
-        group.session = session;
         if group.next_key().is_none() {
             self.groups.ready.remove(&waiter);
             self.groups.commits.insert(waiter);
         }
         if let Some(id) = self.stands_at(waiter) {
+            self.tells.stands_at(waiter, &id);
             self.waits.stands_at(waiter, id);
         }
     }

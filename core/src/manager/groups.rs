@@ -53,6 +53,8 @@ pub(super) struct Groups {
     pub(super) turns: usize,
     /// How many of them are tickets.
     pub(super) tickets: usize,
+    /// How many of them get their reply as a message.
+    pub(super) by_message: usize,
     /// The locks that tickets name, by a hash of the owner.
     pub(super) ticket_keys: BTreeSet<(u64, LockId, WaiterId)>,
     /// Granted ones whose reply waits for acknowledgments.
@@ -75,6 +77,7 @@ impl Groups {
         };
         let turns = usize::try_from(group.turns.count_ones()).unwrap_or(0);
         group.is_granted = true;
+        self.by_message = self.by_message.saturating_sub(group.is_told.into());
         self.turns = self.turns.saturating_sub(turns);
         self.waiting = self.waiting.saturating_sub(1);
         let (ends_at, index) = (group.ends_at, Self::index_of(waiter, group));
@@ -129,6 +132,8 @@ impl Manager {
         self.groups.by_owner.insert(Groups::index_of(waiter, &group));
         self.groups.ends.extend(group.ends_at.map(|ends_at| (ends_at, waiter)));
         self.groups.waiting = self.groups.waiting.saturating_add(1);
+        let by_message = &mut self.groups.by_message;
+        *by_message = by_message.saturating_add(group.is_told.into());
         if group.is_ticket {
             self.groups.ticket_begins(waiter, &group);
         }
@@ -161,6 +166,7 @@ impl Manager {
             (group.stands, group.waited_at) = (true, Some(group.reached));
             group.in_the_way = group.in_the_way.take().or(in_the_way);
         }
+        self.tells.stands_at(waiter, &id);
         self.waits.stands_at(waiter, id);
         // Nobody waits for a ticket as far as deadlocks go.
         if self.groups.waiting(waiter).is_some_and(|group| !group.is_ticket) {
@@ -272,7 +278,9 @@ impl Manager {
         now: Now,
     ) {
         let Some(group) = self.group(waiter) else { return };
-        let (since, is_blocked) = (group.since, !group.is_ticket);
+        let (since, has_reply) = (group.since, !group.is_ticket);
+        let refused = matches!(reply, Reply::Refused(_));
+        let owner = refused.then(|| Box::new(group.owner.clone()));
         let reached = group.keys.iter().take(group.reached.saturating_add(1));
         let left: Vec<LockId> = reached.map(|key| group.id(key)).collect();
         self.log_group(waiter, by, now);
@@ -287,8 +295,10 @@ impl Manager {
             }
         }
         let waited_us = now.us().saturating_sub(since.us());
-        if is_blocked {
-            self.post(vec![Wake { waiter, reply, waited_us, holds: 0, acks_us: None }]);
+        if has_reply {
+            let is_withdrawn = by == Outcome::Cancelled;
+            let wake = Wake::of(waiter, reply);
+            self.post(vec![Wake { waited_us, holds: 0, owner, is_withdrawn, ..wake }]);
         }
     }
 
@@ -370,14 +380,6 @@ impl Manager {
         let stood = std::mem::take(&mut self.groups.stood);
         let stands = |waiter: &WaiterId| self.group(*waiter).is_some_and(|group| group.stands);
         stood.into_iter().filter(stands).collect()
-    }
-
-    /// The locks at which this connection is blocked.
-    pub fn locks_of(&self, waiter: WaiterId) -> Vec<LockId> {
-        match self.group(waiter) {
-            Some(group) => group.keys.iter().map(|key| group.id(key)).collect(),
-            None => self.parked(waiter).map(|parked| parked.lock.clone()).into_iter().collect(),
-        }
     }
 
     /// This server is no longer a primary.

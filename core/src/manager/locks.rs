@@ -16,7 +16,7 @@ use crate::value::small_map::SmallMap;
 use crate::{ClientId, EpochMs, Now, Volatile};
 
 /// A lock's name on this server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockId {
     /// The database.
     pub db: i32,

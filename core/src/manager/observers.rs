@@ -37,6 +37,7 @@ struct Observer {
     /// The token that it knows; `None` if it knows the lock as free.
     known: Option<Token>,
     ends_at: Option<EpochMs>,
+    is_told: bool,
 }
 
 /// The observers of one lock.
@@ -98,11 +99,22 @@ pub(super) struct Observers {
     marked: VecDeque<LockId>,
     /// Other replies leave the server before those to observers.
     is_later: bool,
+    /// How many of them get a message.
+    pub told: usize,
 }
 
 impl Observers {
     pub fn len(&self) -> usize {
         self.all.len()
+    }
+
+    pub fn knows(&self, waiter: WaiterId) -> bool {
+        self.all.contains_key(&waiter)
+    }
+
+    /// Forgets one whose message nobody would read.
+    pub fn remove_told(&mut self, waiter: WaiterId) {
+        self.remove(waiter);
     }
 
     fn of(&self, db: i32, key: &[u8]) -> Option<&Observed> {
@@ -126,6 +138,7 @@ impl Observers {
         self.ends.extend(observer.ends_at.map(|at| (at, waiter)));
         self.set_alarm(&observer.id, alarm);
         let id = observer.id.clone();
+        self.told = self.told.saturating_add(observer.is_told.into());
         self.all.insert(waiter, observer);
         // The alarm was theirs: the hold that they know may have expired a moment ago.
         if has_news_for_others {
@@ -135,7 +148,9 @@ impl Observers {
 
     /// Forgets one. Nothing happens if it is not known.
     pub fn remove(&mut self, waiter: WaiterId) {
-        let Some(Observer { id, known, ends_at }) = self.all.remove(&waiter) else { return };
+        let Some(observer) = self.all.remove(&waiter) else { return };
+        let Observer { id, known, ends_at, is_told } = observer;
+        self.told = self.told.saturating_sub(is_told.into());
         if self.all.is_empty() {
             // Nobody is to be told of the locks that were marked.
             (self.marked, self.is_later) = (VecDeque::new(), false);
@@ -287,7 +302,14 @@ impl Manager {
         observed.map_or(0, |it| it.by_token.values().map(BTreeSet::len).sum())
     }
 
-    /// A blocked connection observes a lock from now on, which it knows as `held`.
+    /// An observer asks for something else, and is no longer one.
+    pub fn observes_no_more(&mut self, waiter: WaiterId) {
+        self.observers.remove(waiter);
+        self.tell_ends(waiter);
+    }
+
+    /// A blocked connection observes a lock from now on, which it knows as `held`; or somebody who
+    /// gets a message.
     pub fn observe(
         &mut self,
         waiter: WaiterId,
@@ -298,7 +320,8 @@ impl Manager {
         // Any value may come to a free name.
         self.expects_keys |= held.is_none();
         let (known, deadline) = (held.map(|held| held.token), held.map(|held| held.deadline));
-        self.observers.insert(waiter, Observer { id, known, ends_at }, deadline);
+        let is_told = self.is_told(waiter);
+        self.observers.insert(waiter, Observer { id, known, ends_at, is_told }, deadline);
     }
 
     /// What is to be done for observers next; `None` if nothing is.
@@ -348,6 +371,6 @@ impl Manager {
 
     /// Gives an observer its reply. False if it has one already, or has departed.
     pub fn tell(&mut self, waiter: WaiterId, end: WaitEnd) -> bool {
-        self.waits.end_with(waiter, end)
+        self.tells.end_with(waiter, (Some(end.clone()), None)) || self.waits.end_with(waiter, end)
     }
 }

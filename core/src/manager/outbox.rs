@@ -6,7 +6,7 @@ use crate::{Reply, Wake};
 impl Manager {
     /// Gives a blocked connection its reply. False if it has one already, or has departed.
     pub fn answer(&mut self, wake: &Wake) -> bool {
-        self.waits.answer(wake.waiter, wake.reply.clone())
+        self.answer_told(wake) || self.waits.answer(wake.waiter, wake.reply.clone())
     }
 
     /// Takes the replies that came due outside a transition.

@@ -1,10 +1,11 @@
 //! Searches which owner waits for which, before a connection is blocked.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use super::{Group, LockId, Manager};
 use crate::waits_for::{self, Search, Seen, Stand, Steps, WaitGraph};
-use crate::{Acquire, GroupStand, Lock, Now, OwnPlace, Owner, Standing, Volatile, WaiterId};
+use crate::{Acquire, GroupStand, Lock, Mode, Now, OwnPlace, Owner, Standing, Volatile, WaiterId};
 
 /// The server's locks, as the search sees them. No borrow lasts across calls, because the server
 /// may call the module while it opens a key.
@@ -30,6 +31,34 @@ pub struct Wait<'a> {
     pub user: &'a [u8],
     /// Its place in the queue.
     pub stand: Stand<'a>,
+}
+
+impl Manager {
+    /// A wait was refused because it would have closed a cycle. Returns the line for the server's
+    /// log, at most one a second.
+    pub fn deadlock(
+        &mut self,
+        wait: &Wait<'_>,
+        cycle: &[(Owner, LockId)],
+        now: Now,
+    ) -> Option<String> {
+        const PAUSE_US: u64 = 1_000_000;
+        let volatile = self.volatile(wait.lock.db, &wait.lock.key);
+        let (mode, limit) = wait.stand.wants(volatile).unwrap_or((Mode::Write, None));
+        let limit = limit.map_or(0, NonZeroU32::get);
+        self.slowlog.add_cycle(mode.lower(), limit, cycle, now, self.slowlog_max);
+        let since = self.logged_at.map(|at| now.us().saturating_sub(at.us()));
+        // A clock that was set back does not silence the log.
+        let is_ahead = self.logged_at.is_some_and(|at| at > now);
+        if since.is_some_and(|us| us < PAUSE_US) && !is_ahead {
+            self.unlogged = self.unlogged.saturating_add(1);
+            return None;
+        }
+        self.logged_at = Some(now);
+        let cycle: Vec<(Owner, &[u8])> =
+            cycle.iter().map(|(owner, id)| (owner.clone(), &*id.key)).collect();
+        Some(crate::waits_for::log_line(&cycle, std::mem::take(&mut self.unlogged)))
+    }
 }
 
 /// How many locks to open in the check that may save the search.
@@ -60,7 +89,10 @@ pub fn search<W: World>(world: &mut W, wait: Wait<'_>, now: Now) -> Search<LockI
 fn nobody_waits_for<W: World>(world: &mut W, wait: Wait<'_>, now: Now, steps: &mut Steps) -> bool {
     let with_waiters = world.manager(|manager| {
         let volatile = manager.locks.get(wait.lock.db, &wait.lock.key);
-        let ahead = volatile.map_or(0, |volatile| volatile.queue.blocked_count());
+        let ahead = volatile.map_or(0, |volatile| {
+            let queue = &volatile.queue;
+            queue.blocked_count().saturating_add(queue.told_count())
+        });
         manager.locks.with_waiters(wait.lock.db, ahead.min(LOCKS_MAX))
     });
     with_waiters.is_some_and(|locks| {
@@ -104,7 +136,8 @@ impl<W: World> WaitGraph for DbWaitGraph<'_, W> {
     fn of(&mut self, owner: &Owner, most: usize) -> Vec<Self::Wait> {
         let (db, user) = (self.db, self.user);
         self.world.manager(|manager| {
-            let waits = manager.waits.of_owner(db, owner, user);
+            let told = manager.told_of_owner(db, owner, (!user.is_empty()).then_some(user));
+            let waits = manager.waits.of_owner(db, owner, user).chain(told);
             waits.take(most).map(|(waiter, lock)| (Some(waiter), lock.clone())).collect()
         })
     }

@@ -1,6 +1,7 @@
 //! Requests for several locks: looking at each of them.
 
 use super::{At, Bounds, LockId, Manager};
+use crate::value::count::less;
 use crate::volatile::queue::Place;
 use crate::{
     Claim, Effects, EpochMs, GroupStand, Input, Lock, Now, OwnPlace, Refusal, Standing, Step,
@@ -170,7 +171,8 @@ impl Manager {
     /// `rlock.max-waiters` is reached.
     pub fn may_park(&self, bounds: &Bounds) -> Result<(), Refusal> {
         let max = bounds.max_waiters;
-        let waiters = self.totals().waiters.saturating_add(self.observers.len());
+        let observers = less(self.observers.len(), self.observers.told);
+        let waiters = self.totals().waiters.saturating_add(observers);
         if waiters < max { Ok(()) } else { Err(Refusal::TooManyWaiters { max }) }
     }
 

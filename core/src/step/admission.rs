@@ -74,7 +74,7 @@ impl Lock {
         let claim = Claim::from(ask);
         self.blocked_until(claim)?;
         let holds = |mode| self.holders.hold(ask.owner, mode).is_some();
-        let is_plain = ask.patience == Patience::Block
+        let is_plain = matches!(ask.patience, Patience::Block | Patience::Tell)
             && ask.max_queue.is_none()
             && ask.depth.is_none_or(|depth| depth == 1);
         let is_due = |at: EpochMs| at.is_over_at(now);

@@ -1,6 +1,6 @@
 //! The one transition: what an input does to a lock and to what is remembered of it.
 
-use crate::step::input::{Input, Levels, Parking, Reply, Unchecked};
+use crate::step::input::{Input, Levels, Parking, Patience, Reply, Unchecked};
 use crate::volatile::queue::{Entry, Kind};
 use crate::{Change, Step};
 
@@ -60,11 +60,14 @@ impl<'a> Step<'_, 'a> {
                 let reply = self.acquire(ask, Some(parking));
                 let Parking { waiter, client, ends_at } = parking;
                 if let Reply::MustWait { .. } = reply {
-                    let ticket = self.volatile.queue.ticket_of(ask.owner);
-                    let mut entry =
-                        Entry::new(&ask, Kind::Blocked(waiter), ends_at, self.moment.now);
+                    let kind = match ask.patience {
+                        Patience::Tell => Kind::Told(waiter),
+                        _ => Kind::Blocked(waiter),
+                    };
+                    let mut entry = Entry::new(&ask, kind, ends_at, self.moment.now);
                     entry.client = entry.client.or(client);
-                    self.enqueue(ticket, entry);
+                    let place = self.own_place(waiter, ask.owner);
+                    self.enqueue(place, entry);
                 }
                 reply
             }

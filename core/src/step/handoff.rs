@@ -8,7 +8,7 @@ use crate::volatile::queue::{Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
 use crate::volatile::unsent::{AckWait, HeldBack};
-use crate::{Mode, Owner, Refusal, Step, WaiterId};
+use crate::{Mode, Owner, Refusal, Right, Step, WaiterId};
 
 /// How many rights are asked for at a time, of those that would enter together.
 const CHECKED_TOGETHER: usize = 16;
@@ -58,7 +58,7 @@ impl Step<'_, '_> {
                     self.volatile.queue.give_turn(place);
                 }
                 Kind::Group(_) | Kind::GroupTicket(_) => self.volatile.queue.give_turn(place),
-                Kind::Blocked(waiter) => {
+                Kind::Blocked(waiter) | Kind::Told(waiter) => {
                     if let Some(entry) = self.volatile.queue.remove(place) {
                         self.hand_over(waiter, &entry);
                         self.grant_reentries(entry.owner.as_bytes());
@@ -182,7 +182,7 @@ impl Step<'_, '_> {
             }
             let Some(entry) = self.volatile.queue.remove(place) else { return };
             from = place;
-            if let Kind::Blocked(waiter) = entry.kind {
+            if let Some(waiter) = entry.kind.waiter() {
                 self.hand_over(waiter, &entry);
             }
         }
@@ -211,9 +211,13 @@ impl Step<'_, '_> {
 
     /// Grants a blocked connection what it asked for, or tells it why that is not possible.
     fn hand_over(&mut self, waiter: WaiterId, entry: &Entry) {
-        if self.moment.rights.of(waiter) == Some(false) {
-            let reply = Reply::Refused(Refusal::NotPermitted);
-            return self.end_wait(entry, reply, Outcome::Refused);
+        match self.moment.rights.of(waiter) {
+            Some(Right::MayNot) => {
+                let reply = Reply::Refused(Refusal::NotPermitted);
+                return self.end_wait(entry, reply, Outcome::Refused);
+            }
+            Some(Right::Unheard) => return self.end_unheard(waiter, entry),
+            Some(Right::May) | None => {}
         }
         let owner = entry.owner.as_bytes();
         self.end_own(owner);
@@ -255,6 +259,10 @@ impl Step<'_, '_> {
                     self.moment.now,
                 ));
                 self.effects.pending.push(waiter);
+                if let Kind::Told(waiter) = entry.kind {
+                    let asked = (waiter, entry.owner.clone(), entry.mode);
+                    self.effects.told_pending.push(asked);
+                }
                 return;
             }
             self.volatile.unsent.insert(waiter, token, asked);
@@ -266,6 +274,13 @@ impl Step<'_, '_> {
         let is_granted = matches!(reply, Reply::Granted { .. });
         let outcome = if is_granted { Outcome::Granted } else { Outcome::Refused };
         self.end_wait(entry, reply, outcome);
+    }
+
+    /// Nobody listens any more: the wait ends without an effect.
+    fn end_unheard(&mut self, waiter: WaiterId, entry: &Entry) {
+        let slow = self.moment.slow.wait(entry, Outcome::Disconnected, self.moment.now);
+        self.volatile.log_slow(slow);
+        self.effects.unheard.push(waiter);
     }
 
     /// Levels whose connection departed before it could hear of its grant.

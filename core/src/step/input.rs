@@ -94,16 +94,27 @@ pub enum Rights<'s> {
     All,
     /// Those of this list that may. A step stops before it would grant another one
     /// ([`Effects::unchecked`]).
-    Checked(&'s [(WaiterId, bool)]),
+    Checked(&'s [(WaiterId, Right)]),
+}
+
+/// Whether somebody who waits may be granted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// It may.
+    May,
+    /// The user lost the right to the lock: the wait is refused.
+    MayNot,
+    /// Nobody would hear of the grant: the wait ends as if its connection had closed.
+    Unheard,
 }
 
 impl Rights<'_> {
     /// Whether this connection may be granted; `None` if that is to be checked first.
-    pub(crate) fn of(self, waiter: WaiterId) -> Option<bool> {
+    pub(crate) fn of(self, waiter: WaiterId) -> Option<Right> {
         match self {
-            Self::All => Some(true),
+            Self::All => Some(Right::May),
             Self::Checked(all) => {
-                all.iter().find(|(other, _)| *other == waiter).map(|(_, may)| *may)
+                all.iter().find(|(other, _)| *other == waiter).map(|(_, right)| *right)
             }
         }
     }
@@ -260,6 +271,8 @@ pub enum Patience {
     None,
     /// It waits, blocked.
     Block,
+    /// It waits, and its reply is a message: nobody is blocked.
+    Tell,
     /// It keeps a place in the queue for this long, and asks again before that.
     Ticket(LeaseMs),
 }
@@ -350,6 +363,18 @@ pub struct Wake {
     pub holds: usize,
     /// How much of that was for acknowledgments, in microseconds, if it needed any.
     pub acks_us: Option<u64>,
+    /// The owner, where the reply is an error.
+    pub owner: Option<Box<Owner>>,
+    /// Its owner withdrew the wait: a message about that is not sent.
+    pub is_withdrawn: bool,
+}
+
+impl Wake {
+    /// A reply to a wait of which nothing else is known.
+    pub fn of(waiter: WaiterId, reply: Reply) -> Self {
+        let (waited_us, holds, acks_us) = (0, 1, None);
+        Self { waiter, reply, waited_us, holds, acks_us, owner: None, is_withdrawn: false }
+    }
 }
 
 /// What to do where nobody can be granted any more.
@@ -384,6 +409,10 @@ pub struct Effects<'a> {
     /// Blocked connections that were granted, and get their reply when replicas have acknowledged
     /// it.
     pub pending: Vec<WaiterId>,
+    /// Those of them whose reply is a message, and what they asked for.
+    pub told_pending: Vec<(WaiterId, Owner, Mode)>,
+    /// Waits that ended because nobody would have heard of the grant.
+    pub unheard: Vec<WaiterId>,
     /// Replicas must acknowledge some of it.
     pub awaits_acks: bool,
     /// Owners of tickets that now have their turn, for subscribers.
@@ -407,6 +436,8 @@ impl Default for Effects<'_> {
             events: SmallVec::new(),
             wakes: Vec::new(),
             pending: Vec::new(),
+            told_pending: Vec::new(),
+            unheard: Vec::new(),
             awaits_acks: false,
             turns: Vec::new(),
             lost: Vec::new(),

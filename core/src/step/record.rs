@@ -1,8 +1,8 @@
 //! Changes of a hold that goes on, and waits that end.
 
-use crate::step::input::Reply;
+use crate::step::input::{Reply, Wake};
 use crate::volatile::endings::wake;
-use crate::volatile::queue::{Entry, Kind};
+use crate::volatile::queue::Entry;
 use crate::volatile::slow::{Outcome, OwnerNames};
 use crate::{Change, EpochMs, Hold, Step, Token};
 
@@ -40,8 +40,10 @@ impl<'a> Step<'_, 'a> {
     pub(crate) fn end_wait(&mut self, entry: &Entry, reply: Reply, outcome: Outcome) {
         let now = self.moment.now;
         self.volatile.log_slow(self.moment.slow.wait(entry, outcome, now));
-        if let Kind::Blocked(waiter) = entry.kind {
-            self.effects.wakes.push(wake(waiter, reply, entry, now));
+        if let Some(waiter) = entry.kind.waiter() {
+            let is_withdrawn = outcome == Outcome::Cancelled;
+            let wake = wake(waiter, reply, entry, now);
+            self.effects.wakes.push(Wake { is_withdrawn, ..wake });
         }
     }
 }

@@ -39,6 +39,19 @@ pub enum Refusal {
         /// `rlock.max-waiters`.
         max: usize,
     },
+    /// `rlock.max-tells` requests wait for messages.
+    TooManyTells {
+        /// `rlock.max-tells`.
+        max: usize,
+    },
+    /// The server's command that lists who listens to a channel is renamed or disabled.
+    NotListed,
+    /// The user may not publish to the channel of the message.
+    ChannelNotPermitted,
+    /// The channel of the message is in another slot than the key.
+    ChannelElsewhere,
+    /// This server became a replica.
+    Demoted,
     /// `rlock.max-tickets` tickets are in use.
     TooManyTickets,
     /// `rlock.max-sessions` sessions exist.
@@ -125,6 +138,24 @@ impl Refusal {
                 "TOOMANY too many blocked connections (rlock.max-waiters is {max}): owner {owner} \
                  is not queued for {key}"
             ),
+            Self::TooManyTells { max } => format!(
+                "TOOMANY too many requests wait with TELL (rlock.max-tells is {max}): {key} is not \
+                 waited for by owner {owner}"
+            ),
+            Self::NotListed => format!(
+                "ERR TELL needs the server's PUBSUB command, which is renamed or disabled here: \
+                 {key} is not waited for"
+            ),
+            Self::ChannelNotPermitted => "NOPERM the user has no permission to publish to the \
+                                          channel of TELL"
+                .into(),
+            Self::ChannelElsewhere => "CROSSSLOT the channel of TELL must be in the slot of the \
+                                       key: use the key's hash tag in its name"
+                .into(),
+            // As the server says it to blocked connections.
+            Self::Demoted => "UNBLOCKED force unblock from blocking operation, instance state \
+                              changed (master -> replica?)"
+                .into(),
             Self::TooManyObservers { max } => format!(
                 "TOOMANY too many blocked connections (rlock.max-waiters is {max}): {key} is not \
                  observed"

@@ -38,6 +38,10 @@ impl<'a> Step<'_, 'a> {
         if ask.session.is_some() && !self.volatile.may_tie(held, self.moment.sessions_max) {
             return Reply::Refused(Refusal::TooManySessions);
         }
+        // It asked before and waits with this number: that wait ends.
+        if let Some(place) = parking.and_then(|it| self.volatile.queue.place_of(it.waiter)) {
+            self.volatile.queue.remove(place);
+        }
         let acks = self.volatile.acks_for(ask.acks, held, ask.depth);
         // What its ticket was granted is told to it first.
         let turn = held.filter(|_| matches!(ask.patience, Patience::Ticket(_)));
@@ -150,7 +154,7 @@ impl<'a> Step<'_, 'a> {
         }
         match ask.patience {
             Patience::None => Err(Reply::NotNow { wait_ms }),
-            Patience::Block => Err(Reply::MustWait { wait_ms }),
+            Patience::Block | Patience::Tell => Err(Reply::MustWait { wait_ms }),
             Patience::Ticket(window) => {
                 if ticket.is_none() && self.moment.tickets_left == 0 {
                     return Err(Reply::Refused(Refusal::TooManyTickets));
@@ -161,6 +165,18 @@ impl<'a> Step<'_, 'a> {
                 Err(Reply::NotNow { wait_ms })
             }
         }
+    }
+
+    /// The place that its owner has: the first of its ticket's and of the wait with this number.
+    /// The other one is given up.
+    pub(crate) fn own_place(&mut self, waiter: WaiterId, owner: &[u8]) -> Option<Place> {
+        let queue = &mut self.volatile.queue;
+        let (ticket, own) = (queue.ticket_of(owner), queue.place_of(waiter));
+        if let (Some(one), Some(other)) = (ticket, own) {
+            queue.remove(one.max(other));
+            return Some(one.min(other));
+        }
+        ticket.or(own)
     }
 
     /// Takes a place in the queue: that of the owner's ticket, the front for an upgrade, or the

@@ -130,9 +130,13 @@ impl Volatile {
         self.acks.as_deref_mut().map_or_else(Vec::new, Confirmations::take_asked)
     }
 
-    /// Enough replicas have acknowledged this.
-    pub fn acked(&mut self, ack: Ack, now: Now) -> Acked {
+    /// So many replicas have acknowledged this.
+    pub fn acked(&mut self, ack: Ack, acks: u8, now: Now) -> Acked {
         match ack {
+            // It may need more acknowledgments than when they were asked for.
+            Ack::Wait(waiter) if self.unsent.ack_wait(waiter).is_some_and(|it| it.acks > acks) => {
+                Acked::Nothing
+            }
             Ack::Wait(waiter) => self.tell(waiter, now).map_or(Acked::Nothing, Acked::Tells),
             Ack::Ticket(token, number) => {
                 let turn = self.acks.as_deref_mut().and_then(|acks| acks.acked(token, number));
@@ -150,6 +154,23 @@ impl Volatile {
             // The manager tells at all of its locks.
             Ack::Several(_) => Acked::Nothing,
         }
+    }
+
+    /// How many acknowledgments the reply to this caller needs.
+    pub(crate) fn acks_of(&self, waiter: WaiterId) -> Option<u8> {
+        self.unsent.ack_wait(waiter).map(|wait| wait.acks)
+    }
+
+    /// The caller of a pending grant asks again, for more acknowledgments, and has until then.
+    pub(crate) fn raise_acks(&mut self, waiter: WaiterId, acks: u8, late_at: EpochMs) {
+        let Some(token) = self.unsent.raise(waiter, acks) else { return };
+        let until = self.unsent.ack_wait(waiter).map_or(late_at, |it| it.deadline.min(late_at));
+        self.unsent.wait_until(waiter, until);
+        let all = self.acks_mut();
+        if all.pending_acks(token).is_some_and(|before| before < acks) {
+            all.begin(token, acks);
+        }
+        all.ask(acks, Ack::Wait(waiter));
     }
 
     /// Whether the reply to this caller may leave when replicas have acknowledged it: its hold has
@@ -178,7 +199,7 @@ impl Volatile {
         };
         let since = |at: Now| now.us().saturating_sub(at.us());
         let (waited_us, acks_us) = (since(wait.since), Some(since(wait.granted_at)));
-        Some(Wake { waiter, reply, waited_us, holds: 1, acks_us })
+        Some(Wake { waited_us, acks_us, ..Wake::of(waiter, reply) })
     }
 
     /// The owner of a ticket asked again before it may be told: the ticket lasts until then, and
@@ -350,5 +371,5 @@ impl Volatile {
 
 pub(crate) fn no_acks(waiter: WaiterId, since: Now, why: Refusal, now: Now) -> Wake {
     let waited_us = now.us().saturating_sub(since.us());
-    Wake { waiter, reply: Reply::Refused(why), waited_us, holds: 1, acks_us: None }
+    Wake { waited_us, ..Wake::of(waiter, Reply::Refused(why)) }
 }

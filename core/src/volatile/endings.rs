@@ -1,7 +1,7 @@
 //! Waits that end without the lock: their time has passed, or nobody can be granted any more.
 
 use crate::step::input::{Dismissed, Reply, Wake};
-use crate::volatile::queue::{Entry, Kind, Place};
+use crate::volatile::queue::{Entry, Place};
 use crate::volatile::slow::{Outcome, Slow};
 use crate::{ClientId, EpochMs, Now, Refusal, Token, Volatile, WaiterId};
 
@@ -52,7 +52,7 @@ impl Volatile {
                 continue;
             }
             self.log_slow(slow.wait(&entry, Outcome::Refused, now));
-            if let Kind::Blocked(waiter) = entry.kind {
+            if let Some(waiter) = entry.kind.waiter() {
                 wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
             }
         }
@@ -60,7 +60,7 @@ impl Volatile {
         for (waiter, since) in self.forget_pending(&mut portion) {
             let waited_us = now.us().saturating_sub(since.us());
             let reply = Reply::Refused(why.clone());
-            wakes.push(Wake { waiter, reply, waited_us, holds: 1, acks_us: None });
+            wakes.push(Wake { waited_us, ..Wake::of(waiter, reply) });
         }
         self.unsent.forget_revoked();
         self.replaced.clear();
@@ -95,7 +95,7 @@ impl Volatile {
             let wait_ms = self.queue.get(place).and_then(|entry| wait_ms(self, place, entry));
             if let Some(entry) = self.queue.remove(place) {
                 self.log_slow(slow.wait(&entry, Outcome::TimedOut, now));
-                if let Kind::Blocked(waiter) = entry.kind {
+                if let Some(waiter) = entry.kind.waiter() {
                     wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
                 }
             }
@@ -108,5 +108,6 @@ pub(crate) fn wake(waiter: WaiterId, reply: Reply, entry: &Entry, now: Now) -> W
     let is_end = !matches!(reply, Reply::MustWait { .. } | Reply::MustConfirm | Reply::Pending);
     debug_assert!(is_end, "{reply:?} ends no wait");
     let waited_us = now.us().saturating_sub(entry.since.us());
-    Wake { waiter, reply, waited_us, holds: 1, acks_us: None }
+    let owner = matches!(reply, Reply::Refused(_)).then(|| Box::new(entry.owner.clone()));
+    Wake { waited_us, owner, ..Wake::of(waiter, reply) }
 }

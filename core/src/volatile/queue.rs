@@ -31,6 +31,8 @@ use crate::{Acquire, ClientId, EpochMs, LeaseMs, Mode, Now, Owner, WaiterId};
 pub enum Kind {
     /// A connection is blocked and will get a reply.
     Blocked(WaiterId),
+    /// Nobody is blocked, and the reply will be a message.
+    Told(WaiterId),
     /// Nobody is blocked: the owner asks again.
     Ticket,
     /// A blocked connection that waits for several locks: it gets turns, and enters when it has one
@@ -41,10 +43,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The blocked connection's wait.
+    /// The wait for this lock alone that will get a reply.
     pub(crate) const fn waiter(self) -> Option<WaiterId> {
         match self {
-            Self::Blocked(waiter) => Some(waiter),
+            Self::Blocked(waiter) | Self::Told(waiter) => Some(waiter),
             Self::Ticket | Self::Group(_) | Self::GroupTicket(_) => None,
         }
     }
@@ -53,7 +55,16 @@ impl Kind {
     pub const fn group(self) -> Option<WaiterId> {
         match self {
             Self::Group(waiter) | Self::GroupTicket(waiter) => Some(waiter),
-            Self::Blocked(_) | Self::Ticket => None,
+            Self::Blocked(_) | Self::Told(_) | Self::Ticket => None,
+        }
+    }
+
+    /// The number of the wait, if it has one.
+    pub const fn number(self) -> Option<WaiterId> {
+        match self {
+            Self::Blocked(waiter) | Self::Told(waiter) => Some(waiter),
+            Self::Group(waiter) | Self::GroupTicket(waiter) => Some(waiter),
+            Self::Ticket => None,
         }
     }
 
@@ -147,6 +158,8 @@ pub struct Queue {
     by_client: BTreeSet<(ClientId, Place)>,
     /// How many wait at [`Place::counted_from`] and behind; empty while few wait.
     counts: BTreeMap<Place, usize>,
+    /// How many of `by_waiter` get their reply as a message.
+    told: usize,
     groups: GroupPlaces,
 }
 
@@ -178,7 +191,12 @@ impl Queue {
 
     /// Number of blocked connections.
     pub fn blocked_count(&self) -> usize {
-        self.by_waiter.len()
+        less(self.by_waiter.len(), self.told)
+    }
+
+    /// Number of waits whose reply will be a message.
+    pub fn told_count(&self) -> usize {
+        self.told
     }
 
     /// Number of places of those who wait for several locks.
@@ -186,9 +204,9 @@ impl Queue {
         self.groups.places.len()
     }
 
-    /// Whether a connection is blocked here, for this lock or for several.
+    /// Whether somebody waits here for a reply, for this lock or for several.
     pub(crate) fn has_blocked(&self) -> bool {
-        self.blocked_count() > 0 || self.group_count() > 0
+        !self.by_waiter.is_empty() || self.group_count() > 0
     }
 
     /// All waiters in the order in which they are served, and whether each has its turn.
@@ -337,6 +355,13 @@ impl Queue {
                 after
             }
         };
+        let (before, is_told) = (old.kind, matches!(entry.kind, Kind::Told(_)));
+        if let Some(waiter) = before.waiter() {
+            self.by_waiter.remove(&waiter);
+            old.client.map(|client| self.by_client.remove(&(client, place)));
+        }
+        let was_told = matches!(before, Kind::Told(_));
+        self.told = less(self.told, was_told.into()).saturating_add(is_told.into());
         Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
         self.by_owner.remove(&(ways::key_of(old), place));
         self.by_owner.insert((ways::key_of(&entry), place));
@@ -349,7 +374,7 @@ impl Queue {
         place: Place,
         entry: &Entry,
     ) {
-        if let Kind::Blocked(waiter) = entry.kind {
+        if let Some(waiter) = entry.kind.waiter() {
             by_waiter.insert(waiter, place);
             if let Some(client) = entry.client {
                 by_client.insert((client, place));
@@ -384,6 +409,7 @@ impl Queue {
         }
         Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
         self.groups.stands(&entry, place);
+        self.told = self.told.saturating_add(matches!(entry.kind, Kind::Told(_)).into());
         self.entries.insert(place, Box::new(entry));
         if !self.counts.is_empty() {
             self.count(place);
@@ -405,7 +431,8 @@ impl Queue {
         if let Some(check_at) = entry.check_at {
             self.by_check.remove(&(check_at, place));
         }
-        if let Kind::Blocked(waiter) = entry.kind {
+        if let Some(waiter) = entry.kind.waiter() {
+            self.told = less(self.told, matches!(entry.kind, Kind::Told(_)).into());
             self.by_waiter.remove(&waiter);
             entry.client.map(|client| self.by_client.remove(&(client, place)));
         }

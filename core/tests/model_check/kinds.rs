@@ -224,6 +224,11 @@ fn refused(refusal: &Refusal) -> &'static str {
         Refusal::WrongType => "WRONGTYPE",
         Refusal::TryAgain => "TRYAGAIN",
         Refusal::TooManyWaiters { .. }
+        | Refusal::TooManyTells { .. }
+        | Refusal::NotListed
+        | Refusal::ChannelNotPermitted
+        | Refusal::ChannelElsewhere
+        | Refusal::Demoted
         | Refusal::NoReplicas { .. }
         | Refusal::NoAcks
         | Refusal::NoAcksMoved

@@ -37,7 +37,7 @@ impl Server {
         self.manager.park_begins(waiter, parked);
         let reply = self.ask(key, input(Parking { waiter, client, ends_at: None }));
         if !matches!(reply, Reply::Pending | Reply::MustWait { .. }) {
-            self.tell(vec![Wake { waiter, reply, waited_us: 0, holds: 1, acks_us: None }]);
+            self.tell(vec![Wake::of(waiter, reply)]);
         }
         waiter.get()
     }

@@ -19,7 +19,7 @@ enum Who {
 
 fn who(entry: &Entry) -> Who {
     match entry.kind {
-        Kind::Blocked(waiter) => Who::Waiter(waiter),
+        Kind::Blocked(waiter) | Kind::Told(waiter) => Who::Waiter(waiter),
         Kind::Ticket => Who::Ticket(entry.owner.as_bytes().to_vec()),
         Kind::Group(_) | Kind::GroupTicket(_) => panic!("groups wait in the engine's tests"),
     }
@@ -78,7 +78,7 @@ pub fn answers(world: &mut World, before: &Line, input: &Input<'_>, effects: &Ef
     let after = Line::of(&world.volatile);
     // A connection that is closed needs no answer, and gets no grant.
     for entry in before.waiting() {
-        if let Kind::Blocked(waiter) = entry.kind
+        if let Kind::Blocked(waiter) | Kind::Told(waiter) = entry.kind
             && entry.client.is_some_and(|client| effects.lost.contains(&client))
             && world.parked.remove(&waiter).is_some()
         {

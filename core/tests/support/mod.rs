@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 use rlock_core::{
     Acquire, Change, Dismissed, Effects, FastStep, Input, Kind, LeaseMs, Levels, Lock, Mode, Now,
-    Parking, Patience, Refusal, Release, Renew, Reply, Rights, Step, StepContext, Token, Tokens,
-    Volatile, WaiterId,
+    Parking, Patience, Refusal, Release, Renew, Reply, Right, Rights, Step, StepContext, Token,
+    Tokens, Volatile, WaiterId,
     slow::{OwnerNames, Slow},
     snapshot::{self, Effect, Malformed, Start},
 };
@@ -165,7 +165,7 @@ impl World {
             assert!(!known(&unchecked.waiters[0]), "{input:?} asks twice for the same right");
             let missing: Vec<WaiterId> =
                 unchecked.waiters.iter().copied().filter(|waiter| !known(waiter)).collect();
-            rights.extend(missing.into_iter().map(|waiter| (waiter, true)));
+            rights.extend(missing.into_iter().map(|waiter| (waiter, Right::May)));
         }
         volatile.sessions.take_touched();
         (lock, volatile, effects)
@@ -306,7 +306,7 @@ impl World {
         for one in
             waits.iter().filter(|one| dismissed.lost.iter().any(|lost| one.client == Some(*lost)))
         {
-            if let Kind::Blocked(waiter) = one.kind {
+            if let Kind::Blocked(waiter) | Kind::Told(waiter) = one.kind {
                 self.parked.remove(&waiter);
             }
         }

@@ -35,6 +35,8 @@ impl Server {
     pub fn new() -> Self {
         let most = usize::MAX;
         let bounds = Bounds {
+            max_tells: 1000,
+            max_tell_ms: 3_600_000,
             max_depth: 99,
             max_waiters: most,
             max_tickets: most,
@@ -118,7 +120,7 @@ impl Server {
         let parking = Parking { waiter, client, ends_at: None };
         let reply = self.ask(key, Input::Park(ask, parking));
         if !matches!(reply, Reply::MustWait { .. }) {
-            self.tell(vec![Wake { waiter, reply, waited_us: 0, holds: 1, acks_us: None }]);
+            self.tell(vec![Wake::of(waiter, reply)]);
         }
         waiter.get()
     }

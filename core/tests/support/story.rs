@@ -164,7 +164,7 @@ impl Story {
         };
         let mut waits = None;
         let effects = match input {
-            Input::Acquire(ask) if ask.patience == Patience::Block => {
+            Input::Acquire(ask) if matches!(ask.patience, Patience::Block | Patience::Tell) => {
                 let block = words.iter().find_map(|word| word.strip_prefix("block="));
                 let block_ms = block.filter(|ms| *ms != "forever").map(number);
                 let (effects, waiter) = self.world.block(ask, block_ms);
@@ -317,7 +317,7 @@ impl Story {
             let (owner, mode) = (escaped(entry.owner.as_bytes()), entry.mode.lower());
             let limit = entry.limit.map_or(String::new(), |limit| format!("={limit}"));
             let kind = match entry.kind {
-                Kind::Blocked(waiter) => format!("w{}", waiter.get()),
+                Kind::Blocked(waiter) | Kind::Told(waiter) => format!("w{}", waiter.get()),
                 Kind::Ticket => "ticket".into(),
                 Kind::Group(waiter) | Kind::GroupTicket(waiter) => format!("g{}", waiter.get()),
             };
@@ -425,7 +425,7 @@ fn patience(ask: &Acquire<'_>) -> String {
     let depth = depth + &limit + &most;
     match ask.patience {
         Patience::None => depth + &session,
-        Patience::Block => format!("{depth}{session} block=forever"),
+        Patience::Block | Patience::Tell => format!("{depth}{session} block=forever"),
         Patience::Ticket(window) => format!("{depth}{session} queue={}", window.get()),
     }
 }

@@ -230,6 +230,32 @@ impl Host for MapHost {
         self.world().must_answer_later
     }
 
+    fn any_user(&self) -> Rc<[u8]> {
+        self.user()
+    }
+
+    fn is_in_longer(&self) -> bool {
+        self.world().channels.is_in_longer
+    }
+
+    fn has_listener(&self, channel: &[u8]) -> Option<bool> {
+        let channels = &mut self.world().channels;
+        channels.asked += 1;
+        (!channels.is_hidden).then(|| channels.listening.contains(channel))
+    }
+
+    fn may_publish(&self, user: Option<&[u8]>, channel: &[u8]) -> bool {
+        let world = self.world();
+        let mut silenced = world.channels.silenced.iter();
+        !silenced.any(|(who, of)| Some(who.as_bytes()) == user && of.as_bytes() == channel)
+    }
+
+    fn publish_message(&self, channel: &[u8], message: &[u8]) {
+        let [channel, message] = [channel, message].map(String::from_utf8_lossy);
+        let message = self.with_names(&message);
+        self.log_closed(format!("told {channel}: {message}"));
+    }
+
     fn block(&self, _: &[Name<'_>], waiter: u64, ms: u64) -> Option<Handle> {
         let mut world = self.world();
         let client = world.caller.client?;
@@ -351,6 +377,10 @@ impl Replies for MapHost {
         self.say("OK".into());
     }
 
+    fn reply_waiting(&self) {
+        self.say("WAITING".into());
+    }
+
     fn reply_error(&self, line: &str) {
         let line = self.with_names(line);
         self.say(format!("-{line}"));
@@ -383,6 +413,8 @@ impl MapHost {
             Happening::Turn { key, owner, .. } => {
                 format!("turn {} {}", self.named(key), String::from_utf8_lossy(owner))
             }
+            Happening::Told => "told".into(),
+            Happening::Untold => "untold".into(),
             Happening::Deadlock => "deadlock".into(),
             Happening::GrantedSeveral => "granted several".into(),
             Happening::SearchGivenUp => "search given up".into(),

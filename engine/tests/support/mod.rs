@@ -4,10 +4,13 @@
 //! A borrow of the engine's state across a call of the server panics here; so do a key that is
 //! open during a notification, and an answer in the call that blocks the connection.
 
+mod channels;
 mod host;
 mod record;
 pub mod replica;
 pub mod small;
+
+pub use channels::{Channels, Written};
 
 use std::cell::{RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,13 +60,6 @@ pub struct Caller {
     pub words: Vec<Vec<u8>>,
 }
 
-/// A command in the replication stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
-    pub db: i32,
-    pub words: Vec<Vec<u8>>,
-}
-
 /// The server around the engine; a test changes it by [`MapHost::world`].
 pub struct World {
     pub now: Now,
@@ -110,6 +106,7 @@ pub struct World {
     pub is_from_primary: bool,
     pub is_loading: bool,
     pub must_answer_later: bool,
+    pub channels: Channels,
     /// As Redis 7.0: the reply is asked for in the call that unblocks.
     pub replies_at_once: bool,
     /// How long subscribers take with each event.
@@ -150,6 +147,8 @@ impl MapHost {
     /// A replica without data.
     pub fn replica() -> Self {
         let bounds = Bounds {
+            max_tells: 1000,
+            max_tell_ms: 3_600_000,
             max_depth: 100,
             max_waiters: 1000,
             max_tickets: 1000,
@@ -198,6 +197,7 @@ impl MapHost {
             is_from_primary: false,
             is_loading: false,
             must_answer_later: false,
+            channels: Channels::default(),
             replies_at_once: false,
             notify_takes: Duration::ZERO,
             told_takes_ms: 0,

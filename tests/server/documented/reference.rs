@@ -145,10 +145,9 @@ fn argument(argument: &Value) -> String {
                 items(&fields["arguments"]).iter().map(self::argument).collect();
             each.join(" | ")
         }
-        ("block", _) => {
-            let each: Vec<String> =
-                items(&fields["arguments"]).iter().map(self::argument).collect();
-            each.join(" ")
+        ("block", token) => {
+            let each = items(&fields["arguments"]).iter().map(self::argument);
+            token.into_iter().chain(each).collect::<Vec<String>>().join(" ")
         }
         ("pure-token", Some(token)) => token,
         (_, Some(token)) => format!("{token} {name}"),

@@ -8,6 +8,8 @@ use crate::value::count::less;
 pub struct Totals {
     /// Blocked connections.
     pub waiters: usize,
+    /// Waits whose reply will be a message.
+    pub told: usize,
     /// Tickets.
     pub tickets: usize,
     /// Sessions, including those that begin when they are confirmed.
@@ -22,6 +24,7 @@ impl Totals {
     pub(super) fn of(volatile: &Volatile) -> Self {
         Self {
             waiters: volatile.queue.blocked_count(),
+            told: volatile.queue.told_count(),
             tickets: volatile.queue.ticket_count(),
             sessions: volatile.session_count(),
             pending: volatile.pending_alone(),
@@ -35,6 +38,7 @@ impl Totals {
             |total: usize, before: usize, after: usize| less(total, before).saturating_add(after);
         Self {
             waiters: moved(self.waiters, before.waiters, after.waiters),
+            told: moved(self.told, before.told, after.told),
             tickets: moved(self.tickets, before.tickets, after.tickets),
             sessions: moved(self.sessions, before.sessions, after.sessions),
             pending: moved(self.pending, before.pending, after.pending),
@@ -42,8 +46,13 @@ impl Totals {
         }
     }
 
-    /// Whether a connection is blocked here.
+    /// How many wait, apart from those who wait for several locks.
+    pub(in crate::manager) fn waiting(self) -> usize {
+        self.waiters.saturating_add(self.told).saturating_add(self.tickets)
+    }
+
+    /// Whether somebody waits here for a reply.
     pub(super) fn has_blocked(self) -> bool {
-        self.waiters > 0 || self.groups > 0
+        self.waiters > 0 || self.told > 0 || self.groups > 0
     }
 }

@@ -26,7 +26,9 @@ impl Queue {
                 return Err(format!("the end of a wait is not looked for in time: {entry:?}"));
             }
             match entry.kind {
-                Kind::Blocked(waiter) => {
+                Kind::Blocked(waiter) | Kind::Told(waiter) => {
+                    let is_told = matches!(entry.kind, Kind::Told(_));
+                    derived.told = derived.told.saturating_add(is_told.into());
                     derived.by_waiter.insert(waiter, place);
                     derived.by_client.extend(entry.client.map(|client| (client, place)));
                 }
@@ -36,7 +38,7 @@ impl Queue {
                 Kind::Ticket | Kind::Group(_) | Kind::GroupTicket(_) => {}
             }
             match (self.is_turn(place), entry.kind, entry.mode) {
-                (true, Kind::Blocked(_), _) => {
+                (true, Kind::Blocked(_) | Kind::Told(_), _) => {
                     return Err(format!("a blocked connection has a turn: {entry:?}"));
                 }
                 (true, _, Mode::Read) => read_turns = read_turns.saturating_add(1),
@@ -52,6 +54,7 @@ impl Queue {
             ("by_look", derived.by_check == self.by_check),
             ("by_waiter", derived.by_waiter == self.by_waiter),
             ("by_client", derived.by_client == self.by_client),
+            ("told", derived.told == self.told),
             (
                 "counts",
                 match self.counts.is_empty() {

@@ -51,8 +51,7 @@ impl Queue {
         Way::ALL.into_iter().filter(|way| !matches!(way, Way::Ticket)).any(has)
     }
 
-    /// The connections of this owner that are blocked for this lock alone, from a place on, in
-    /// order.
+    /// The waits of this owner for this lock alone that get a reply, from a place on, in order.
     pub(crate) fn blocked_of(
         &self,
         owner: &[u8],

@@ -7,7 +7,7 @@ use super::{Hold, Naive, Unheard, after};
 
 impl Naive {
     pub fn leave(&mut self, waiter: WaiterId) {
-        self.queue.retain(|one| one.kind != Kind::Blocked(waiter));
+        self.queue.retain(|one| ![Kind::Blocked(waiter), Kind::Told(waiter)].contains(&one.kind));
         self.take_back_tie(waiter);
         let Some(place) = self.unheard.iter().position(|grant| grant.waiter == waiter) else {
             return;

@@ -105,7 +105,11 @@ impl Naive {
                 let reply = self.acquire(ask, limits, &mut told);
                 if matches!(reply, Said::MustWait { .. }) {
                     let ends_at = parking.ends_at.map(|at| at.get());
-                    self.stand(ask, Kind::Blocked(parking.waiter), parking.client, ends_at);
+                    let kind = match ask.patience {
+                        Patience::Tell => Kind::Told(parking.waiter),
+                        _ => Kind::Blocked(parking.waiter),
+                    };
+                    self.stand(ask, kind, parking.client, ends_at);
                 }
                 reply
             }
@@ -202,7 +206,7 @@ impl Naive {
         for one in std::mem::take(&mut self.queue) {
             let is_over = one.ends_at.is_some_and(|at| at <= now.ms().get());
             let said = if is_over { Said::NotNow { wait_ms: None } } else { error(why) };
-            if let Kind::Blocked(waiter) = one.kind {
+            if let Kind::Blocked(waiter) | Kind::Told(waiter) = one.kind {
                 told.wakes.push((waiter, said));
             }
         }
@@ -267,7 +271,7 @@ impl Naive {
             let place = self.queue.iter().position(|other| *other == one);
             let wait_ms = self.estimated_wait_ms(&one.asked(), false, place);
             self.queue.remove(place.expect("it waits"));
-            if let Kind::Blocked(waiter) = one.kind {
+            if let Kind::Blocked(waiter) | Kind::Told(waiter) = one.kind {
                 told.wakes.push((waiter, Said::NotNow { wait_ms }));
             }
         }
@@ -348,7 +352,7 @@ impl Naive {
         }
         Err(match ask.patience {
             Patience::None => Said::NotNow { wait_ms },
-            Patience::Block => Said::MustWait { wait_ms },
+            Patience::Block | Patience::Tell => Said::MustWait { wait_ms },
             Patience::Ticket(_) if ticket.is_none() && limits.tickets_left == 0 => {
                 Said::Error("TOOMANY".into())
             }

@@ -23,7 +23,7 @@ impl Naive {
             let one = self.queue[place].clone();
             let wait_ms = self.estimated_wait_ms(&one.asked(), false, Some(place));
             self.queue.remove(place);
-            if let Kind::Blocked(waiter) = one.kind {
+            if let Kind::Blocked(waiter) | Kind::Told(waiter) = one.kind {
                 told.wakes.push((waiter, Said::NotNow { wait_ms }));
             }
         }
@@ -88,7 +88,7 @@ impl Naive {
                     self.queue[place].is_turn = true;
                     told.turns.push(head.owner);
                 }
-                Kind::Blocked(_) => {
+                Kind::Blocked(_) | Kind::Told(_) => {
                     let one = self.queue.remove(place);
                     self.hand_over(&one, limits, told);
                     self.holds_now(&one.owner, limits, told);
@@ -116,7 +116,7 @@ impl Naive {
     pub(super) fn hand_over(&mut self, one: &Waiting, limits: Limits, told: &mut Told) {
         let before = self.of(&one.owner, one.mode).map_or(0, |hold| hold.depth);
         let said = self.enter(&one.owner, one.mode, one.lease, one.depth, limits, told);
-        let Kind::Blocked(waiter) = one.kind else { return };
+        let (Kind::Blocked(waiter) | Kind::Told(waiter)) = one.kind else { return };
         if let Said::Granted { token, .. } = said {
             let (before, depth) = (i32::from(before), one.depth.map(i32::from));
             self.unheard.push(Unheard { waiter, token, before, depth, most: i32::MAX });

@@ -1,0 +1,439 @@
+//! Requests that wait and block no connection: the late reply of each is a message to a channel.
+//!
+//! There may be a hundred thousand of them, so each takes little memory: what many have in common
+//! they share, and the owner's name is only where the request waits.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::{Bounds, HashMap, LockId, Manager, Parked, WaitEnd};
+use crate::grammar::{TellTo, Want};
+use crate::{ClientId, Mode, Owner, Refusal, Reply, WaiterId, Wake};
+
+/// What the requests of one user for one lock to one channel have in common.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Line {
+    /// The lock for which they wait.
+    pub lock: LockId,
+    /// The user as which the caller was logged in; another module has none.
+    pub user: Option<Rc<[u8]>>,
+    /// The shard channel.
+    pub channel: Rc<[u8]>,
+}
+
+/// What begins a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Id {
+    /// Most are numbers.
+    Number(u64),
+    Text(Box<[u8]>),
+}
+
+impl Id {
+    fn of(bytes: &[u8]) -> Self {
+        let text = str::from_utf8(bytes).ok();
+        let number = text.and_then(|text| text.parse().ok());
+        match number.filter(|number: &u64| number.to_string().as_bytes() == bytes) {
+            Some(number) => Self::Number(number),
+            None => Self::Text(bytes.into()),
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Number(number) => number.to_string().into_bytes(),
+            Self::Text(bytes) => bytes.to_vec(),
+        }
+    }
+}
+
+/// A request that waits for a message.
+#[derive(Clone, Debug)]
+pub struct Told {
+    line: Rc<Line>,
+    id: Id,
+    /// As in [`Tells::by_owner`].
+    hash: u64,
+}
+
+/// A message that is due: to whom it goes, and what it says.
+#[derive(Clone, Debug)]
+pub struct DueMessage {
+    /// The lock, the channel, and the user on whose behalf it is sent.
+    pub line: Rc<Line>,
+    /// What it begins with.
+    pub id: Vec<u8>,
+    /// The owner that an error names.
+    pub owner: Option<Box<Owner>>,
+    /// What became of the wait. `None`: its owner withdrew it, and knows.
+    pub end: Option<WaitEnd>,
+}
+
+/// Who waits for what.
+#[derive(Clone, Debug)]
+pub struct AskingOwner {
+    /// The lock at which it stands.
+    pub lock: LockId,
+    /// The owner.
+    pub owner: Owner,
+    /// The user; empty for another module.
+    pub user: Rc<[u8]>,
+}
+
+/// A grant or a renewal that waits for acknowledgments.
+#[derive(Debug)]
+struct PendingTold {
+    owner: Owner,
+    /// The mode of a grant of one lock; a renewal has none.
+    mode: Option<Mode>,
+}
+
+/// How an end is kept until its message is sent.
+type End = (Option<WaitEnd>, Option<Box<Owner>>);
+
+/// All requests that wait for messages.
+#[derive(Default)]
+pub(super) struct Tells {
+    all: HashMap<WaiterId, Told>,
+    /// With how many requests have each.
+    lines: HashMap<Rc<Line>, usize>,
+    /// By a hash of database, owner and user; an observer by one of its key and of where its
+    /// message goes.
+    by_owner: BTreeSet<(u64, WaiterId)>,
+    /// Those whose hold is to be tied to the connection that asked.
+    sessions: BTreeSet<(ClientId, WaiterId)>,
+    clients: HashMap<WaiterId, ClientId>,
+    pending: HashMap<WaiterId, PendingTold>,
+    due: HashMap<WaiterId, End>,
+}
+
+fn hash_of(db: i32, user: Option<&[u8]>, owner: &[u8]) -> u64 {
+    let user = Owner::hash_of(user.unwrap_or_default());
+    Owner::hash_of(owner).rotate_left(1) ^ user ^ u64::from(db.unsigned_abs()).rotate_left(32)
+}
+
+/// Of an observer of this line.
+fn observer_hash(line: &Line, id: &Id) -> u64 {
+    let place = Owner::hash_of(&line.channel).rotate_left(11) ^ Owner::hash_of(&id.bytes());
+    hash_of(line.lock.db, line.user.as_deref(), &line.lock.key) ^ place.rotate_left(3)
+}
+
+impl Tells {
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.all.len().saturating_sub(self.due.len())
+    }
+
+    pub(super) fn lock_of(&self, waiter: WaiterId) -> Option<LockId> {
+        self.all.get(&waiter).map(|told| told.line.lock.clone())
+    }
+
+    /// Whether it waits, and no message is due.
+    pub(super) fn waits(&self, waiter: WaiterId) -> bool {
+        self.all.contains_key(&waiter) && !self.due.contains_key(&waiter)
+    }
+
+    /// It waits for this lock now.
+    pub(super) fn stands_at(&mut self, waiter: WaiterId, lock: &LockId) {
+        let Some(line) = self.all.get(&waiter).map(|told| told.line.clone()) else { return };
+        let (user, channel) = (line.user.clone(), line.channel.clone());
+        let next = self.share(Line { lock: lock.clone(), user, channel });
+        if let Some(told) = self.all.get_mut(&waiter) {
+            told.line = next;
+        }
+        self.leave_line(&line);
+    }
+
+    fn share(&mut self, line: Line) -> Rc<Line> {
+        let (line, count) = match self.lines.remove_entry(&line) {
+            Some((same, count)) => (same, count.saturating_add(1)),
+            None => (Rc::new(line), 1),
+        };
+        self.lines.insert(line.clone(), count);
+        line
+    }
+
+    /// A request left this line.
+    fn leave_line(&mut self, line: &Line) {
+        let Some(count) = self.lines.get_mut(line) else { return };
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            self.lines.remove(line);
+        }
+    }
+
+    fn begin(&mut self, waiter: WaiterId, told: Told, client: Option<ClientId>) {
+        self.by_owner.insert((told.hash, waiter));
+        if let Some(client) = client {
+            self.sessions.insert((client, waiter));
+            self.clients.insert(waiter, client);
+        }
+        self.all.insert(waiter, told);
+    }
+
+    /// Forgets where the message of a request goes. What its grant waits for stays.
+    fn take(&mut self, waiter: WaiterId) -> Option<Told> {
+        let told = self.all.remove(&waiter)?;
+        self.by_owner.remove(&(told.hash, waiter));
+        self.due.remove(&waiter);
+        if let Some(client) = self.clients.remove(&waiter) {
+            self.sessions.remove(&(client, waiter));
+        }
+        self.leave_line(&told.line);
+        Some(told)
+    }
+
+    /// Forgets a request. Returns the lock for which it waited.
+    pub(super) fn end(&mut self, waiter: WaiterId) -> Option<LockId> {
+        self.pending.remove(&waiter);
+        self.take(waiter).map(|told| told.line.lock.clone())
+    }
+
+    /// Those with this hash that wait.
+    fn with_hash(&self, hash: u64) -> impl Iterator<Item = (WaiterId, &Told)> {
+        let (first, last) = (WaiterId::from(1), WaiterId::from(u64::MAX));
+        let all = self.by_owner.range((hash, first)..=(hash, last)).map(|(_, waiter)| *waiter);
+        let all = all.filter(|waiter| !self.due.contains_key(waiter));
+        all.filter_map(|waiter| self.all.get(&waiter).map(|told| (waiter, told)))
+    }
+
+    /// One whose hold is to be tied to this connection.
+    pub(super) fn of_session(&self, client: ClientId) -> Option<WaiterId> {
+        let (other, waiter) = self.sessions.range((client, WaiterId::from(1))..).next()?;
+        (*other == client).then_some(*waiter)
+    }
+
+    /// Gives a request its end. False if it is not known, or has one.
+    pub(super) fn end_with(&mut self, waiter: WaiterId, end: End) -> bool {
+        let is_news = self.waits(waiter);
+        if is_news {
+            self.due.insert(waiter, end);
+        }
+        is_news
+    }
+
+    /// The grant of this request waits for acknowledgments.
+    pub(super) fn is_pending(&mut self, waiter: WaiterId, owner: Owner, mode: Option<Mode>) {
+        if self.all.contains_key(&waiter) {
+            self.pending.insert(waiter, PendingTold { owner, mode });
+        }
+    }
+}
+
+impl Manager {
+    /// How many requests wait for messages.
+    pub fn tell_count(&self) -> usize {
+        self.tells.len()
+    }
+
+    /// Another request may wait for a message.
+    ///
+    /// # Errors
+    /// `rlock.max-tells` is reached.
+    pub fn may_tell(&self, bounds: &Bounds) -> Result<(), Refusal> {
+        let max = bounds.max_tells;
+        if self.tells.len() < max { Ok(()) } else { Err(Refusal::TooManyTells { max }) }
+    }
+
+    /// A request waits for a message from now on, in place of what it waited for before. `parked`
+    /// is what a blocked connection would be, without a client unless it asks for a session.
+    pub fn tell_begins(&mut self, waiter: WaiterId, parked: Parked, to: TellTo<'_>) {
+        self.tells.take(waiter);
+        let Parked { lock, owner, user, client, .. } = parked;
+        let (channel, user) = (to.channel.into(), (!user.is_empty()).then_some(user));
+        let line = self.tells.share(Line { lock, user, channel });
+        let id = Id::of(to.id);
+        let hash = match &owner {
+            Some(owner) => hash_of(line.lock.db, line.user.as_deref(), owner.as_bytes()),
+            None => observer_hash(&line, &id),
+        };
+        self.tells.begin(waiter, Told { line, id, hash }, client);
+    }
+
+    /// A connection is blocked for a request that waited for a message.
+    pub fn tell_ends(&mut self, waiter: WaiterId) {
+        self.tells.end(waiter);
+    }
+
+    /// The lock for which somebody waits, blocked or not.
+    pub(super) fn waits_at(&self, waiter: WaiterId) -> Option<LockId> {
+        let parked = self.waits.get(waiter).map(|parked| parked.lock.clone());
+        parked.or_else(|| self.tells.lock_of(waiter))
+    }
+
+    /// The grant to this caller waits for acknowledgments: that is why it has no reply yet.
+    pub fn awaits_confirmation(&mut self, waiter: WaiterId) {
+        self.waits.expect(waiter, Refusal::NoAcks);
+    }
+
+    /// Somebody who waits for locks and has no reply yet; no observer.
+    pub fn waits(&self, waiter: WaiterId) -> Option<AskingOwner> {
+        if let Some(told) = self.tells.all.get(&waiter) {
+            let (lock, user) = (told.line.lock.clone(), told.line.user.clone());
+            let owner = self.owner_of_told(waiter)?.clone();
+            let user = user.unwrap_or_default();
+            return self.tells.waits(waiter).then_some(AskingOwner { lock, owner, user });
+        }
+        let parked = self.waits.get(waiter).filter(|parked| parked.waits())?;
+        let (lock, user) = (parked.lock.clone(), parked.user.clone());
+        Some(AskingOwner { lock, owner: parked.owner.clone()?, user })
+    }
+
+    /// Whether the reply to this request is a message.
+    pub fn is_told(&self, waiter: WaiterId) -> bool {
+        self.tells.all.contains_key(&waiter)
+    }
+
+    /// Where the message of a request goes.
+    pub fn told_line(&self, waiter: WaiterId) -> Option<Rc<Line>> {
+        self.tells.all.get(&waiter).map(|told| told.line.clone())
+    }
+
+    /// The message that is due.
+    pub fn due_message(&self, waiter: WaiterId) -> Option<DueMessage> {
+        let (told, (end, owner)) = (self.tells.all.get(&waiter)?, self.tells.due.get(&waiter)?);
+        let pending = self.tells.pending.get(&waiter);
+        let owner = owner.clone().or_else(|| pending.map(|it| Box::new(it.owner.clone())));
+        Some(DueMessage { line: told.line.clone(), id: told.id.bytes(), owner, end: end.clone() })
+    }
+
+    /// Gives a request its reply, which is a message. False if it has one already.
+    pub(super) fn answer_told(&mut self, wake: &Wake) -> bool {
+        let end = (!wake.is_withdrawn).then(|| WaitEnd::Replied(wake.reply.clone()));
+        self.tells.end_with(wake.waiter, (end, wake.owner.clone()))
+    }
+
+    /// The owner of a request that waits for a message.
+    pub fn owner_of_told(&self, waiter: WaiterId) -> Option<&Owner> {
+        if let Some(pending) = self.tells.pending.get(&waiter) {
+            return Some(&pending.owner);
+        }
+        if let Some(group) = self.groups.all.get(&waiter) {
+            return Some(&group.owner);
+        }
+        let LockId { db, key } = &self.tells.all.get(&waiter)?.line.lock;
+        let entry = self.locks.get(*db, key)?.queue.blocked(waiter);
+        entry.map(|entry| &entry.owner)
+    }
+
+    /// The waits of this owner in a database that `user` began, as
+    /// [`super::waits::BlockedConnections::of_owner`].
+    pub(super) fn told_of_owner<'a>(
+        &'a self,
+        db: i32,
+        owner: &'a Owner,
+        user: Option<&'a [u8]>,
+    ) -> impl Iterator<Item = (WaiterId, &'a LockId)> {
+        let all = self.tells.with_hash(hash_of(db, user, owner.as_bytes()));
+        let is_it = move |(waiter, told): &(WaiterId, &Told)| {
+            let line = &told.line;
+            (line.lock.db, line.user.as_deref()) == (db, user)
+                && self.owner_of_told(*waiter) == Some(owner)
+        };
+        all.filter(is_it).map(|(waiter, told)| (waiter, &told.line.lock))
+    }
+
+    /// The request with TELL of this owner and user that waits for this lock alone in this mode, or
+    /// whose grant waits for acknowledgments; and whether it is granted.
+    pub fn told_wait(
+        &self,
+        lock: &LockId,
+        owner: &Owner,
+        user: &[u8],
+        mode: Mode,
+    ) -> Option<(WaiterId, bool)> {
+        if self.tells.all.is_empty() {
+            return None;
+        }
+        let user = (!user.is_empty()).then_some(user);
+        let volatile = self.locks.get(lock.db, &lock.key)?;
+        let own = |waiter: WaiterId| {
+            if let Some(pending) = self.tells.pending.get(&waiter) {
+                return (pending.mode == Some(mode)).then_some((waiter, true));
+            }
+            let entry = volatile.queue.blocked(waiter)?;
+            let is_it = entry.kind.group().is_none() && entry.mode == mode;
+            is_it.then_some((waiter, false))
+        };
+        let mut all = self.told_of_owner(lock.db, owner, user).filter(|(_, id)| *id == lock);
+        all.find_map(|(waiter, _)| own(waiter))
+    }
+
+    /// The request with TELL of this owner and user that waits for these locks, in key order, or
+    /// whose grant waits for acknowledgments; and whether it is granted.
+    pub fn told_group(
+        &self,
+        db: i32,
+        owner: &Owner,
+        user: &[u8],
+        wants: &[Want<'_>],
+    ) -> Option<(WaiterId, bool)> {
+        if self.tells.all.is_empty() {
+            return None;
+        }
+        let user = (!user.is_empty()).then_some(user);
+        self.told_of_owner(db, owner, user).find_map(|(waiter, _)| {
+            let group = self.groups.all.get(&waiter).filter(|group| group.wants(wants))?;
+            let is_renewal = group.is_granted && !self.tells.pending.contains_key(&waiter);
+            (!is_renewal).then_some((waiter, group.is_granted))
+        })
+    }
+
+    /// The observer of this lock whose message goes to the same place.
+    pub fn told_observer(&self, lock: &LockId, user: &[u8], to: TellTo<'_>) -> Option<WaiterId> {
+        let user: Option<Rc<[u8]>> = (!user.is_empty()).then(|| user.into());
+        let line = Line { lock: lock.clone(), user, channel: to.channel.into() };
+        let id = Id::of(to.id);
+        let mut all = self.tells.with_hash(observer_hash(&line, &id));
+        let same = |(waiter, told): &(WaiterId, &Told)| {
+            *told.line == line && told.id == id && self.observers.knows(*waiter)
+        };
+        all.find(same).map(|(waiter, _)| waiter)
+    }
+
+    /// How many acknowledgments the pending grant of this request needs.
+    pub fn acks_of(&self, waiter: WaiterId) -> Option<u8> {
+        if let Some(reply) = self.groups.held_back_replies.get(&waiter) {
+            return Some(reply.acks);
+        }
+        let LockId { db, key } = self.waits_at(waiter)?;
+        self.locks.get(db, &key)?.acks_of(waiter)
+    }
+
+    /// This server is a primary no longer: every request gets this error.
+    pub(super) fn refuse_all_told(&mut self) {
+        for waiter in self.tells.all.keys().copied().collect::<BTreeSet<_>>() {
+            let owner = self.owner_of_told(waiter).cloned().map(Box::new);
+            let end = WaitEnd::Replied(Reply::Refused(Refusal::Demoted));
+            if self.tells.end_with(waiter, (Some(end), owner)) {
+                self.demoted.push(waiter);
+            }
+        }
+    }
+
+    /// Takes the requests that got an error because this server is a primary no longer.
+    pub fn take_demoted(&mut self) -> Vec<WaiterId> {
+        std::mem::take(&mut self.demoted)
+    }
+
+    /// Checks the invariants.
+    ///
+    /// # Errors
+    /// The invariant that does not hold, for tests.
+    pub(super) fn check_tells(&self) -> Result<(), String> {
+        let tells = &self.tells;
+        let by_owner = tells.all.iter().map(|(waiter, told)| (told.hash, *waiter));
+        let sessions = tells.clients.iter().map(|(waiter, client)| (*client, *waiter));
+        let is_known = |waiter: &WaiterId| tells.all.contains_key(waiter);
+        let agree = [
+            ("by_owner", by_owner.collect::<BTreeSet<_>>() == tells.by_owner),
+            ("sessions", sessions.collect::<BTreeSet<_>>() == tells.sessions),
+            ("clients", tells.clients.keys().all(is_known)),
+            ("due", tells.due.keys().all(is_known)),
+            ("pending", tells.pending.keys().all(is_known)),
+            ("lines", tells.lines.values().sum::<usize>() == tells.all.len()),
+        ];
+        let wrong = agree.into_iter().find(|(_, agrees)| !agrees);
+        wrong.map_or(Ok(()), |(what, _)| Err(format!("{what} disagree with who waits to be told")))
+    }
+}

@@ -1,0 +1,243 @@
+//! Where the late reply of a request goes: to a blocked connection, or as a message to a channel.
+//! Only this file knows the difference.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use rlock_core::grammar::{Arguments, TellTo};
+use rlock_core::manager::{LockId, Parked};
+use rlock_core::slow::Outcome;
+use rlock_core::{Owner, Parking, Refusal, Right, WaiterId};
+
+use crate::happening::Happening;
+use crate::host::{Host, KeyName};
+use crate::planted::PlantedFault;
+use crate::{reply, timers};
+
+/// Whether a request may wait: it blocks its connection, or its reply is a message.
+pub(crate) fn may_wait<H: Host>(host: &H, said: &Arguments<'_>) -> bool {
+    said.block_ms.is_some() && (said.tell.is_some() || !host.denies_blocking())
+}
+
+/// Checks that a message may be sent where the request asks for one.
+///
+/// # Errors
+/// The refusal; nothing changed.
+pub(crate) fn may_tell<H: Host>(host: &H, said: &Arguments<'_>) -> Result<(), Refusal> {
+    let Some(TellTo { channel, .. }) = said.tell else { return Ok(()) };
+    if host.is_cluster() && slot(channel) != slot(said.key) {
+        return Err(Refusal::ChannelElsewhere);
+    }
+    let user = host.any_user();
+    if !host.may_publish((!user.is_empty()).then_some(&user), channel) {
+        return Err(Refusal::ChannelNotPermitted);
+    }
+    host.has_listener(channel).map(|_| ()).ok_or(Refusal::NotListed)
+}
+
+/// The user on whose behalf a request waits.
+pub(crate) fn user_of<H: Host>(host: &H, said: &Arguments<'_>) -> Rc<[u8]> {
+    if said.tell.is_some() { host.any_user() } else { host.user() }
+}
+
+/// Who asks, as one that is going to wait for `lock`.
+pub(crate) fn asker<H: Host>(host: &H, lock: LockId, said: &Arguments<'_>) -> Parked {
+    let (owner, user) = (Owner::from(said.owner), user_of(host, said));
+    Parked::new(client_of(host, said), lock, owner, user, said.with_ttl)
+}
+
+/// The connection whose end ends the wait.
+pub(crate) fn client_of<H: Host>(host: &H, said: &Arguments<'_>) -> Option<rlock_core::ClientId> {
+    if said.tell.is_none() || said.session { host.client() } else { None }
+}
+
+/// Begins to wait with this number, or waits on with it for another reply. `None` if the server
+/// does not allow it; then nothing changed.
+pub(crate) fn open<H: Host>(
+    host: &H,
+    waiter: WaiterId,
+    names: &[H::Name<'_>],
+    parked: Parked,
+    said: &Arguments<'_>,
+    block: Block,
+) -> Option<Parking> {
+    let client = parked.client;
+    if block.is_for_several {
+        host.watch_new_keys();
+    }
+    let ends_in_ms = match said.tell {
+        None => {
+            let (number, ms) = (waiter.get(), block.net_ms);
+            let blocked = match block.is_for_several {
+                true => block_aside(host, names, number, ms)?,
+                false => host.block(names, number, ms)?,
+            };
+            host.state(|state| {
+                state.manager.tell_ends(waiter);
+                state.manager.park_begins(waiter, parked);
+                state.blocked.insert(waiter, blocked);
+            });
+            block.ends_in_ms
+        }
+        Some(to) => {
+            host.state(|state| state.manager.tell_begins(waiter, parked, to));
+            let most = host.settings().bounds.max_tell_ms;
+            Some(block.ends_in_ms.map_or(most, |ms| ms.min(most)))
+        }
+    };
+    let ends_at = ends_in_ms.map(|ms| host.now().after_ms(ms));
+    Some(Parking { waiter, client, ends_at })
+}
+
+/// How long somebody waits.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    /// When the wait ends; `None` is never.
+    pub(crate) ends_in_ms: Option<u64>,
+    /// The server's own timeout of a blocked connection.
+    pub(crate) net_ms: u64,
+    /// For several locks.
+    pub(crate) is_for_several: bool,
+}
+
+/// Asks the server to block the caller, who waits for several locks. It is blocked at none of their
+/// keys: for each new key the server asks everybody who is blocked there, and a grant of many locks
+/// makes many keys. The engine hears of values that come to free names otherwise
+/// ([`crate::events::key_came`]).
+fn block_aside<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    waiter: u64,
+    net_ms: u64,
+) -> Option<H::Blocked> {
+    let first = names.first().map_or(&[][..], KeyName::bytes);
+    let at = LockId { db: host.db(), key: aside(first, host.is_cluster()).as_ref().into() };
+    host.with_name(&at, |name| host.block(std::slice::from_ref(name), waiter, net_ms))
+}
+
+/// A name for no key, in the same hash slot; in a cluster a key without a hash tag is its own.
+fn aside(key: &[u8], is_cluster: bool) -> Cow<'_, [u8]> {
+    const ASIDE: &[u8] = b"\0rlock";
+    if !is_cluster {
+        return ASIDE.into();
+    }
+    let begin = key.iter().position(|byte| *byte == b'{');
+    let from_tag = begin.and_then(|begin| key.get(begin..)).unwrap_or_default();
+    let end = from_tag.iter().position(|byte| *byte == b'}').filter(|end| *end > 1);
+    match end.and_then(|end| from_tag.get(..=end)) {
+        Some(tag) => [tag, ASIDE].concat().into(),
+        None => key.into(),
+    }
+}
+
+fn hears<H: Host>(host: &H, user: Option<&[u8]>, channel: &[u8]) -> bool {
+    let listens = host.has_listener(channel) == Some(true);
+    (listens || host.has_fault(PlantedFault::ListenersNotAsked))
+        && (host.may_publish(user, channel) || host.has_fault(PlantedFault::ChannelRightsForgotten))
+}
+
+/// The right of this waiter to a lock; `is_allowed` asks for that of its user, for this owner.
+pub(crate) fn right_of<H: Host>(
+    host: &H,
+    waiter: WaiterId,
+    is_allowed: impl FnOnce(&[u8], &[u8]) -> bool,
+) -> Right {
+    let asks = host.state(|state| {
+        if let Some(line) = state.manager.told_line(waiter) {
+            let owner = state.manager.owner_of_told(waiter).cloned();
+            return Some((line.user.clone(), owner?, Some(line)));
+        }
+        let parked = state.manager.parked(waiter)?;
+        Some((Some(parked.user.clone()), parked.owner.clone()?, None))
+    });
+    // Nobody is there any more.
+    let Some((user, owner, line)) = asks else { return Right::Unheard };
+    if line.is_some_and(|line| !hears(host, line.user.as_deref(), &line.channel)) {
+        return Right::Unheard;
+    }
+    // Another module may do everything.
+    let may = user.is_none_or(|user| is_allowed(&user, owner.as_bytes()));
+    if may { Right::May } else { Right::MayNot }
+}
+
+/// Whether the reply of this waiter has to wait for the end of what is running.
+pub(crate) fn is_late<H: Host>(host: &H, waiter: WaiterId) -> bool {
+    host.state(|state| state.manager.is_told(waiter)) && host.is_in_longer()
+}
+
+/// Sends the reply that was noted: makes the server ask a blocked connection for it, or publishes
+/// the message.
+pub(crate) fn send<H: Host>(host: &H, waiter: WaiterId) {
+    if let Some(blocked) = host.state(|state| state.blocked.remove(&waiter)) {
+        return host.unblock(blocked);
+    }
+    let Some(due) = host.state(|state| state.manager.due_message(waiter)) else { return };
+    let Some(end) = &due.end else { return ended(host, waiter) };
+    let (line, owner) = (&due.line, due.owner.as_deref().map_or(&[][..], Owner::as_bytes));
+    if !hears(host, line.user.as_deref(), &line.channel) {
+        host.observe(Happening::Untold);
+        return lost(host, waiter);
+    }
+    let message = reply::message_of(&due.id, end, &line.lock.key, owner);
+    host.publish_message(&line.channel, &message);
+    if host.has_fault(PlantedFault::ToldTwice) {
+        host.publish_message(&line.channel, &message);
+    }
+    host.observe(Happening::Told);
+    ended(host, waiter);
+}
+
+/// A message counts as a reply that was sent: what was granted in it stands.
+fn ended<H: Host>(host: &H, waiter: WaiterId) {
+    if host.state(|state| state.manager.heard_or_forgotten(waiter)) {
+        timers::settle(host);
+    }
+}
+
+/// Nobody has heard of it, and nobody will.
+fn lost<H: Host>(host: &H, waiter: WaiterId) {
+    let now = host.now();
+    host.state(|state| {
+        state.manager.departed(waiter, Outcome::Disconnected, now);
+        // A command may not open the keys of another slot.
+        state.has_late_groups |= state.manager.has_group_work();
+    });
+    timers::settle(host);
+}
+
+/// A request that waits with this number gets another reply at once, and no late one.
+pub(crate) fn close<H: Host>(host: &H, waiter: WaiterId) {
+    ended(host, waiter);
+}
+
+/// The slot of a key or of a channel, as a cluster computes it.
+fn slot(name: &[u8]) -> u16 {
+    let open = name.iter().position(|byte| *byte == b'{').map(|at| at.saturating_add(1));
+    let inside = open.and_then(|from| name.get(from..));
+    let close = inside.and_then(|rest| rest.iter().position(|byte| *byte == b'}'));
+    let tag = inside.zip(close).and_then(|(rest, len)| rest.get(..len));
+    crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(name)) & 0x3fff
+}
+
+/// CRC-16 of XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
+            let shifted = crc << 1;
+            if crc & 0x8000 == 0 { shifted } else { shifted ^ 0x1021 }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::slot;
+
+    #[test]
+    fn slots_are_those_of_the_server() {
+        assert_eq!(slot(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"{order:42}:7f3a"), slot(b"order:42"));
+        assert_eq!(slot(b"a{}b{c}"), slot(b"a{}b{c}"));
+        assert_ne!(slot(b"{}order:42"), slot(b"order:42"));
+    }
+}

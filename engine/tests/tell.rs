@@ -1,0 +1,123 @@
+//! Requests that wait for a message: when it leaves, and who is left out.
+
+use crate::support::{MapHost, replica};
+use rlock_engine::{Deferred, PlantedFault, events};
+
+/// `ann` holds `k`, and the channels `one` and `two` have subscribers.
+fn held() -> MapHost {
+    let host = MapHost::primary();
+    host.ask(1, "acquire k ann LEASE 5000");
+    host.world().channels.listening.extend([b"one".to_vec(), b"two".to_vec()]);
+    host.take_log();
+    host
+}
+
+fn told(host: &MapHost) -> Vec<String> {
+    host.take_log().into_iter().filter(|line| line.starts_with("told ")).collect()
+}
+
+#[test]
+fn no_connection_is_blocked_and_the_message_follows_the_effects_and_the_events() {
+    let host = held();
+    assert_eq!(host.ask(2, "acquire k bob BLOCK 0 TELL one 7"), "WAITING");
+    assert!(host.world().waiting.is_empty());
+    host.take_log();
+    host.ask(1, "release k ann");
+    let log = host.take_log();
+    let place = |what: &str| log.iter().position(|line| line.contains(what));
+    let (event, message) = (place("published rlock.acquired"), place("told one: 7 token"));
+    assert!(event.is_some() && event < message, "{log:#?}");
+}
+
+/// One `WAITING` of each of three owners, of whom the second does not listen and the third lost the
+/// right to the channel. Fails if the first is not told once, or another one is told or granted.
+fn is_told_once(fault: Option<PlantedFault>) -> Result<(), String> {
+    let host = held();
+    host.world().fault = fault;
+    host.world().users.insert(4, "mute".into());
+    host.ask(2, "acquire k dead BLOCK 0 TELL gone 1");
+    host.ask(4, "acquire k mute BLOCK 0 TELL two 2");
+    host.ask(3, "acquire k bob BLOCK 0 TELL one 3");
+    host.world().channels.silenced.insert(("mute".into(), "two".into()));
+    host.take_log();
+    host.ask(1, "release k ann");
+    let all = told(&host);
+    match all.as_slice() {
+        [only] if only.starts_with("told one: 3 token ") => Ok(()),
+        _ => Err(format!("{all:?}")),
+    }
+}
+
+#[test]
+fn who_does_not_listen_or_may_not_publish_is_passed_in_the_same_step() {
+    assert_eq!(is_told_once(None), Ok(()));
+    for fault in [
+        PlantedFault::ListenersNotAsked,
+        PlantedFault::ChannelRightsForgotten,
+        PlantedFault::ToldTwice,
+    ] {
+        assert!(is_told_once(Some(fault)).is_err(), "{fault:?} is not seen");
+    }
+}
+
+#[test]
+fn in_a_script_the_message_leaves_later_and_a_lost_subscriber_is_not_granted() {
+    for listens in [true, false] {
+        let host = held();
+        host.ask(2, "acquire k bob BLOCK 0 TELL one 1");
+        host.ask(3, "acquire k cid BLOCK 0 TELL two 2");
+        host.world().channels.is_in_longer = true;
+        host.take_log();
+        host.ask(1, "release k ann");
+        assert_eq!(told(&host), [""; 0]);
+        host.world().channels.is_in_longer = false;
+        if !listens {
+            host.world().channels.listening.remove(&b"one"[..]);
+        }
+        host.run(Deferred::Answer);
+        host.turn();
+        let all = told(&host);
+        let first = if listens { "told one: 1 token " } else { "told two: 2 token " };
+        assert!(all.len() == 1 && all[0].starts_with(first), "{all:?}");
+    }
+}
+
+#[test]
+fn asking_again_takes_the_place_and_cancel_says_nothing() {
+    let host = held();
+    host.ask(2, "acquire k bob DEPTH 1 BLOCK 0 TELL one 1");
+    host.ask(3, "acquire k cid DEPTH 1 BLOCK 0 TELL one 2");
+    assert_eq!(host.ask(4, "acquire k bob DEPTH 1 BLOCK 0 TELL two 3"), "WAITING");
+    assert_eq!(host.state_of(|state| state.manager.tell_count()), 2);
+    assert_eq!(host.ask(5, "cancel k cid"), "1");
+    host.take_log();
+    host.ask(1, "release k ann");
+    let all = told(&host);
+    assert!(all.len() == 1 && all[0].starts_with("told two: 3 token "), "{all:?}");
+}
+
+#[test]
+fn a_subscriber_that_is_gone_before_the_acknowledgment_gets_no_grant() {
+    let host = replica::primary();
+    host.world().channels.listening.insert(b"one".to_vec());
+    assert_eq!(host.ask(1, "acquire k ann ACKS 1 TELL one 1"), "WAITING");
+    host.world().channels.listening.clear();
+    host.take_log();
+    replica::acknowledge(&host);
+    host.turn();
+    assert_eq!(told(&host), [""; 0]);
+    assert!(!host.world().keys.contains_key(&(0, b"k".to_vec())), "it is revoked");
+}
+
+#[test]
+fn a_session_ends_with_the_connection_that_asked_and_a_plain_wait_does_not() {
+    let host = held();
+    host.ask(2, "acquire k bob SESSION BLOCK 0 TELL one 1");
+    host.ask(2, "acquire k cid BLOCK 0 TELL one 2");
+    events::connection_ended(&host, rlock_core::ClientId::from(2));
+    host.turn();
+    host.take_log();
+    host.ask(1, "release k ann");
+    let all = told(&host);
+    assert!(all.len() == 1 && all[0].starts_with("told one: 2 token "), "{all:?}");
+}
