@@ -14,6 +14,7 @@ use crate::clock::{at, ms, now};
 use crate::closing::UnderWay;
 use crate::entry::Entry;
 use crate::error::{Error, is_broken, is_no_primary, is_passing, is_replica, is_unsent, timed_out};
+use crate::info::{is_pending, token_of};
 use crate::machine::{self, Input, Machine, Ms, Outcome, Output, Request, Tell};
 use crate::node::{Lane, Line, Node};
 use crate::several::token_of_any;
@@ -445,37 +446,6 @@ pub(crate) fn answer<T: Send + 'static>(
             });
         }
     }
-}
-
-/// The token of what that owner holds in that mode.
-pub(crate) fn token_of(info: &Value, owner: &str, mode: &str) -> Option<i64> {
-    let mode = mode.to_lowercase();
-    let Value::Array(holders) = field(info, "holders")? else { return None };
-    let mut own = holders.iter().filter(|holder| {
-        is_text(field(holder, "owner"), owner) && is_text(field(holder, "mode"), &mode)
-    });
-    redis::from_redis_value_ref(field(own.next()?, "token")?).ok()
-}
-
-fn is_text(value: Option<&Value>, text: &str) -> bool {
-    value.is_some_and(|value| {
-        redis::from_redis_value_ref(value).is_ok_and(|said: String| said == text)
-    })
-}
-
-/// Whether that owner has a pending grant.
-fn is_pending(info: &Value, owner: &str) -> bool {
-    let Some(Value::Array(holders)) = field(info, "holders") else { return false };
-    holders.iter().any(|holder| {
-        is_text(field(holder, "owner"), owner) && is_text(field(holder, "acks"), "pending")
-    })
-}
-
-fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
-    let fields = map.as_map_iter()?;
-    let mut found = fields
-        .filter(|(key, _)| redis::from_redis_value_ref(key).is_ok_and(|text: String| text == name));
-    found.next().map(|(_, value)| value)
 }
 
 /// Waits until it is true; forever if there is none.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use crate::ask::token_of;
 use crate::entry::{Entry, Turn};
 use crate::held::Held;
+use crate::info::token_of;
 use crate::machine::{Attempt, Request};
 use crate::words::words;
 use crate::{Inner, Options};

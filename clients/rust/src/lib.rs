@@ -29,6 +29,7 @@ mod entry;
 mod error;
 mod held;
 mod hold;
+mod info;
 mod last;
 #[allow(dead_code, reason = "nothing is planted here: the simulation plays that")]
 mod machine;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::time::Instant;
 
-use crate::ask::{millis, token_of};
+use crate::ask::millis;
 use crate::clock::at;
+use crate::info::token_of;
 use crate::machine::{Ms, Request};
 use crate::slot::slot;
 use crate::words::words;
