@@ -70,7 +70,7 @@ impl Volatile {
     /// empty tree keeps one node, with which the next queue or reply begins.
     pub(crate) fn reset(&mut self) {
         let Self {
-            queue: _,
+            queue,
             unsent,
             sessions,
             acks,
@@ -85,6 +85,8 @@ impl Volatile {
         (*acks, *grace, *unfinished, *is_unserved) = (None, None, None, false);
         *sessions = Sessions::default();
         unsent.forget_revoked();
+        // Groups may have left before they were served.
+        drop(queue.take_touched_groups());
         (*over, *ended, *replaced, *entering) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     }
 

@@ -200,3 +200,18 @@ fn the_slow_log_names_the_lock_at_which_a_group_waited_last() {
         assert_eq!(shown, [(owed.into(), mode.into(), limit)], "{held}");
     }
 }
+
+/// A group leaves between the step that freed its lock and the one that serves the queue.
+#[test]
+fn nothing_is_left_of_a_group_that_leaves_before_it_is_served() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a o SESSION");
+    host.ask(2, "acquire b x");
+    assert_eq!(host.ask(3, "macquire 2 a b o BLOCK 0"), "");
+    host.world().tick = std::time::Duration::from_millis(1);
+    host.close(1);
+    assert_eq!(host.turn(), [""; 0], "the portion ends before the queue is served");
+    host.close(3);
+    assert_eq!(told(&host), (vec![], String::new()));
+    assert_eq!(host.ask(4, "acquire a y"), "#3");
+}
