@@ -6,13 +6,17 @@ use rlock_core::{ClientId, Lock, Token, snapshot};
 use rlock_engine::{acks, events};
 
 use crate::ffi::{self, Ctx, DatabaseChange, ServerChange, Values};
-use crate::{settings, state};
+use crate::{disk, settings, state};
 
 /// The callbacks for values.
 pub struct LockValues;
 
 impl Values for LockValues {
-    fn decode(bytes: &[u8], is_of_a_client: impl Fn() -> bool) -> Option<Lock> {
+    fn decode(
+        bytes: &[u8],
+        at: Option<(c_int, &[u8])>,
+        is_of_a_client: impl Fn() -> bool,
+    ) -> Option<Lock> {
         let lock = snapshot::load(bytes).ok()?;
         let now = state::now();
         // A primary issued the token of a value that another node hands over: no clock refuses it.
@@ -20,12 +24,16 @@ impl Values for LockValues {
         if is_ahead && is_of_a_client() {
             return None;
         }
-        events::lock_loaded(&Ctx::detached(), &lock);
+        events::lock_loaded(&Ctx::detached(), at, &lock);
         Some(lock)
     }
 
-    fn unlinked(db: c_int, key: &[u8], lock: &Lock) {
+    fn unlinked(db: c_int, key: &[u8], lock: &Lock, is_served: bool) {
         events::key_left(&Ctx::detached(), db, key, lock);
+        if !is_served {
+            // The node that serves the slot has published why.
+            state::with(|state| state.manager.key_is_not_ours(db, key));
+        }
     }
 
     fn lost(db: c_int, key: &[u8], is_evicted: bool) {
@@ -64,14 +72,18 @@ pub fn register(ctx: &Ctx) {
         ServerChange::Role { is_primary } => events::role_is(&Ctx::detached(), is_primary),
         // Later: the server is still executing CONFIG SET.
         ServerChange::Settings => ffi::after(0, settings_are),
+        ServerChange::Synced => disk::was_synced(),
+        ServerChange::SlotsMoved => events::slots_moved(&Ctx::detached()),
         ServerChange::Replica { is_there: true } => acks::replica_came(&Ctx::detached()),
         ServerChange::Replica { is_there: false } => acks::replica_left(&Ctx::detached()),
         ServerChange::Loading { is_over } => events::loading_is(&Ctx::detached(), is_over),
     });
+    disk::settings_are(ctx, true);
     settings_are(ctx);
 }
 
 fn settings_are(ctx: &Ctx) {
+    disk::settings_are(ctx, false);
     settings::warn_of_server_settings(ctx);
     events::settings_are(ctx);
 }

@@ -4,6 +4,7 @@
 pub mod closing;
 pub mod commands;
 pub mod connection;
+pub mod disk;
 pub mod events;
 pub mod ffi;
 pub mod host;

@@ -7,7 +7,7 @@ use rlock_core::{Change, EpochMs, Event, Now, Refusal, Reply, Wake};
 use rlock_engine::Happening;
 
 use crate::ffi::{self, Ctx};
-use crate::state;
+use crate::{disk, state};
 
 /// Declares each total once, with the name of its field in `INFO rlock`.
 macro_rules! metrics {
@@ -278,4 +278,5 @@ fn fields(tell: &mut dyn FnMut(&str, u64)) {
     let ahead_us = ahead.map_or(0, |token| token.get().saturating_sub(now.us()));
     // Whole seconds: for its first one a server's tokens are ahead on purpose.
     tell("tokens_ahead_s", ahead_us / 1_000_000);
+    tell("aof_incomplete", disk::is_incomplete().into());
 }

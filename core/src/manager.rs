@@ -9,6 +9,7 @@
 mod ack_queue;
 mod acks;
 mod decide;
+mod expiries;
 mod grace;
 mod group;
 mod group_acks;
@@ -40,6 +41,7 @@ use std::rc::Rc;
 
 use ack_queue::AckQueue;
 pub use decide::Decided;
+use expiries::Expiries;
 pub use group::{Group, GroupKey};
 pub use group_acks::HeldBackReply;
 pub use group_work::GroupWork;
@@ -138,6 +140,7 @@ pub struct Manager {
     /// Replies that came due outside a transition.
     outbox: Vec<Wake>,
     slowlog: SlowLog,
+    expiries: Expiries,
     acks: AckQueue,
     /// As in [`Manager::expects_keys`].
     expects_keys: bool,
@@ -260,6 +263,7 @@ impl Manager {
 
     /// A database is flushed; all of them, if `None`.
     pub fn flushed(&mut self, db: Option<i32>) {
+        self.expiries.flushed(db);
         // Valkey 9 empties its databases after it has begun to load.
         if !self.is_loading {
             let tied = self.locks.tied_in(db);
@@ -281,6 +285,7 @@ impl Manager {
         if one == other {
             return;
         }
+        self.expiries.swapped(one, other);
         for db in [one, other] {
             let tied = self.locks.tied_in(Some(db));
             self.lose(tied, now);

@@ -90,6 +90,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "ffi",
             "state",
             "tokens",
+            "disk",
             "servers",
             "settings",
             "metrics",

@@ -31,8 +31,15 @@ pub fn key_came<H: Host>(host: &H, db: i32, key: &[u8]) {
     }
 }
 
-/// A lock was loaded: none of its tokens is ever issued again.
-pub fn lock_loaded<H: Host>(host: &H, lock: &Lock) {
+/// A lock was loaded, at this key as far as the server says so: none of its tokens is ever issued
+/// again.
+pub fn lock_loaded<H: Host>(host: &H, at: Option<(i32, &[u8])>, lock: &Lock) {
+    if let Some((db, key)) = at {
+        host.state(|state| state.manager.is_at(db, key, lock));
+        if lock.hold_count() > 1 && host.state(|state| state.manager.decides()) {
+            timers::settle(host);
+        }
+    }
     if !host.has_fault(PlantedFault::TokensUnseen) {
         host.state(|state| lock.holds().for_each(|(_, _, hold)| state.manager.saw(hold.token)));
     }
@@ -62,6 +69,13 @@ pub fn settings_are<H: Host>(host: &H) {
 /// A database is emptied; all of them, if `None`.
 pub fn flushed<H: Host>(host: &H, db: Option<i32>) {
     host.state(|state| state.manager.flushed(db));
+    settle(host, During::Callback);
+}
+
+/// Slots of a cluster moved to or from this node in one step: their keys may be gone, or still to
+/// be removed.
+pub fn slots_moved<H: Host>(host: &H) {
+    host.state(|state| state.manager.slots_moved());
     settle(host, During::Callback);
 }
 

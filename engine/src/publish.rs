@@ -17,12 +17,14 @@ pub(crate) fn is_quiet<H: Host>(host: &H) -> bool {
 /// Publishes removed locks, except those that move with their slot: in the next iteration of the
 /// loop, or before the next event of any lock.
 pub(crate) fn removed<H: Host>(host: &H) {
-    if is_quiet(host) {
+    let is_primary = host.state(|state| state.manager.is_primary());
+    // Nothing redirects the commands of a node that hands over a slot: what they remove is looked
+    // at afterward, like anybody else's.
+    if is_quiet(host) || is_primary && host.is_from_primary() {
         return;
     }
     let now = host.now();
-    let (removed, is_primary) =
-        host.state(|state| (state.manager.take_removed(now), state.manager.is_primary()));
+    let removed = host.state(|state| state.manager.take_removed(now));
     for lock in removed {
         let id = LockId { db: lock.db, key: lock.key.as_slice().into() };
         host.with_name(&id, |name| {

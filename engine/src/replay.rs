@@ -73,6 +73,7 @@ fn at_one<H: Host>(
         Content::Lock(lock) if effect.start == Start::Existing => {
             let before = life_of(host, lock, name);
             make(host, lock, &effect.changes, &mut events);
+            is_at(host, name, lock);
             let after = life_of(host, lock, name);
             set_ttl(key, after.after(before, Cause::of_changes(&effect.changes)));
             life = Some(after);
@@ -81,6 +82,7 @@ fn at_one<H: Host>(
             let mut lock = Lock::default();
             make(host, &mut lock, &effect.changes, &mut events);
             remove(key);
+            is_at(host, name, &lock);
             if !lock.is_free() {
                 let begun = life_of(host, &lock, name);
                 life = Some(begun).filter(|_| effect.start != Start::Rewritten);
@@ -112,6 +114,7 @@ pub(crate) fn release<H: Host>(
     if let Content::Lock(lock) = key.content() {
         let before = life_of(host, lock, name);
         events.extend(lock.replay_release(ask));
+        is_at(host, name, lock);
         let after = life_of(host, lock, name);
         set_ttl(&mut key, after.after(before, Cause::Other));
     }
@@ -137,6 +140,11 @@ fn finish<H: Host>(host: &H, names: &[H::Name<'_>], events: &[Vec<Event>]) {
         host.state(|state| state.manager.was_replayed(db, name.bytes()));
     }
     timers::settle(host);
+}
+
+fn is_at<H: Host>(host: &H, name: &H::Name<'_>, lock: &Lock) {
+    let db = host.db();
+    host.state(|state| state.manager.is_at(db, name.bytes(), lock));
 }
 
 fn make<H: Host>(host: &H, lock: &mut Lock, changes: &[Change<'_>], events: &mut Vec<Event>) {

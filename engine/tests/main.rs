@@ -3,6 +3,7 @@
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 
 mod acks;
+mod beside;
 mod blocked;
 mod commands;
 mod deadlocks;

@@ -432,7 +432,7 @@ fn a_server_issues_no_token_that_it_loaded() {
     let (host, other) = (MapHost::primary(), MapHost::replica());
     let hour = 3_600_000_000;
     from_primary(&other, Start::Begins, &[granted(b"ann", hour, 5000)]);
-    events::lock_loaded(&host, &other.lock("k"));
+    events::lock_loaded(&host, None, &other.lock("k"));
     host.ask(1, "acquire k ann");
     assert_eq!(host.token(1), token(hour).get() + 1);
 }

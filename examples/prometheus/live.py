@@ -233,6 +233,15 @@ def with_checksum(payload):
     return payload + crc.to_bytes(8, "little")
 
 
+def syncing(play):
+    """A replica whose file is written for a while after its full sync."""
+    one, other = play.server("synced"), play.server("syncing", "--appendonly", "yes")
+    yield other.address
+    ask(one.address, "MSET", *(word for i in range(1000) for word in (f"x{i}", "y")))
+    ask(other.address, "CONFIG", "SET", "rdb-key-save-delay", 100_000)
+    ask(other.address, "REPLICAOF", *one.address.split(":"))
+
+
 def ahead(play):
     """A lock arrives whose token comes from a clock that was 50 seconds ahead."""
     one = play.server("ahead", "--appendonly", "yes").address
@@ -255,7 +264,7 @@ def bare(play):
     yield play.server("bare", has_module=False).address
 
 
-STATES = [stuck, election, good, replicas, fewer, crowd, lost, late, evicted, unsaved, ahead, away, bare]
+STATES = [stuck, election, good, replicas, fewer, crowd, lost, late, evicted, unsaved, syncing, ahead, away, bare]
 WANTED = {
     ("stuck", "RlockHeadWaits"), ("stuck", "RlockDeadlocks"), ("stuck", "RlockSessionsRefused"),
     ("replicas", "RlockNoAcks"), ("replicas", "RlockNoReplicas"), ("replicas", "RlockReplicasMissing"), ("replicas", "RlockGateShut"),
@@ -263,7 +272,7 @@ WANTED = {
     ("crowd", "RlockQueueGrows"), ("crowd", "RlockManyWait"), ("crowd", "RlockWaitsTimeOut"), ("crowd", "RlockSlowWaits"),
     ("lost", "RlockSessionsLost"), ("lost", "RlockLeasesRunOut"), ("late", "RlockAcksLate"),
     ("evicted", "RlockEvicted"), ("unsaved", "RlockNotSaved"), ("unsaved", "RlockSaveFails"),
-    ("ahead", "RlockTokensAhead"), ("away", "RlockDown"), ("bare", "RlockModuleMissing"), ("", "RlockServeDown"),
+    ("syncing", "RlockFileIncomplete"), ("ahead", "RlockTokensAhead"), ("away", "RlockDown"), ("bare", "RlockModuleMissing"), ("", "RlockServeDown"),
 }
 
 

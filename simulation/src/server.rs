@@ -435,7 +435,7 @@ impl Server {
                     let mut bytes = Vec::new();
                     rlock_core::snapshot::save(lock, &mut bytes);
                     let lock = rlock_core::snapshot::load(&bytes).unwrap();
-                    self.engine(|edge| events::lock_loaded(edge, &lock));
+                    self.engine(|edge| events::lock_loaded(edge, Some((db, &**key)), &lock));
                     Value::Lock(lock)
                 }
                 None => Value::Other,

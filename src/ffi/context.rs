@@ -227,9 +227,14 @@ impl Ctx {
 
     /// A field of `INFO server`.
     pub fn server_field(&self, field: &CStr) -> Option<String> {
+        self.server_info(c"server", field)
+    }
+
+    /// A field of a section of `INFO`.
+    pub fn server_info(&self, section: &CStr, field: &CStr) -> Option<String> {
         // SAFETY: context; we free the data, after copying the text in it.
         unsafe {
-            let data = there(raw::RedisModule_GetServerInfo)(self.0, c"server".as_ptr());
+            let data = there(raw::RedisModule_GetServerInfo)(self.0, section.as_ptr());
             let text = there(raw::RedisModule_ServerInfoGetFieldC)(data, field.as_ptr());
             let copy =
                 (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned());

@@ -17,6 +17,10 @@ pub enum ServerChange {
         /// Whether it is connected.
         is_there: bool,
     },
+    /// The data of a primary replaced its own.
+    Synced,
+    /// Slots moved to or from this node in one step.
+    SlotsMoved,
     /// It begins to load its data, or has loaded them or given up.
     Loading {
         /// Whether it is done.
@@ -27,17 +31,23 @@ pub enum ServerChange {
 /// Reports the fields of `INFO` one by one: name and number.
 pub type Fields = fn(&mut dyn FnMut(&str, u64));
 
+/// `REDISMODULE_EVENT_CLUSTER_SLOT_MIGRATION`, since Redis 8.4. Keys that have moved are then
+/// removed without a callback.
+const CLUSTER_SLOT_MIGRATION: u64 = 18;
+
 impl Ctx {
     /// Subscribes to changes of the server.
     pub fn watch_server(&self, changed: fn(ServerChange)) {
         static CHANGED: std::sync::OnceLock<fn(ServerChange)> = std::sync::OnceLock::new();
+        static IS_SYNCING: AtomicBool = AtomicBool::new(false);
         extern "C" fn on_event(
             _: *mut raw::RedisModuleCtx,
             event: raw::RedisModuleEvent,
             what: u64,
             _: *mut c_void,
         ) {
-            let change = match event.id {
+            let changed = |change| CHANGED.get().into_iter().for_each(|changed| changed(change));
+            changed(match event.id {
                 raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED => {
                     let is_primary = what == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
                     ServerChange::Role { is_primary }
@@ -47,13 +57,22 @@ impl Ctx {
                     let is_there = what == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE;
                     ServerChange::Replica { is_there }
                 }
+                CLUSTER_SLOT_MIGRATION => ServerChange::SlotsMoved,
+                // It loads them beside those that it has, and then swaps the two.
+                raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD => match what {
+                    raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => ServerChange::Synced,
+                    _ => return,
+                },
                 _ => {
                     let is_over = what == raw::REDISMODULE_SUBEVENT_LOADING_ENDED
                         || what == raw::REDISMODULE_SUBEVENT_LOADING_FAILED;
+                    let is_sync = what == raw::REDISMODULE_SUBEVENT_LOADING_REPL_START;
+                    if IS_SYNCING.swap(is_sync, Relaxed) && is_over {
+                        changed(ServerChange::Synced);
+                    }
                     ServerChange::Loading { is_over }
                 }
-            };
-            CHANGED.get().into_iter().for_each(|changed| changed(change));
+            });
         }
         CHANGED.get_or_init(|| changed);
         for id in [
@@ -61,8 +80,14 @@ impl Ctx {
             raw::REDISMODULE_EVENT_CONFIG,
             raw::REDISMODULE_EVENT_REPLICA_CHANGE,
             raw::REDISMODULE_EVENT_LOADING,
+            raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD,
         ] {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
+            raw::subscribe_to_server_event(self.0, event, Some(on_event));
+        }
+        // On Valkey the number means something else; an older Redis refuses it.
+        if is_cluster() && !is_valkey() {
+            let event = raw::RedisModuleEvent { id: CLUSTER_SLOT_MIGRATION, dataver: 1 };
             raw::subscribe_to_server_event(self.0, event, Some(on_event));
         }
     }

@@ -4,6 +4,7 @@ use std::mem::size_of;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64};
 
+use libc::c_uint;
 use rlock_core::{Lock, snapshot};
 
 use super::*;
@@ -25,11 +26,16 @@ pub fn lock_count() -> u64 {
 
 /// What the server asks the module about its values.
 pub trait Values: 'static {
-    /// A lock read from a snapshot; `None` refuses it. The caller says, when asked, whether a
-    /// client brought it of its own accord.
-    fn decode(bytes: &[u8], is_of_a_client: impl Fn() -> bool) -> Option<Lock>;
+    /// A lock read from a snapshot, for this database and key; `None` refuses it. The caller says,
+    /// when asked, whether a client brought it of its own accord.
+    fn decode(
+        bytes: &[u8],
+        at: Option<(c_int, &[u8])>,
+        is_of_a_client: impl Fn() -> bool,
+    ) -> Option<Lock>;
     /// A lock is removed from its key. Called in the middle of anything: may only remember it.
-    fn unlinked(db: c_int, key: &[u8], lock: &Lock);
+    /// `is_served`: by this node of a cluster, as far as the server says so.
+    fn unlinked(db: c_int, key: &[u8], lock: &Lock, is_served: bool);
     /// The server expired or evicted a key, of whatever type. May only remember it.
     fn lost(db: c_int, key: &[u8], is_evicted: bool);
     /// What to save beside the keys. `None` saves nothing, and the file then does not need the
@@ -55,6 +61,34 @@ pub(super) unsafe fn take(value: *mut c_void) {
     drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
 }
 
+/// Whether this node may use the key's slot, for the server that says so at any time: Redis since
+/// 8.4. There a slot's changes arrive one by one before the slot does, all in one step perhaps.
+///
+/// # Safety
+/// The name is the server's, of a key in this callback.
+unsafe fn is_served(name: *const raw::RedisModuleString) -> bool {
+    type SlotOf = unsafe extern "C" fn(*const raw::RedisModuleString) -> c_uint;
+    type CanAccess = unsafe extern "C" fn(c_int) -> c_int;
+    static FOUND: OnceLock<Option<(SlotOf, CanAccess)>> = OnceLock::new();
+    if !is_cluster() {
+        return true;
+    }
+    let found = FOUND.get_or_init(|| {
+        let (mut slot_of, mut can_access): (Option<SlotOf>, Option<CanAccess>) = (None, None);
+        // SAFETY: the server looks the names up and writes the functions' addresses, or nothing.
+        unsafe {
+            let find = there(raw::RedisModule_GetApi);
+            find(c"RedisModule_ClusterKeySlot".as_ptr(), (&raw mut slot_of).cast());
+            find(c"RedisModule_ClusterCanAccessKeysInSlot".as_ptr(), (&raw mut can_access).cast());
+        }
+        slot_of.zip(can_access)
+    });
+    // SAFETY: the functions are the server's; a slot is less than 16384.
+    found.is_none_or(|(slot_of, can_access)| unsafe {
+        can_access(c_int::try_from(slot_of(name)).unwrap_or(0)) != 0
+    })
+}
+
 /// What the server calls for keys of our type.
 mod callbacks {
     use super::*;
@@ -67,7 +101,13 @@ mod callbacks {
             return null_mut();
         }
         let Ok(bytes) = raw::load_string_buffer(io) else { return null_mut() };
-        V::decode(bytes.as_ref(), || is_of_a_client(io)).map_or(null_mut(), give)
+        // SAFETY: the server's own handle of this load; the key's name lives as long.
+        let at = unsafe {
+            let name = there(raw::RedisModule_GetKeyNameFromIO)(io);
+            let db = there(raw::RedisModule_GetDbIdFromIO)(io);
+            (!name.is_null()).then(|| (db, bytes_of(name)))
+        };
+        V::decode(bytes.as_ref(), at, || is_of_a_client(io)).map_or(null_mut(), give)
     }
 
     /// Whether a client sent this value to a primary that serves the key. What comes for a slot
@@ -165,7 +205,7 @@ mod callbacks {
             let name = there(raw::RedisModule_GetKeyNameFromOptCtx)(from);
             if !name.is_null() {
                 let key = bytes_of(name);
-                V::unlinked(db, key, lock(value));
+                V::unlinked(db, key, lock(value), is_served(name));
                 if IS_EXPIRING.swap(false, Relaxed) {
                     V::lost(db, key, false);
                 }

@@ -1,16 +1,14 @@
 //! A lock whose slot moves between two primaries: who waits is sent after it, nobody is granted
 //! twice, and the hold goes along. `hall` is in the lower half of the slots, so with node 0.
 
-use rlock_testkit::{
-    Client, Cluster, Listener, Version, Waiter, aof_commands, items, now_ms, say_not_seen, until,
-};
+use rlock_testkit::{Cluster, Listener, Waiter, aof_commands, items, now_ms, until};
 
 const HALL: u16 = 4903;
 const EVENTS: [&str; 2] = ["notify-keyspace-events", "KEd"];
 
 /// It was told once that its lock is, or will be, elsewhere.
 #[track_caller]
-fn sent_away(waiter: &mut Waiter) {
+pub(crate) fn sent_away(waiter: &mut Waiter) {
     let error = waiter.error();
     let is_redirect =
         error.starts_with("TRYAGAIN ") || error.starts_with(&format!("MOVED {HALL} "));
@@ -209,121 +207,6 @@ fn reshard_moves_locks_and_sends_who_waits_after_them() {
     assert!(error.starts_with("TRYAGAIN ") || error.starts_with("MOVED 0 "), "{error}");
     assert_eq!(target.lock("{afps}:1").hold("ann", "write").token, token);
     assert_eq!((source.counted("handed_off"), source.gauges()), (0, (0, 0, 0)));
-}
-
-#[test]
-fn valkey_9_moves_a_slot_in_one_step_and_locks_with_it() {
-    let cluster = Cluster::of_two_with(&EVENTS);
-    if cluster.node(0).version() < Version::Valkey(9, 0) {
-        return say_not_seen("CLUSTER MIGRATESLOTS, which is Valkey's since 9.0");
-    }
-    let (mut source, mut target) = (cluster.client(0), cluster.client(1));
-    let mut ears = [Listener::to(cluster.node(0)), Listener::to(cluster.node(1))];
-    let token = source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
-    source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
-    source.granted("RLOCK.ACQUIRE hall ann READ LEASE 600000");
-    let mut dan = Waiter::connect(cluster.node(0));
-    dan.ask("RLOCK.ACQUIRE {hall}:2 dan LEASE 600000 SESSION");
-    let mut bob = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE hall bob BLOCK 0");
-    source.refused("RLOCK.ACQUIRE hall cid QUEUE 60000");
-    let (holds, deadline_ms) = (source.lock("hall").lasting(), source.key_ends_at("hall"));
-    ears[0].heard(&mut source);
-    let node = cluster.id(1);
-    source.ask(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {HALL} {HALL} NODE {node}"));
-    until(20_000, || cluster.owner_of(HALL, 0) == Some(1));
-    sent_away(&mut bob);
-    dan.expect_close();
-    until(5_000, || source.gauges() == (0, 0, 0));
-    assert_eq!(ears[0].heard_after_a_turn(&mut source), [""; 0]);
-    assert_eq!(ears[1].heard_after_a_turn(&mut target), [""; 0]);
-    assert_eq!((source.counted("handed_off"), source.counted("locks")), (0, 0));
-    assert_eq!(target.lock("hall").lasting(), holds);
-    assert_eq!(target.key_ends_at("hall"), deadline_ms);
-    let mut bob = Waiter::parked(cluster.node(1), "RLOCK.ACQUIRE hall bob BLOCK 0");
-    target.ask("RLOCK.FORCE hall");
-    assert!(bob.granted() > token);
-}
-
-/// The slot's data is on its way, and its changes follow, until [`migration_ends`].
-fn migration_begins(cluster: &Cluster, source: &mut Client) {
-    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 1");
-    let node = cluster.id(1);
-    source.ask(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE {HALL} {HALL} NODE {node}"));
-    until(20_000, || cluster.node(0).log().contains("snapshotting -> replicating"));
-}
-
-fn migration_ends(cluster: &Cluster, source: &mut Client) {
-    source.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 0");
-    until(20_000, || cluster.owner_of(HALL, 0) == Some(1));
-}
-
-#[test]
-fn what_is_done_while_valkey_9_moves_a_slot_is_moved_too_and_told_once() {
-    let tools = ["enable-debug-command", "yes", EVENTS[0], EVENTS[1]];
-    let cluster = Cluster::of_two_with(&tools);
-    if cluster.node(0).version() < Version::Valkey(9, 0) {
-        return say_not_seen("CLUSTER MIGRATESLOTS, which is Valkey's since 9.0");
-    }
-    let (mut source, mut target) = (cluster.client(0), cluster.client(1));
-    let mut ears = [Listener::to(cluster.node(0)), Listener::to(cluster.node(1))];
-    source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
-    source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
-    source.granted("RLOCK.ACQUIRE {hall}:2 bob LEASE 600000");
-    migration_begins(&cluster, &mut source);
-    source.ask("RLOCK.RELEASE hall ann");
-    source.ask("RLOCK.RELEASE {hall}:2 bob");
-    source.granted("RLOCK.ACQUIRE {hall}:3 cid LEASE 600000");
-    let mut dan =
-        Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE {hall}:3 dan LEASE 600000 BLOCK 0");
-    source.ask("RLOCK.RELEASE {hall}:3 cid");
-    let token = dan.granted();
-    ears[0].heard(&mut source);
-    migration_ends(&cluster, &mut source);
-    assert_eq!(target.shows("hall"), "write: ann write 1");
-    assert_eq!(target.number("EXISTS {hall}:2"), 0);
-    assert_eq!(target.lock("{hall}:3").hold("dan", "write").token, token);
-    for (ears, client) in ears.iter_mut().zip([&mut source, &mut target]) {
-        assert_eq!(ears.heard_after_a_turn(client), [""; 0]);
-    }
-    assert_eq!((target.counted("released"), target.counted("acquired")), (0, 0));
-}
-
-/// Whoever changes several locks, and in whatever way, the target has the same.
-#[test]
-fn what_is_done_to_several_locks_while_valkey_9_moves_their_slot_is_moved_too() {
-    let cluster = Cluster::of_two_with(&["enable-debug-command", "yes"]);
-    if cluster.node(0).version() < Version::Valkey(9, 0) {
-        return say_not_seen("CLUSTER MIGRATESLOTS, which is Valkey's since 9.0");
-    }
-    let (mut source, mut target) = (cluster.client(0), cluster.client(1));
-    source.granted("RLOCK.MACQUIRE 2 {hall}:1 {hall}:2 ann LEASE 600000");
-    source.granted("RLOCK.MACQUIRE 2 {hall}:3 {hall}:4 bob LEASE 600000");
-    source.granted("RLOCK.MACQUIRE 2 {hall}:5 {hall}:6 cid LEASE 3000");
-    source.granted("RLOCK.ACQUIRE {hall}:7 dan LEASE 600000");
-    source.granted("RLOCK.ACQUIRE {hall}:8 dan LEASE 600000");
-    migration_begins(&cluster, &mut source);
-    // The timer ends the lease of the one, and grants both to the other.
-    let line = "RLOCK.MACQUIRE 2 {hall}:5 {hall}:6 eve LEASE 600000 BLOCK 0";
-    let token = Waiter::parked(cluster.node(0), line).granted();
-    source.number("RLOCK.MRELEASE 2 {hall}:1 {hall}:2 ann");
-    source.granted("RLOCK.MACQUIRE 2 {hall}:1 {hall}:3 bob LEASE 700000");
-    source.ask_bytes(&[
-        b"EVAL",
-        b"return redis.call('RLOCK.RELEASE', KEYS[1], 'dan')",
-        b"1",
-        b"{hall}:7",
-    ]);
-    source.ask("MULTI");
-    source.ask("RLOCK.RELEASE {hall}:8 dan");
-    source.ask("EXEC");
-    migration_ends(&cluster, &mut source);
-    for key in ["{hall}:1", "{hall}:3", "{hall}:4"] {
-        assert_eq!(target.shows(key), "write: bob write 1", "{key}");
-    }
-    for key in ["{hall}:5", "{hall}:6"] {
-        assert_eq!(target.lock(key).hold("eve", "write").token, token, "{key}");
-    }
-    assert_eq!(target.number("EXISTS {hall}:2 {hall}:7 {hall}:8"), 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::thread;
 
 use redis::Value;
 
-use rlock_testkit::{Cluster, Version, Waiter, integer, now_ms, until};
+use rlock_testkit::{Cluster, Waiter, integer, now_ms, until};
 
 const HALL: u16 = 4903;
 const ACTORS: u64 = 8;
@@ -131,17 +131,11 @@ fn take_both(follower: &mut Follower<'_>, seen: &Seen, number: u64) {
 }
 
 fn move_to_and_fro(cluster: &Cluster, moves: usize) {
-    let has_one_step = cluster.node(0).version() >= Version::Valkey(9, 0);
     for number in 0..moves {
         let (from, to) = (number % 2, 1 - number % 2);
         until(20_000, || cluster.client(from).gauges().0 >= 2);
-        if has_one_step && number % 4 >= 2 {
-            let id = cluster.id(to);
-            let line = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {HALL} {HALL} NODE {id}");
-            cluster.client(from).ask(&line);
-            until(20_000, || cluster.owner_of(HALL, from) == Some(to));
-            cluster.until_all_agree();
-        } else {
+        let is_at_once = number % 4 >= 2 && cluster.move_slot_at_once(HALL, from, to);
+        if !is_at_once {
             cluster.move_slot(HALL, from, to);
         }
     }

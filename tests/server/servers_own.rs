@@ -1,7 +1,7 @@
 //! What is not ours to mend: it befalls other commands and other modules in the same way, and
 //! docs/servers.md says so. Each test shows that first, and then what holds for us.
 
-use rlock_testkit::{Client, Compiled, Server, Waiter, module, say_not_seen, until};
+use rlock_testkit::{Client, Cluster, Compiled, Server, Waiter, module, say_not_seen, until};
 
 /// Says this in the server, which is done with after that. Whether it has survived it.
 fn survives(server: Server, by: &mut Waiter, line: &str) -> Option<Server> {
@@ -217,4 +217,28 @@ fn the_log_warns_of_the_faults_that_the_documentation_names() {
     let log = server.log();
     assert_eq!(log.contains("CVE-2026-23479"), patch < fixed, "{log}");
     assert_eq!(log.contains("-memory|usage"), (kind, series) == ("Redis", "8.6"), "{log}");
+}
+
+/// Redis 8.4 and later ignore that the target refuses the keys, for want of replicas, and complete
+/// the move without them; Valkey gives the move up.
+#[test]
+fn a_slot_that_moves_at_once_to_a_node_without_enough_replicas_keeps_its_keys_or_stays() {
+    let slot = 4903;
+    let cluster = Cluster::of_two();
+    let (mut source, mut target) = (cluster.client(0), cluster.client(1));
+    source.ask("SET hall x");
+    source.granted("RLOCK.ACQUIRE {hall}:lock ann LEASE 600000");
+    target.ask("CONFIG SET min-replicas-to-write 1");
+    if !cluster.begin_move_at_once(slot, 0, 1) {
+        return say_not_seen("a move of a slot in one step");
+    }
+    let is_over = || cluster.owner_of(slot, 0) == Some(1) && cluster.owner_of(slot, 1) == Some(1);
+    until(30_000, || is_over() || cluster.node(0).log().contains("-> failed"));
+    if is_over() {
+        assert_eq!(target.number("EXISTS hall {hall}:lock"), 0, "docs/servers.md: it is mended");
+        say_not_seen("a slot that keeps its keys: the server completes the move without them");
+    } else {
+        assert_eq!(source.number("EXISTS hall {hall}:lock"), 2);
+        assert_eq!(source.number("RLOCK.HOLDS {hall}:lock ann"), 1);
+    }
 }

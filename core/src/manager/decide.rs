@@ -181,6 +181,7 @@ impl Manager {
                 let next = lock.next_to_end(volatile);
                 ((lives, over, volatile.take_asked(), touched, is_unserved), next)
             });
+        self.is_at(db, key, lock);
         if !effects.changes.is_empty() {
             self.observers.mark(db, key, !effects.wakes.is_empty());
         }

@@ -79,6 +79,7 @@ impl Manager {
                 self.slow.hold(owner, mode, ms, Outcome::Removed).filter(|_| self.is_primary);
             slow.extend(over.map(|over| (over, until_deadline_ms)));
         }
+        self.expiries.remove(at.db, at.key);
         self.removed.push(Removed { db, key, event, holds: lock.hold_count(), held_us, slow });
         self.locks.mark(at.db, at.key, Mark::Changed, Some(at.now.ms()));
         self.observers.mark(at.db, at.key, false);
@@ -99,6 +100,11 @@ impl Manager {
         if let Some(gone) = newest {
             gone.event = if is_evicted { Event::Evicted } else { Event::Expired };
         }
+    }
+
+    /// The key that left just now is in a slot that another node serves: nothing is published here.
+    pub fn key_is_not_ours(&mut self, db: i32, key: &[u8]) {
+        self.removed.pop_if(|gone| gone.db == db && gone.key.as_slice() == key);
     }
 
     /// No lock was removed since the last call of [`Manager::take_removed`].

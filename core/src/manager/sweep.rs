@@ -113,7 +113,8 @@ impl Manager {
         {
             return Some(Task::Sweep(id, at, why));
         }
-        if let Some((at, id)) = due {
+        // A lock that is due for another reason is swept once.
+        if let Some((at, id)) = due.or_else(|| self.expiries.pop_due(now)) {
             return Some(Task::Sweep(id, at, Mark::Due));
         }
         if let Some((at, id)) = self.locks.first_renewal(now) {
@@ -200,18 +201,24 @@ impl Manager {
         let has_postponed = works && !self.postponed.is_empty();
         let has_more = self.locks.has_marked() || !self.upheavals.is_empty();
         let has_groups = works && self.has_group_work();
+        let has_expiries = works && !self.expiries.is_empty();
         let tells = !self.removed.is_empty() || !self.flushed.is_empty();
         Next {
             soon: works && has_more
                 || (has_postponed || has_groups) && is_open
                 || tells
                 || !self.forgotten.is_empty(),
-            when_open: (has_postponed || has_groups) && !is_open,
-            at: [self.locks.next_alarm(), self.observers.next_alarm(), self.next_group_end()]
-                .into_iter()
-                .flatten()
-                .min()
-                .filter(|_| works),
+            when_open: (has_postponed || has_groups || has_expiries) && !is_open,
+            at: [
+                self.locks.next_alarm(),
+                self.observers.next_alarm(),
+                self.next_group_end(),
+                self.expiries.next().filter(|_| is_open),
+            ]
+            .into_iter()
+            .flatten()
+            .min()
+            .filter(|_| works),
             observers_in_ms: self.observers.marked_in_ms().filter(|_| works),
         }
     }

@@ -30,6 +30,11 @@ impl Manager {
         }
     }
 
+    /// Slots of a cluster moved to or from this node, and with them any lock.
+    pub fn slots_moved(&mut self) {
+        self.upheaval(None);
+    }
+
     /// False if there are no locks to go through.
     fn go_through(&mut self, db: Option<i32>, why: Mark) -> bool {
         let end = self.locks.places();

@@ -225,9 +225,11 @@ impl Lock {
         }
         let head =
             volatile.queue.head().and_then(|(_, head)| self.next_opening(volatile, head.into()));
-        // A group that stands in no line needs the hold that covers it.
-        let cover = self.holders.earliest_deadline().filter(|_| volatile.queue.has_covered());
-        [volatile.next_to_end(), head, cover].into_iter().flatten().min()
+        // Where somebody waits, each hold that expires is published when it does; and a group that
+        // stands in no line needs the hold that covers it.
+        let is_awaited = !volatile.queue.is_empty() || volatile.queue.has_covered();
+        let expiry = self.holders.earliest_deadline().filter(|_| is_awaited);
+        [volatile.next_to_end(), head, expiry].into_iter().flatten().min()
     }
 }
 

@@ -478,7 +478,7 @@ impl MapHost {
     /// `RESTORE`: a lock comes from elsewhere.
     pub fn put_lock(&self, key: &str, lock: Lock) {
         self.remove(key);
-        events::lock_loaded(self, &lock);
+        events::lock_loaded(self, Some((self.db(), key.as_bytes())), &lock);
         let at = (self.db(), key.as_bytes().to_vec());
         self.world().keys.insert(at, Slot { value: Value::Lock(lock), expires_at: None });
     }

@@ -19,7 +19,7 @@ use crate::snapshot::{Part, Queue};
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Numbers of `INFO rlock` that are so now, with what they mean.
-const GAUGES: [(&str, &str); 9] = [
+const GAUGES: [(&str, &str); 10] = [
     ("locks", "Locks that are held"),
     ("waiters", "Connections blocked by BLOCK"),
     ("tickets", "Places kept by QUEUE"),
@@ -29,6 +29,7 @@ const GAUGES: [(&str, &str); 9] = [
     ("groups", "Requests for several locks that wait"),
     ("group_turns", "Locks that are reserved for requests for several locks"),
     ("gate_shut", "1 while work is due that the module may not do now"),
+    ("aof_incomplete", "1 while the append-only file lacks data that the server has"),
 ];
 
 /// Numbers of `INFO rlock` that are counted since the server's start.
