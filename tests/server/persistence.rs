@@ -353,7 +353,7 @@ fn a_change_is_one_command_in_the_aof_and_a_refusal_is_none() {
         let before = aof_commands(server.folder()).len();
         client.attempt(line).ok();
         if line.ends_with("LEASE 5") {
-            until(5_000, || !client.shows("door").contains("short"));
+            until(5_000, || client.counted("expired") == 1);
         }
         aof_commands(server.folder()).len() - before
     };
@@ -374,7 +374,9 @@ fn a_change_is_one_command_in_the_aof_and_a_refusal_is_none() {
         "RLOCK.ACQUIRE door ann LEASE 1000 DEPTH 1",
         "RLOCK.RENEW door ann LEASE 1000",
     ] {
-        assert_eq!(commands_of(line), 1, "{line}");
+        // The end of a lease beside another hold is a change of its own, at its deadline.
+        let commands = if line.ends_with("LEASE 5") { 2 } else { 1 };
+        assert_eq!(commands_of(line), commands, "{line}");
     }
     for line in [
         "RLOCK.ACQUIRE door bob",
