@@ -5,7 +5,7 @@ use rlock_testkit::{Client, Listener, Server, Waiter, aof_commands, flat_map, it
 const NOTIFY: &str = "notify-keyspace-events";
 
 /// A primary, and a replica that has acknowledged.
-fn pair(settings: &[&str]) -> (Server, Server) {
+pub fn pair(settings: &[&str]) -> (Server, Server) {
     let primary = Server::primary(settings);
     let replica = Server::replica_of(&primary, settings);
     acknowledges(&primary, 1);

@@ -3,6 +3,7 @@
 use redis::Value;
 use rlock_testkit::{Cluster, Server, Subscriber, Waiter, flat_map, integer, items, text, until};
 
+use crate::acks::pair;
 use crate::tell::{tells, waiting, waits, words};
 
 #[test]
@@ -68,8 +69,7 @@ fn t13_a_session_is_tied_to_the_connection_that_asked() {
 
 #[test]
 fn t14_acks_without_a_blocked_connection() {
-    let primary = Server::primary(&[]);
-    let replica = Server::replica_of(&primary, &[]);
+    let (primary, replica) = pair(&[]);
     let mut client = primary.client();
     let mut ears = Subscriber::to(&primary, "ch");
     waits(&mut client, "RLOCK.ACQUIRE door ann ACKS 1 TELL ch 1");
@@ -102,11 +102,9 @@ fn t14_acks_without_a_blocked_connection() {
 
 #[test]
 fn t14_a_pending_request_is_asked_again_and_counts_once() {
-    let primary = Server::primary(&[]);
-    let replica = Server::replica_of(&primary, &[]);
+    let (primary, replica) = pair(&[]);
     let mut client = primary.client();
     let (mut old, mut new) = (Subscriber::to(&primary, "old"), Subscriber::to(&primary, "new"));
-    client.granted("RLOCK.ACQUIRE warm up ACKS 0");
     replica.freeze();
     waits(&mut client, "RLOCK.ACQUIRE door ann DEPTH 1 ACKS 1 TELL old 1");
     waits(&mut client, "RLOCK.ACQUIRE door ann DEPTH 1 ACKS 1 TELL new 2");
