@@ -10,6 +10,14 @@ const KEYS: usize = 128;
 /// How much processor time a step may take.
 const STEP_US: u64 = 10_000;
 
+/// A busy machine only adds to a measurement: one round of three must be within the bounds.
+fn one_of_three_rounds(round: fn()) {
+    assert!(
+        (0..3).any(|_| std::panic::catch_unwind(round).is_ok()),
+        "no round of three is within the bounds"
+    );
+}
+
 fn number(client: &mut Client, field: &str) -> i64 {
     client.info_number("rlock", field)
 }
@@ -100,6 +108,12 @@ fn pair_ns(client: &mut Client, key: &str, words: &str) -> u64 {
 /// All of them wait for the first key; the others are idle.
 #[test]
 fn a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only() {
+    one_of_three_rounds(
+        round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only,
+    );
+}
+
+fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only() {
     const GROUPS: usize = 1000;
     let server = Server::start();
     let mut client = server.client();
@@ -170,6 +184,10 @@ fn a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only() {
 /// READ at all keys but the last, where they stand: all of them enter together.
 #[test]
 fn five_hundred_read_groups_are_let_in_in_short_steps() {
+    one_of_three_rounds(round_of_five_hundred_read_groups_are_let_in_in_short_steps);
+}
+
+fn round_of_five_hundred_read_groups_are_let_in_in_short_steps() {
     const GROUPS: usize = 500;
     for closes in [false, true] {
         let server = Server::start();
@@ -211,6 +229,10 @@ fn five_hundred_read_groups_are_let_in_in_short_steps() {
 /// What one owner waits for elsewhere, or here in another way, does not make its requests dearer.
 #[test]
 fn the_waits_of_one_owner_cost_as_much_as_those_of_many() {
+    one_of_three_rounds(round_of_the_waits_of_one_owner_cost_as_much_as_those_of_many);
+}
+
+fn round_of_the_waits_of_one_owner_cost_as_much_as_those_of_many() {
     const WAITS: usize = 3000;
     let mut took = [0_u64; 2];
     for (round, took) in took.iter_mut().enumerate() {
