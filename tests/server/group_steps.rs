@@ -10,12 +10,18 @@ const KEYS: usize = 128;
 /// How much processor time a step may take.
 const STEP_US: u64 = 10_000;
 
-/// A busy machine only adds to a measurement: one round of three must be within the bounds.
-fn one_of_three_rounds(round: fn()) {
-    assert!(
-        (0..3).any(|_| std::panic::catch_unwind(round).is_ok()),
-        "no round of three is within the bounds"
-    );
+/// A busy machine only adds to what is measured: one round of three must be within the bounds. A
+/// round notes those that it exceeds; whatever else is wrong fails at once.
+fn one_of_three_rounds(round: fn(&mut Vec<String>)) {
+    let mut exceeded = Vec::new();
+    for _ in 0..3 {
+        exceeded.clear();
+        round(&mut exceeded);
+        if exceeded.is_empty() {
+            return;
+        }
+    }
+    panic!("in the last of three rounds: {exceeded:#?}");
 }
 
 fn number(client: &mut Client, field: &str) -> i64 {
@@ -60,15 +66,17 @@ fn closing_us(count: usize) -> u64 {
 
 /// The longest step of a scene: the command, and what follows until `is_over`.
 fn step(
+    exceeded: &mut Vec<String>,
     what: &str,
     client: &mut Client,
     act: impl FnOnce(&mut Client),
     is_over: impl FnMut(&mut Client) -> bool,
 ) {
-    step_within(what, STEP_US, client, act, is_over);
+    step_within(exceeded, what, STEP_US, client, act, is_over);
 }
 
 fn step_within(
+    exceeded: &mut Vec<String>,
     what: &str,
     most_us: u64,
     client: &mut Client,
@@ -83,7 +91,9 @@ fn step_within(
         is_over(client)
     });
     println!("{what}: {:.1} ms", us as f64 / 1000.0);
-    assert!(us <= most_us, "{what}: {us} us of the server's processor time in one step");
+    if us > most_us {
+        exceeded.push(format!("{what}: {us} us of the server's processor time in one step"));
+    }
 }
 
 /// What a pair at this key costs, in nanoseconds of the server's processor time.
@@ -113,7 +123,9 @@ fn a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only() {
     );
 }
 
-fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only() {
+fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only(
+    exceeded: &mut Vec<String>,
+) {
     const GROUPS: usize = 1000;
     let server = Server::start();
     let mut client = server.client();
@@ -122,9 +134,12 @@ fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only
     let mut groups = wait(&server, &mut client, GROUPS, "LEASE 600000");
     let beside_ns = pair_ns(&mut client, &key(KEYS - 1), "WRITE");
     println!("a pair on an idle key: {alone_ns} ns, and {beside_ns} ns beside them");
-    assert!(beside_ns <= 3 * alone_ns, "{beside_ns} ns, {alone_ns} without them");
+    if beside_ns > 3 * alone_ns {
+        exceeded.push(format!("{beside_ns} ns, {alone_ns} without them"));
+    }
     let idle = keys(1);
     step(
+        exceeded,
         "a stranger's request for their idle keys, and its release",
         &mut client,
         |client| {
@@ -135,6 +150,7 @@ fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only
     let granted =
         |client: &mut Client, count: i64| number(client, "rlock_groups") == GROUPS as i64 - count;
     step(
+        exceeded,
         "the first hand-off",
         &mut client,
         |client| assert_eq!(client.number("RLOCK.RELEASE k000 h"), 0),
@@ -144,18 +160,20 @@ fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only
     for round in 1..6 {
         let line = format!("RLOCK.MRELEASE {KEYS} {} g{}", keys(0), round - 1);
         let release = |client: &mut Client| assert_eq!(client.number(&line), KEYS as i64);
-        step("a hand-off", &mut client, release, |client| granted(client, round + 1));
+        step(exceeded, "a hand-off", &mut client, release, |client| granted(client, round + 1));
         groups[round as usize].granted();
     }
     let all = keys(0);
     // Each frees the first key, at which all of them stand, and leaves the others held.
     step(
+        exceeded,
         "FORCE",
         &mut client,
         |client| assert_eq!(client.number("RLOCK.FORCE k000"), 1),
         |client| number(client, "rlock_group_turns") == 1,
     );
     step(
+        exceeded,
         "DEL",
         &mut client,
         |client| drop(client.ask(&format!("DEL {all}"))),
@@ -165,6 +183,7 @@ fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only
     let own_us = closing_us(500);
     println!("the server closes 500 connections that it blocks at {KEYS} keys in {own_us} us");
     step_within(
+        exceeded,
         "500 closed connections",
         own_us.max(STEP_US) + STEP_US / 2,
         &mut client,
@@ -172,6 +191,7 @@ fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only
         |client| number(client, "rlock_groups") <= GROUPS as i64 - 507,
     );
     step(
+        exceeded,
         "FLUSHALL",
         &mut client,
         |client| drop(client.ask("FLUSHALL")),
@@ -187,7 +207,7 @@ fn five_hundred_read_groups_are_let_in_in_short_steps() {
     one_of_three_rounds(round_of_five_hundred_read_groups_are_let_in_in_short_steps);
 }
 
-fn round_of_five_hundred_read_groups_are_let_in_in_short_steps() {
+fn round_of_five_hundred_read_groups_are_let_in_in_short_steps(exceeded: &mut Vec<String>) {
     const GROUPS: usize = 500;
     for closes in [false, true] {
         let server = Server::start();
@@ -203,9 +223,12 @@ fn round_of_five_hundred_read_groups_are_let_in_in_short_steps() {
         until(60_000, || number(&mut client, "rlock_group_turns") == (GROUPS * (KEYS - 1)) as i64);
         let beside_ns = pair_ns(&mut client, &key(0), "READ");
         println!("a READ pair: {alone_ns} ns, and {beside_ns} ns beside them");
-        assert!(beside_ns <= 3 * alone_ns, "{beside_ns} ns, {alone_ns} without them");
+        if beside_ns > 3 * alone_ns {
+            exceeded.push(format!("{beside_ns} ns, {alone_ns} without them"));
+        }
         if closes {
             step_within(
+                exceeded,
                 "500 closed connections that had reached 127 keys each",
                 closing_us(GROUPS).max(STEP_US) + STEP_US / 2,
                 &mut client,
@@ -216,6 +239,7 @@ fn round_of_five_hundred_read_groups_are_let_in_in_short_steps() {
             continue;
         }
         step(
+            exceeded,
             "a downgrade lets in 500 READ groups",
             &mut client,
             |client| assert_eq!(client.number(&format!("RLOCK.RELEASE {last} h WRITE")), 0),
@@ -232,7 +256,7 @@ fn the_waits_of_one_owner_cost_as_much_as_those_of_many() {
     one_of_three_rounds(round_of_the_waits_of_one_owner_cost_as_much_as_those_of_many);
 }
 
-fn round_of_the_waits_of_one_owner_cost_as_much_as_those_of_many() {
+fn round_of_the_waits_of_one_owner_cost_as_much_as_those_of_many(exceeded: &mut Vec<String>) {
     const WAITS: usize = 3000;
     let mut took = [0_u64; 2];
     for (round, took) in took.iter_mut().enumerate() {
@@ -256,5 +280,7 @@ fn round_of_the_waits_of_one_owner_cost_as_much_as_those_of_many() {
     }
     let [many, one] = took.map(|ns| ns / WAITS as u64);
     println!("a wait of {WAITS} costs {many} ns, and {one} ns if all are of one owner");
-    assert!(one <= 3 * many, "{one} ns, {many} ns of different owners");
+    if one > 3 * many {
+        exceeded.push(format!("{one} ns, {many} ns of different owners"));
+    }
 }
