@@ -166,7 +166,7 @@ fn a_lock_that_nobody_waits_for_is_found() {
     assert!(keys.len() == 5000 && answers > 2, "{} in {answers}", keys.len());
     let (keys, answers) = found(&serve, "many:4999");
     assert!(keys == ["many:4999"] && answers > 1, "{keys:?} in {answers}");
-    // Whoever may not search is told so.
+    // A user without the permission to search gets an error that says so.
     let () = server
         .ask("ACL SETUSER metrics on >secret -@all +@connection -@dangerous +info +rlock.queues");
     let url = format!("redis://metrics:secret@127.0.0.1:{}", server.port);
