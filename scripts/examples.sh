@@ -5,7 +5,7 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-[ $# -gt 0 ] || set -- python node node-nest go java redisson-service rust alerts pages
+[ $# -gt 0 ] || set -- python node node-nest go java redisson-service rust glide php alerts pages
 home=$tools/examples
 
 main() {
@@ -91,6 +91,29 @@ try_python() {
     python_is_there || skip 'no Python 3.11 with venv'
     package python # and installs it
     run "$tools/clients/python/bin/python" -B examples/python/lock.py
+}
+
+# Clients without a package: docs/wrappers.md.
+try_glide() {
+    local venv=$home/glide
+    python_is_there || skip 'no Python 3.11 with venv'
+    if ! "$venv/bin/python" -c 'import glide' 2>/dev/null; then
+        python3 -m venv "$venv"
+        "$venv/bin/python" -m pip install --quiet valkey-glide==2.6.0 || skip 'valkey-glide could not be fetched'
+    fi
+    rm -rf "$home/cluster" # its slots would be assigned already
+    private_server "$home/cluster" --cluster-enabled yes
+    "$tools/servers/default/redis-cli" -p "$PORT" cluster addslotsrange 0 16383
+    until "$tools/servers/default/redis-cli" -p "$PORT" cluster info | grep -q 'cluster_state:ok'; do sleep 0.1; done
+    run "$venv/bin/python" -B examples/python/glide_lock.py | tee "$home/glide.said"
+    grep -q 'granted one after the other: 200' "$home/glide.said"
+}
+
+try_php() {
+    command -v php || skip 'no php'
+    php -m | grep -qx redis || skip 'php has no redis extension'
+    run php examples/php/lock.php | tee "$home/php.said"
+    grep -q 'a second owner gets it: false' "$home/php.said"
 }
 
 try_node() {

@@ -211,14 +211,15 @@ build_tools() {
 # Where `build_tools` leaves programs.
 tools_folder() { say "$(dirname "$(dirname "$(module)")")/tools"; }
 
-# private_server FOLDER: a server with the module on a free port, until this script ends. $PORT says which.
+# private_server FOLDER [OPTION...]: a server with the module on a free port, until this script ends. $PORT says which.
 private_server() {
-    local tries
-    mkdir -p "$1"
+    local tries folder=$1
+    shift
+    mkdir -p "$folder"
     for tries in 1 2 3 4 5; do
         PORT=$((20000 + RANDOM % 10000))
-        "$tools/servers/default/redis-server" --port "$PORT" --bind 127.0.0.1 --dir "$1" --save '' \
-            --notify-keyspace-events KEd --loadmodule "${RLOCK_MODULE:-$(module)}" >"$1/log" 2>&1 &
+        "$tools/servers/default/redis-server" --port "$PORT" --bind 127.0.0.1 --dir "$folder" --save '' \
+            --notify-keyspace-events KEd "$@" --loadmodule "${RLOCK_MODULE:-$(module)}" >"$folder/log" 2>&1 &
         server_pid=$!
         while kill -0 $server_pid 2>/dev/null; do
             # Another's server on that port would answer as well, but not with our process id.
@@ -230,7 +231,7 @@ private_server() {
             sleep 0.1
         done
     done
-    die "the server did not start: $(tail -n 3 "$1/log")"
+    die "the server did not start: $(tail -n 3 "$folder/log")"
 }
 
 # --- the sum of all that was tested, which is the last line --------------------------------------

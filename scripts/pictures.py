@@ -54,6 +54,8 @@ class Story:
     def hears(self, who, whom, connection, means=""):
         try:
             said = connection.reply()
+            if isinstance(said, list):
+                said = " ".join(one.decode() if isinstance(one, bytes) else str(one) for one in said)
         except Refused as refused:
             said = f"-{str(refused).split()[0]}"
         self.tell(whom, who, f"{'(nil)' if said is None else said}{means}")
@@ -108,6 +110,20 @@ def hand_off(one):
     return story
 
 
+def message(one):
+    """A wait with TELL: the connection goes on, and the reply is a message on its subscription."""
+    holder, shared, hears = (Connection(one.address) for _ in range(3))
+    story = Story("TELL: the connection is not blocked, and the late reply is a message", ["worker-1", "server", "shared connection", "subscription"])
+    story.asks("subscription", "server", hears, "SSUBSCRIBE", "worker-7")
+    story.asks("worker-1", "server", holder, "RLOCK.ACQUIRE", "task", "w1")
+    story.asks("shared connection", "server", shared, "RLOCK.ACQUIRE", "task", "w2", "BLOCK", 60000, "TELL", "worker-7", 1)
+    story.asks("shared connection", "server", shared, "RLOCK.ACQUIRE", "other", "w3")
+    story.sends("worker-1", "server", holder, "RLOCK.RELEASE", "task", "w1")
+    story.hears("subscription", "server", hears)
+    story.hears("worker-1", "server", holder)
+    return story
+
+
 def failover(folder, name, acks):
     """A primary loses its replica, grants or does not, and dies; Sentinel promotes the replica."""
     primary = server(folder, f"{name}-primary")
@@ -149,11 +165,12 @@ def main(pictures):
         one = server(folder, "one")
         try:
             handed_off = hand_off(one)
+            sent = message(one)
         finally:
             one.kill()
-        for name, story in (("hand-off", handed_off), ("failover-without-acks", failover(folder, "without", False)),
+        for name, story in (("hand-off", handed_off), ("tell", sent), ("failover-without-acks", failover(folder, "without", False)),
                             ("failover-with-acks", failover(folder, "with", True))):
-            (pictures / f"{name}.svg").write_text(svg(story, has_times=name != "hand-off"))
+            (pictures / f"{name}.svg").write_text(svg(story, has_times=name.startswith("failover")))
             print(f"ok {name}")
 
 
