@@ -228,8 +228,11 @@ class Play:
             self.saved[name] = found(seen[0], path)
 
     def step_blocked(self, step):
-        blocked = lambda: int(section(self.said_at, "clients")["blocked_clients"]) == step["blocked"]
-        until(f"{step['blocked']} blocked connections", blocked, 5)
+        def waits():
+            told = section(self.said_at, "rlock").get("rlock_tells", 0)
+            return int(section(self.said_at, "clients")["blocked_clients"]) + int(told)
+
+        until(f"{step['blocked']} waits", lambda: waits() == step["blocked"], 5)
 
     def step_many(self, step):
         for number in range(step["many"]):
