@@ -5,6 +5,7 @@ import { graph, plot, shortened } from "./plots.js";
 const $ = (id) => document.getElementById(id);
 const KEEP_MS = 15 * 60_000;
 const SILENT_MS = 4_000;
+const KINDS = { block: "blocked", queue: "ticket", tell: "by message" };
 
 let points = [];
 let look = null;
@@ -129,6 +130,7 @@ function showNow() {
   tiles($("tiles"), [
     ["locks held", count(number("locks"))],
     ["blocked connections", count(number("waiters"))],
+    ["waits by message", count(number("tells"))],
     ["tickets", count(number("tickets"))],
     ["sessions", count(number("sessions"))],
     ["grants waiting for replicas", count(number("acks_pending"))],
@@ -147,7 +149,7 @@ function showPlots() {
   const now = look.unix_ms;
   plot($("rates"), [line("acquired", "acquired"), line("handed off", "handed_off"), line("refused", "refused")], { label: "per second", form: count, now });
   plot($("waits"), [line("50 %", "p50"), line("90 %", "p90"), line("99 %", "p99")], { label: "time waited (logarithmic)", form: short, isLog: true, now });
-  plot($("waiting"), [line("blocked", "waiters"), line("tickets", "tickets")], { label: "connections and tickets", form: count, now });
+  plot($("waiting"), [line("blocked", "waiters"), line("by message", "tells"), line("tickets", "tickets")], { label: "waits", form: count, now });
 }
 
 function showQueues() {
@@ -325,8 +327,8 @@ function showLock() {
     cells: [hold.owner.text, hold.mode, hold.depth, span(hold.held_ms), left(hold), hold.token, connection(hold.session, hold.address), hold.acks === "none" ? "not asked for" : hold.acks, kill(hold.session)],
   })));
   fill($("waiters"), lock.waiters.map((wait, at) => ({
-    id: `${wait.owner.hex} ${wait.mode} ${wait.client}${wait.client ? "" : ` ${at}`}`,
-    cells: [wait.owner.text, wait.mode, wait.has_turn ? "ticket, has its turn" : wait.kind === "block" ? "blocked" : "ticket", span(wait.waited_ms), span(wait.left_ms), connection(wait.client, wait.address), wait.limit || "",
+    id: `${wait.owner.hex} ${wait.mode} ${wait.client || wait.channel}${wait.client ? "" : ` ${at}`}`,
+    cells: [wait.owner.text, wait.mode, wait.has_turn ? `${KINDS[wait.kind] ?? wait.kind}, has its turn` : KINDS[wait.kind] ?? wait.kind, span(wait.waited_ms), span(wait.left_ms), wait.channel || connection(wait.client, wait.address), wait.limit || "",
       look.can_act ? actionButton(`cancel ${wait.owner.text}`, { do: "cancel", key: followed, owner: wait.owner.hex, server: followedAt, db: followedDb }) : ""],
   })));
   if (look.can_act && !$("lock-actions").firstElementChild) {

@@ -67,6 +67,7 @@ pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
         let how = match (wait.kind.as_str(), wait.client) {
             ("block", 0) => "blocked".to_owned(),
             ("block", client) => format!("client {client}"),
+            ("tell", _) => format!("by a message to {}", wait.channel),
             _ if wait.has_turn => "ticket, has its turn".to_owned(),
             _ => "ticket".to_owned(),
         };

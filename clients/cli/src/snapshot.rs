@@ -150,18 +150,20 @@ pub struct Waiter {
     pub owner: Name,
     /// `read` or `write`.
     pub mode: String,
-    /// `block` or `queue`.
+    /// `block`, `queue` or `tell`.
     pub kind: String,
-    /// Whether it is a ticket that has its turn.
+    /// Whether the lock is reserved for it: it is a ticket that has its turn, or waits for other locks.
     pub has_turn: bool,
     /// For how long it has waited.
     pub waited: Duration,
     /// How long it will still wait; `None` is forever.
     pub left: Option<Duration>,
-    /// The blocked connection, as in `CLIENT LIST`; 0 is none, for a ticket or a server that does not say.
+    /// The blocked connection, as in `CLIENT LIST`; 0 is none.
     pub client: u64,
     /// How many may hold at once; 0 is no limit.
     pub limit: u64,
+    /// The channel to which its message will go; empty for others than `tell`.
+    pub channel: Name,
 }
 
 /// An answer of the module.
@@ -446,6 +448,7 @@ fn waiter(wait: &Map) -> RedisResult<Waiter> {
         left: u64::try_from(left).ok().map(Duration::from_millis),
         client: field::<Option<u64>>(wait, "client")?.unwrap_or(0),
         limit: field::<Option<u64>>(wait, "limit")?.unwrap_or(0),
+        channel: field(wait, "channel")?,
     })
 }
 

@@ -168,12 +168,13 @@ fn table<'a>(
 }
 
 fn state(now: &Snapshot) -> String {
-    let [locks, waiters, tickets, sessions, observers] =
-        ["locks", "waiters", "tickets", "sessions", "observers"].map(|name| now.number(name));
+    let [locks, waiters, tells, tickets, sessions, observers] =
+        ["locks", "waiters", "tells", "tickets", "sessions", "observers"]
+            .map(|name| now.number(name));
     let shut = if now.number("gate_shut") > 0 { "   NO WRITES" } else { "" };
     let observers = if observers > 0 { format!("   observers {observers}") } else { String::new() };
     format!(
-        "   locks held {locks}   blocked {waiters}   tickets {tickets}   sessions {sessions}\
+        "   locks held {locks}   blocked {waiters}   by message {tells}   tickets {tickets}   sessions {sessions}\
          {observers}{shut}"
     )
 }

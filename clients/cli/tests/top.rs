@@ -87,7 +87,7 @@ fn top_shows_queues_by_length_with_holders_and_rates() {
     assert_eq!([&long[1], &long[3], &long[4], &long[5]], ["2", "read", "rita", "+1"], "{first}");
     let tied = words("top:tied");
     assert_eq!((tied[1].as_str(), tied[4].as_str(), tied[6].as_str()), ("1", "sue", "session"));
-    assert!(first.contains("blocked 4   tickets 0   sessions 1"), "{first}");
+    assert!(first.contains("blocked 4   by message 0   tickets 0   sessions 1"), "{first}");
 
     let (_, page, _) = server.run(&["queues"]);
     assert!(page.starts_with("top:long: 2 ") && page.contains("held by rita and 1 more"), "{page}");
@@ -107,6 +107,16 @@ fn top_shows_queues_by_length_with_holders_and_rates() {
     }
     let (_, page, _) = server.run(&["who", "top:long"]);
     assert!(page.contains("rita holds read") && page.contains("will has waited for"), "{page}");
+
+    // A wait with TELL has no connection: its channel says who it is.
+    let said: String = server.ask("RLOCK.ACQUIRE top:long tess BLOCK 60000 TELL tess:told 1");
+    assert_eq!(said, "WAITING");
+    let (_, page, _) = server.run(&["who", "top:long"]);
+    let tess = page.lines().find(|line| line.starts_with("tess has waited")).unwrap();
+    assert!(tess.ends_with("by a message to tess:told"), "{page}");
+    assert!(drawn(None, &look_now()).contains("by message 1"), "{page}");
+    let ended: u64 = server.ask("RLOCK.CANCEL top:long tess");
+    assert_eq!(ended, 1);
 
     // What happens between two looks is shown per second.
     server.ask::<u64>("RLOCK.RELEASE top:short ann");

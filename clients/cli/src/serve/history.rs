@@ -26,7 +26,7 @@ impl History {
         let seconds = now.at.duration_since(before.at).as_secs_f64().max(0.001);
         let mut point =
             Map::from_iter([("at".into(), json!(unix_ms)), ("seconds".into(), json!(seconds))]);
-        for name in ["waiters", "tickets", "locks"] {
+        for name in ["waiters", "tells", "tickets", "locks"] {
             point.insert(name.into(), json!(now.number(name)));
         }
         for name in RATES {

@@ -19,12 +19,13 @@ use crate::snapshot::{Part, Queue};
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Numbers of `INFO rlock` that are so now, with what they mean.
-const GAUGES: [(&str, &str); 10] = [
+const GAUGES: [(&str, &str); 11] = [
     ("locks", "Locks that are held"),
     ("waiters", "Connections blocked by BLOCK"),
     ("tickets", "Places kept by QUEUE"),
+    ("tells", "Requests with TELL that wait: their replies will be messages"),
     ("sessions", "Holds tied to a connection"),
-    ("observers", "Connections blocked by RLOCK.AWAIT"),
+    ("observers", "Requests with RLOCK.AWAIT that wait"),
     ("acks_pending", "Callers whose grant replicas have not acknowledged yet"),
     ("groups", "Requests for several locks that wait"),
     ("group_turns", "Locks that are reserved for requests for several locks"),
@@ -33,7 +34,7 @@ const GAUGES: [(&str, &str); 10] = [
 ];
 
 /// Numbers of `INFO rlock` that are counted since the server's start.
-const COUNTERS: [(&str, &str); 16] = [
+const COUNTERS: [(&str, &str); 18] = [
     ("acquired", "New holds"),
     ("reentered", "Re-entries"),
     ("refused", "Requests that got nil at once"),
@@ -50,6 +51,8 @@ const COUNTERS: [(&str, &str); 16] = [
     ("noacks", "Callers that got -NOACKS: too few replicas acknowledged in time"),
     ("sessions_refused", "Requests for SESSION that rlock.max-sessions refused"),
     ("groups_granted", "Requests for several locks that got a token"),
+    ("told", "Messages of TELL that were sent"),
+    ("untold", "Outcomes of TELL that had no subscriber"),
 ];
 
 const HISTOGRAMS: [(&str, &str); 3] = [

@@ -207,5 +207,6 @@ fn waiter(wait: &Waiter, addresses: &BTreeMap<u64, String>) -> Value {
         "client": wait.client,
         "address": addresses.get(&wait.client),
         "limit": wait.limit,
+        "channel": wait.channel.to_string(),
     })
 }
