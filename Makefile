@@ -82,7 +82,7 @@ moves: ## a slot of a cluster moves 50 times (MOVES) while clients wait for its 
 groups: ## 100 000 requests (GROUPS) for several of 1000 locks, mixed with other requests; reads on a replica during 10^5 grants
 	@RLOCK_GROUPS="$(or $(GROUPS),100000)" scripts/groups.sh
 
-orders: ## everything of images/ dies and starts again in every order, with full disks and memory (SERVERS, SEEDS, WORDS, JOBS; SHORT=1; root)
+orders: ## everything of images/ dies and starts again in every order, every pod is replaced, disks and memory are full (SERVERS, SEEDS, WORDS, JOBS; SHORT=1; root)
 	@SERVERS="$(SERVERS)" SEEDS="$(SEEDS)" WORDS="$(WORDS)" JOBS="$(or $(JOBS),2)" scripts/orders.sh $(if $(SHORT),short)
 
 observers: ## hand-offs while 10 000 connections observe the lock, on a quiet machine

@@ -1,5 +1,6 @@
 """The members that a compose or a Kubernetes file describes, as processes on this machine, without Docker: each has an
-address of the loopback interface, in a network of its own. Needs root and Linux."""
+address of the loopback interface, in a network of its own. A member of a Kubernetes file is a pod: its name resolves
+only while it runs, and each time it starts it has another address. Needs root and Linux."""
 
 import os
 import pathlib
@@ -9,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import yaml
@@ -17,6 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 NAME = "locks"
 VARIABLES = [f"RLOCK_{user}_PASSWORD" for user in ("NODE", "APP", "OPERATOR", "METRICS")]
 PASSWORDS = {variable: os.environ.get(variable) or secrets.token_hex(8) for variable in VARIABLES}
+NAMES = threading.Lock()
 # What the official images' own does with these words. A server of this machine must not listen on every address.
 ENTRYPOINT = """#!/bin/sh
 exec redis-server "$@" --bind $RLOCK_SELF
@@ -82,6 +85,8 @@ class Member:
         self.name, self.kind = name, name.split("-")[0]
         self.address = environment["ADDRESS"]
         self.known_as = environment["RLOCK_SELF"]
+        self.is_pod = self.known_as != self.address
+        self.starts = 0
         self.port = 6379 if self.kind == "server" else 26379
         self.data = set_folder / "data" / name
         self.log = set_folder / f"{name}.log"
@@ -91,6 +96,10 @@ class Member:
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
+        self.starts += 1
+        if self.is_pod:
+            self.address = f"127.77.{self.starts % 250}.{self.address.rpartition('.')[2]}"
+            write_names(self)
         self.data.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
             log.write(b"--- start\n")
@@ -103,16 +112,34 @@ class Member:
     def kill(self) -> None:
         """Everything that it started, at once: as when the machine loses power."""
         if self.process:
-            os.killpg(self.process.pid, 9)
+            try:
+                os.killpg(self.process.pid, 9)
+            except ProcessLookupError:
+                pass  # It has ended by itself.
             self.process.wait()
             self.process = None
+            if self.is_pod:
+                write_names(self, is_there=False)
+
+    def end(self, signal: int, seconds: float) -> None:
+        """As when its pod is deleted: what does not end by itself is killed."""
+        try:
+            os.kill(self.process.pid, signal)
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        self.kill()
 
     def lose_data(self) -> None:
         shutil.rmtree(self.data, ignore_errors=True)
 
-    def run(self, word: str) -> subprocess.CompletedProcess:
+    def run(self, word: str, seconds: float | None = None) -> subprocess.CompletedProcess:
         """node.sh with another word, beside what runs."""
-        return subprocess.run([self.node, word], cwd=self.data, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        words = [self.node, word]
+        try:
+            return subprocess.run(words, cwd=self.data, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(words, 1, "", f"not within {seconds} s")
 
     def ask(self, *words, user: str = "app"):
         """The reply: a text, a number, a list or None. A text that begins with - is an error, and also what a member that
@@ -144,6 +171,14 @@ class Member:
         """The last thing that node.sh waits for, since it was started."""
         said = [line for line in self.since_start() if line.startswith("node.sh: ")]
         return said[-1] if said and ": waiting:" in said[-1] else ""
+
+
+def write_names(member: Member, is_there: bool = True) -> None:
+    """Members start at the same time, in threads."""
+    with NAMES:
+        hosts = pathlib.Path("/etc/hosts")
+        others = [line for line in hosts.read_text().splitlines() if line.split()[-1] != member.known_as]
+        hosts.write_text("".join(f"{line}\n" for line in others + [f"{member.address} {member.known_as}"] * is_there))
 
 
 def read(replies):
@@ -180,9 +215,9 @@ class Members:
         self.sentinels = [one for one in members if one.kind == "sentinel"]
         self.all = members
         self.names = {one.name: one for one in members}
-        if any(one.known_as != one.address for one in members):
+        if any(one.is_pod for one in members):
             hosts = folder / "hosts"
-            hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{one.address} {one.known_as}\n" for one in members))
+            hosts.write_text("127.0.0.1 localhost\n")
             subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
 
     def kill_all(self) -> None:

@@ -1,6 +1,7 @@
 """Fills a server of a Kubernetes file to its maxmemory, in a memory cgroup with the file's limit, while it is copied:
 by a rewrite of its file and by a full sync, while every lock is being renewed. The kernel must not kill it: it must
-refuse new locks with -OOM, and renew and release those that are held.
+refuse new locks with -OOM, and renew and release those that are held. Then it connects a thousand applications to a
+Sentinel under its limit, if the file has one.
 
     memory.py SERVER-FOLDER MODULE FILE WORK-FOLDER
 
@@ -19,32 +20,49 @@ import time
 import yaml
 
 UNITS = {"Mi": 1 << 20, "Gi": 1 << 30}
-WAITERS, BATCH = 5000, 500
+WAITERS, BATCH, APPLICATIONS = 5000, 500, 1000
 SETTINGS = "appendonly yes\nappendfsync always\nsave \"\"\nmaxmemory-policy noeviction\nbind 127.0.0.1\nmaxclients 12000\n"
 
 
-def numbers(file: str) -> tuple[int, str]:
-    """The limit of the server's container in bytes, and the maxmemory."""
-    text = pathlib.Path(file).read_text()
-    documents = list(yaml.safe_load_all(text))
-    server = next(one for one in documents if one["kind"] == "StatefulSet")
-    limit = server["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
-    return int(limit[:-2]) * UNITS[limit[-2:]], re.search(r"(?:RLOCK_MAXMEMORY:|maxmemory) (\w+)", text)[1]
+def limits(file: str) -> dict[str, int]:
+    """The limit of each StatefulSet's container, in bytes."""
+    found = {}
+    for one in yaml.safe_load_all(pathlib.Path(file).read_text()):
+        if one["kind"] == "StatefulSet":
+            limit = one["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+            found[one["metadata"]["name"]] = int(limit[:-2]) * UNITS[limit[-2:]]
+    return found
+
+
+def maxmemory_of(file: str) -> str:
+    return re.search(r"(?:RLOCK_MAXMEMORY:|maxmemory) (\w+)", pathlib.Path(file).read_text())[1]
 
 
 class Cgroup:
     """Version 1 or 2, whichever limits memory here."""
 
-    def __init__(self, limit: int):
+    def __init__(self, name: str, limit: int):
         first = pathlib.Path("/sys/fs/cgroup/memory")
         self.is_first = first.is_dir()
-        self.folder = (first if self.is_first else pathlib.Path("/sys/fs/cgroup")) / f"rlock-{os.getpid()}"
+        self.folder = (first if self.is_first else pathlib.Path("/sys/fs/cgroup")) / f"{name}-{os.getpid()}"
         self.folder.mkdir()
         self.folder.joinpath("memory.limit_in_bytes" if self.is_first else "memory.max").write_text(str(limit))
 
     def kills(self) -> int:
         text = self.folder.joinpath("memory.oom_control" if self.is_first else "memory.events").read_text()
         return int(re.search(r"oom_kill (\d+)", text)[1])
+
+    def peak(self) -> int:
+        """In mebibytes, with the pages of files."""
+        return int(self.folder.joinpath("memory.max_usage_in_bytes" if self.is_first else "memory.peak").read_text()) >> 20
+
+    def close(self) -> None:
+        for _ in range(50):
+            try:
+                self.folder.rmdir()
+                break
+            except OSError:
+                time.sleep(0.1)
 
     def run(self, words: list, log) -> subprocess.Popen:
         enter = f'echo $$ >{self.folder}/cgroup.procs && exec "$@"'
@@ -89,12 +107,44 @@ def start(words: list, port: int, run) -> Client:
 
 
 def main(server: str, module: str, file: str, work: str) -> None:
-    limit, maxmemory = numbers(file)
-    folder = pathlib.Path(work)
-    settings = folder / "server.conf"
+    settings = pathlib.Path(work, "server.conf")
     settings.write_text(f"loadmodule {pathlib.Path(module).resolve()}\n{SETTINGS}")
     binary = pathlib.Path(server).resolve() / "redis-server"
-    cgroup, port, other = Cgroup(limit), free_port(), free_port()
+    for name, limit in limits(file).items():
+        if name.endswith("sentinel"):
+            connect_applications(binary, pathlib.Path(work), limit)
+        else:
+            fill(binary, settings, limit, maxmemory_of(file))
+
+
+def connect_applications(binary: pathlib.Path, folder: pathlib.Path, limit: int) -> None:
+    cgroup, port = Cgroup("rlock-sentinel", limit), free_port()
+    settings = folder / "sentinel.conf"
+    settings.write_text("bind 127.0.0.1\nsentinel monitor locks 127.0.0.1 1 2\n")
+    log = open(folder / "log", "ab")
+    started = []
+    try:
+        words = [binary, settings, "--sentinel", "--port", port]
+        client = start(words, port, lambda all_words: started.append(cgroup.run(all_words, log)))
+        applications = [Client(port) for _ in range(APPLICATIONS)]
+        for one in applications:
+            one.send(["SUBSCRIBE +switch-master"])
+        for one in applications:
+            if one.replies.readline() != b"*3\r\n":
+                sys.exit("FAILED: an application is not connected")
+        if client.ask("PING") != ["+PONG"] or cgroup.kills() or started[0].poll() is not None:
+            sys.exit("FAILED: the kernel killed the Sentinel")
+        print(f"a Sentinel with {APPLICATIONS} applications: limit {limit >> 20} MiB, {cgroup.peak()} MiB used at most")
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+        cgroup.close()
+
+
+def fill(binary: pathlib.Path, settings: pathlib.Path, limit: int, maxmemory: str) -> None:
+    folder = settings.parent
+    cgroup, port, other = Cgroup("rlock-server", limit), free_port(), free_port()
     log = open(folder / "log", "ab")
     started = []
     try:
@@ -146,12 +196,7 @@ def main(server: str, module: str, file: str, work: str) -> None:
         for one in started:
             one.kill()
             one.wait()
-        for _ in range(50):
-            try:
-                cgroup.folder.rmdir()
-                break
-            except OSError:
-                time.sleep(0.1)
+        cgroup.close()
         shutil.rmtree(folder / "first", ignore_errors=True)
         shutil.rmtree(folder / "second", ignore_errors=True)
 

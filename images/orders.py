@@ -160,6 +160,9 @@ def orders(facts: dict, names: list[str]) -> dict[str, list[tuple[float, str]]]:
         "the sentinel that knows after 10 s": last(facts["knows"], seconds=10),
         "the others that know nothing after 10 s": last(*others, seconds=10),
         "one after the other": [(1.5 * place, name) for place, name in enumerate(names)],
+        # Nothing orders the pods of two StatefulSets with podManagementPolicy Parallel: each waits for its machine, its
+        # volume and its image.
+        "as parallel StatefulSets": list(zip([1.9, 0, 4.2, 3.3, 0.6, 2.4], names)),
         "one after the other, backward": [(1.5 * place, name) for place, name in enumerate(reversed(names))],
         "never the primary": [(0, name) for name in names if name != facts["primary"]],
         "never the sentinel that knows": [(0, name) for name in names if name != facts["knows"]],

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The set of images/compose.yaml and that of images/kubernetes-ha.yaml, with real servers and Sentinels, on each of
-# SERVERS: everything dies, and starts again in every order; a disk is full; memory is full. Needs root and iproute2.
+# SERVERS: everything dies, and starts again in every order; every pod is replaced; a disk is full; memory is full.
+# Needs root and iproute2.
 #
 #   orders.sh            all: every cell of the table (about an hour with JOBS=4), SEEDS random sequences (50)
 #   orders.sh short      one order for each history, ten minutes at most
@@ -41,6 +42,7 @@ run() {
 
 all_short() {
     local code=0
+    run update.py kubernetes-ha.yaml
     run orders.py table compose.yaml 'nothing is lost' 'sentinels after 3 s'
     return $code
 }
@@ -53,6 +55,7 @@ all_long() {
         run orders.py random $file "${SEEDS:-50}"
         run disk.py $file
     done
+    run update.py kubernetes-ha.yaml
     for file in kubernetes.yaml kubernetes-ha.yaml; do
         run memory.py $file
     done
