@@ -7,6 +7,7 @@ import pathlib
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,10 +20,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 NAME = "locks"
 VARIABLES = [f"RLOCK_{user}_PASSWORD" for user in ("NODE", "APP", "OPERATOR", "METRICS")]
 PASSWORDS = {variable: os.environ.get(variable) or secrets.token_hex(8) for variable in VARIABLES}
+# Who ends a run ends its sets: `finally` is executed.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 NAMES = threading.Lock()
 # What the official images' own does with these words. A server of this machine must not listen on every address.
 ENTRYPOINT = """#!/bin/sh
-exec redis-server "$@" --bind $RLOCK_SELF
+exec redis-server "$@" --bind $RLOCK_BIND
 """
 
 
@@ -100,6 +103,7 @@ class Member:
         if self.is_pod:
             self.address = f"127.77.{self.starts % 250}.{self.address.rpartition('.')[2]}"
             write_names(self)
+        self.environment["RLOCK_BIND"] = self.address
         self.data.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
             log.write(b"--- start\n")
@@ -121,10 +125,10 @@ class Member:
             if self.is_pod:
                 write_names(self, is_there=False)
 
-    def end(self, signal: int, seconds: float) -> None:
+    def end(self, seconds: float) -> None:
         """As when its pod is deleted: what does not end by itself is killed."""
         try:
-            os.kill(self.process.pid, signal)
+            os.kill(self.process.pid, signal.SIGTERM)
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             pass
@@ -174,11 +178,13 @@ class Member:
 
 
 def write_names(member: Member, is_there: bool = True) -> None:
-    """Members start at the same time, in threads."""
-    with NAMES:
-        hosts = pathlib.Path("/etc/hosts")
-        others = [line for line in hosts.read_text().splitlines() if line.split()[-1] != member.known_as]
-        hosts.write_text("".join(f"{line}\n" for line in others + [f"{member.address} {member.known_as}"] * is_there))
+    """Members start at the same time, in threads. Nobody may find the file empty in the meantime."""
+    with NAMES, open("/etc/hosts", "r+") as hosts:
+        lines = [line for line in hosts.read().splitlines() if line.split()[-1] != member.known_as]
+        lines += [f"{member.address} {member.known_as}"] * is_there
+        hosts.seek(0)
+        hosts.write("".join(f"{line}\n" for line in lines))
+        hosts.truncate()
 
 
 def read(replies):

@@ -80,12 +80,35 @@ def only_one_sentinel_knows(set_: Members) -> dict:
     return {"stale": first.name, "knows": leaders[0].name}
 
 
+def promoted_is_alone(set_: Members) -> dict:
+    """Both others died before they followed the promoted server. Then that one died as well, and the Sentinels voted in
+    vain."""
+    first = set_.primary()
+    tokens = []
+
+    def is_granted() -> bool:
+        tokens[:] = [set_.grants(KEY, HOLDER)]
+        return tokens[0] is not None
+
+    until("a confirmed grant", is_granted, members=set_)
+    until("both replicas have it", lambda: set_.follow(KEY), members=set_)
+    time.sleep(2)
+    other, promoted = [one for one in set_.servers if one is not first]
+    other.kill()
+    first.kill()
+    until("another primary", lambda: set_.primary() is promoted, members=set_)
+    promoted.kill()
+    until("a vote in vain", lambda: any("-failover-abort" in line for one in set_.sentinels for line in one.since_start()), members=set_)
+    return {"stale": first.name, "primary": promoted.name, "token": tokens[0]}
+
+
 HISTORIES = {
     "no failover": nothing,
     "first is stale": first_is_stale,
     "replica is stale": replica_is_stale,
     "replica is stale after failover": replica_is_stale_after_failover,
     "only one sentinel knows": only_one_sentinel_knows,
+    "promoted is alone": promoted_is_alone,
 }
 
 
@@ -94,16 +117,18 @@ def prepare(set_: Members, history: str) -> dict:
         one.start()
     until("the first start", set_.is_whole, members=set_)
     happened = HISTORIES[history](set_)
-    tokens = []
+    if "token" not in happened:
+        tokens = []
 
-    def is_granted() -> bool:
-        tokens[:] = [set_.grants(KEY, HOLDER)]
-        return tokens[0] is not None
+        def is_granted() -> bool:
+            tokens[:] = [set_.grants(KEY, HOLDER)]
+            return tokens[0] is not None
 
-    until("a confirmed grant", is_granted, members=set_)
-    # The promoted server rewrites its file, too, and the Sentinels hear of each other's failover.
-    time.sleep(0.3 if "knows" in happened else 4)
-    facts = {"token": tokens[0], "primary": set_.primary().name, "stale": "", "knows": set_.sentinels[0].name, **happened}
+        until("a confirmed grant", is_granted, members=set_)
+        happened |= {"token": tokens[0], "primary": set_.primary().name}
+        # The promoted server rewrites its file, too, and the Sentinels hear of each other's failover.
+        time.sleep(0.3 if "knows" in happened else 4)
+    facts = {"stale": "", "knows": set_.sentinels[0].name, **happened}
     facts["replica"] = [one.name for one in set_.servers if one.name not in (facts["primary"], facts["stale"])][0]
     set_.kill_all()
     if "knows" in happened:
@@ -203,11 +228,13 @@ def play(set_: Members, facts: dict, steps: list[tuple[float, str]], lost: list[
             raise Lost(f"{set_.primary().name} does not have the lock")
         return said == 1
 
-    def wait(seconds: float) -> bool:
+    def wait(seconds: float, may_say_why: bool = False) -> bool:
         last = steps[-1][0] if steps else 0
         while time.monotonic() - began < last + seconds:
             if goes_on():
                 return True
+            if may_say_why and time.monotonic() - began > last + 15 and any(one.reason() for one in set_.all):
+                return False
             time.sleep(0.25)
         return False
 
@@ -219,7 +246,7 @@ def play(set_: Members, facts: dict, steps: list[tuple[float, str]], lost: list[
             time.sleep(0.25)
         return f"held after {time.monotonic() - began - 3:.0f} s"
 
-    if wait(15 if allowed else 60):
+    if wait(120, allowed):
         return rests()
     why = [one.reason() for one in set_.all if one.reason()]
     if not allowed:
@@ -249,7 +276,7 @@ def play(set_: Members, facts: dict, steps: list[tuple[float, str]], lost: list[
             for one in set_.servers:
                 if not one.process:
                     one.start()
-    if not wait(60):
+    if not wait(120):
         raise Lost(f"nothing is granted {helped}; before: {why}\n" + set_.logs())
     for one in set_.servers:
         if not one.process:
@@ -333,7 +360,7 @@ def random_play(set_: Members, seed: int, steps: int = 14) -> str:
     for one in dead:
         one.start()
         time.sleep(chance.choice([0, 0, 1, 3]))
-    end = time.monotonic() + 90
+    end = time.monotonic() + 240
     while not set_.is_whole():
         try_all(0.5)
         if time.monotonic() > end:
@@ -387,17 +414,21 @@ def run_all(jobs: list[tuple[str, list[str]]], at_once: int) -> int:
     running: dict[subprocess.Popen, str] = {}
     failed = 0
     waiting = list(jobs)
-    while waiting or running:
-        while waiting and len(running) < at_once:
-            name, words = waiting.pop(0)
-            process = subprocess.Popen(inside("inside", *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **PASSWORDS})
-            running[process] = name
-        for process in [one for one in running if one.poll() is not None]:
-            name = running.pop(process)
-            said = process.stdout.read().strip()
-            failed += process.returncode != 0
-            print(f"{name}: {said}", flush=True)
-        time.sleep(0.1)
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                name, words = waiting.pop(0)
+                process = subprocess.Popen(inside("inside", *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **PASSWORDS})
+                running[process] = name
+            for process in [one for one in running if one.poll() is not None]:
+                name = running.pop(process)
+                said = process.stdout.read().strip()
+                failed += process.returncode != 0
+                print(f"{name}: {said}", flush=True)
+            time.sleep(0.1)
+    finally:
+        for process in running:
+            process.kill()
     return failed
 
 

@@ -10,7 +10,6 @@ root, Linux and iproute2.
 
 import pathlib
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -90,7 +89,7 @@ def update(set_: Members, kind: str, probes: Probes, log: list[str]) -> None:
     period = probes.of[kind]["periodSeconds"]
     members = [one for one in set_.all if one.kind == kind]
     for one in sorted(members, key=lambda member: member.name, reverse=True):
-        one.end(signal.SIGTERM, 30)
+        one.end(30)
         time.sleep(0.5)
         one.start()
         began = time.monotonic()
