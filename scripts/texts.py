@@ -54,8 +54,8 @@ def times_not_measured() -> list[str]:
     return wrong
 
 
-# The rule is older than its check: what came before is left as it is.
-FIRST_CHECKED = "73a3f200"
+# The rule is older than its check: what came before is left as it is. The history that others have is not rewritten.
+FIRST_CHECKED = "bbee8498"
 
 
 def long_subjects() -> list[str]:
