@@ -27,3 +27,17 @@ export function onAbort(signal: AbortSignal | undefined, call: () => void): () =
     signal.removeEventListener('abort', hub.call);
   };
 }
+
+/** The result of `promise`; rejects with the signal's reason as soon as that is aborted. */
+export async function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (!signal) return await promise;
+  let abort!: () => void;
+  const aborted = new Promise<never>((_, reject) => (abort = () => reject(signal.reason)));
+  const deafen = onAbort(signal, abort);
+  if (signal.aborted) abort();
+  try {
+    return await Promise.race([promise, aborted]);
+  } finally {
+    deafen();
+  }
+}

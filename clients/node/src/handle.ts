@@ -1,9 +1,9 @@
 // What `acquire` resolves to, and what becomes of it when nobody refers to it anymore.
 
 import * as args from './args.js';
-import { now } from './drive.js';
 import { NotHeld } from './errors.js';
 import type { Tenure } from './tenure.js';
+import { now } from './time.js';
 
 /** What is known of a hold when nobody refers to it anymore. */
 interface Dropped {

@@ -13,24 +13,28 @@
 
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
-import { onAbort } from './abort.js';
+import { onAbort, unlessAborted } from './abort.js';
 import * as args from './args.js';
-import { type Asked, type Driver, isPassing, now, type Shared, Watch } from './drive.js';
+import type { Driver } from './drive.js';
 import { LockLost, NotAcquired, Unavailable, unavailable } from './errors.js';
 import { Hold } from './handle.js';
-import { type Client, inTime, Route, unlessAborted } from './links.js';
+import type { Client } from './link.js';
 import { Attempt } from './machine/attempt.js';
 import { CLOSES, come, LATE, REPLY } from './machine/index.js';
+import { type Leader, leaderNow, observe } from './observe.js';
+import { Route } from './route.js';
 import { sendInTime } from './send.js';
-import { type Leader, leaderNow, merged, observe, type One, type Part, permits } from './several.js';
+import { merged, type One, permits } from './several.js';
+import { type Asked, type Busy, isPassing, type Part, type Shared, Watch } from './shared.js';
 import { type Counts, type Listener, type OnError, Telemetry } from './telemetry.js';
 import { join, nameOf, problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
-import { Turns } from './turns.js';
+import { inTime, now } from './time.js';
 
 export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
 export { Hold } from './handle.js';
-export type { Client } from './links.js';
-export { type Leader, limit, type One, read } from './several.js';
+export type { Client } from './link.js';
+export type { Leader } from './observe.js';
+export { limit, type One, read } from './several.js';
 export type { Counts, Held, Listener, Waited } from './telemetry.js';
 
 /** The options of a lock. Times in milliseconds. */
@@ -59,8 +63,6 @@ export interface AcquireOptions {
 }
 
 export interface LocksOptions {
-  /** How many connections are for waits; further ones wait by ticket, in the same queue. Default: 8. */
-  waiting?: number;
   /** How long to retry a request that does not wait while connections break or a failover is under way. Default: 3000. */
   patience?: number;
   /** Is informed of waits, holds and losses. */
@@ -81,7 +83,7 @@ export type UsingOptions = AcquireOptions & Pick<LockOptions, 'owner' | 'maxQueu
 export type Using<T> = (signal: UsingSignal, hold: Hold) => Promise<T> | T;
 
 // All options of each call, which the compiler checks.
-const OF_LOCKS: Record<keyof LocksOptions, 1> = { waiting: 1, patience: 1, listener: 1 };
+const OF_LOCKS: Record<keyof LocksOptions, 1> = { patience: 1, listener: 1 };
 const OF_SEVERAL: Record<keyof SeveralOptions, 1> = { lease: 1, owner: 1, maxQueue: 1, acks: 1, session: 1, renew: 1 };
 const OF_LOCK: Record<keyof LockOptions, 1> = { ...OF_SEVERAL, upgrade: 1 };
 const OF_ACQUIRE: Record<keyof AcquireOptions, 1> = { wait: 1, signal: 1 };
@@ -98,14 +100,6 @@ function checkEvent(event: unknown, listener: unknown): void {
 const PROCESS = `${hostname().slice(0, 128)}/${process.pid}/${randomBytes(4).toString('hex')}`;
 let names = 0;
 
-/** A free lock is asked for on the shared connection first; one that others were met at, on the waiting one at once. */
-interface Crowd {
-  /** How many of the next acquisitions do so. */
-  next: number;
-}
-
-const CROWDED = 8;
-
 /** The locks of one client. Close it before the client. */
 export class Locks {
   readonly #shared: Shared;
@@ -118,7 +112,6 @@ export class Locks {
    */
   constructor(client: Client, options: LocksOptions = {}) {
     check(options, OF_LOCKS);
-    args.integer('waiting', options.waiting, 0, 10_000, 'connections');
     args.milliseconds('patience', options.patience);
     if (options.listener !== undefined) {
       for (const event of ['waited', 'held', 'lost'] as const) {
@@ -127,14 +120,11 @@ export class Locks {
       }
       if (typeof options.listener !== 'object' || options.listener === null) throw new TypeError(`listener must be an object, not ${options.listener}`);
     }
-    const route = new Route(client);
-    const waiting = options.waiting ?? 8;
     const patience = options.patience ?? 3_000;
     const telemetry = new Telemetry(options.listener);
-    const open = new Set<Driver>();
+    const open = new Set<Busy>();
     this.#shared = {
-      route, turns: new Turns(route), slots: waiting, waiting, rtt: 0, open, emptied: () => {}, patience, telemetry, watch: new Watch(open),
-      closing: new AbortController(),
+      route: new Route(client), open, emptied: () => {}, patience, telemetry, watch: new Watch(open), closing: new AbortController(),
     };
   }
 
@@ -226,13 +216,13 @@ export class Locks {
   }
 
   /** @internal */
-  async acquire(asked: Asked, isGiven: boolean, crowd: Crowd, options: AcquireOptions): Promise<Hold | null> {
+  async acquire(asked: Asked, isGiven: boolean, options: AcquireOptions): Promise<Hold | null> {
     check(options, OF_ACQUIRE);
     args.milliseconds('wait', options.wait);
     args.signal(options.signal);
     const ended = this.#shared.telemetry.waits(() => nameOf(asked));
     try {
-      const hold = await this.#acquire(asked, isGiven, crowd, options);
+      const hold = await this.#acquire(asked, isGiven, options);
       ended(hold !== null);
       return hold;
     } catch (error) {
@@ -241,7 +231,7 @@ export class Locks {
     }
   }
 
-  async #acquire(asked: Asked, isGiven: boolean, crowd: Crowd, options: AcquireOptions): Promise<Hold | null> {
+  async #acquire(asked: Asked, isGiven: boolean, options: AcquireOptions): Promise<Hold | null> {
     const wait = options.wait ?? Infinity;
     const { signal } = options;
     this.#goesOn(signal);
@@ -261,21 +251,18 @@ export class Locks {
       throw new RangeError(`${asked.owner} holds ${asked.key} already: by itself, or with others`);
     }
     const hasAcks = (asked.acks ?? 0) > 0;
-    // A reply that waits for replicas delays those behind it.
-    const asksFirst = !hasAcks && crowd.next === 0;
+    const { route } = this.#shared;
+    const hears = wait > 0 && route.inboxes.hears(route.known(asked.key), asked.key);
     const depth = (held?.depth ?? 0) + 1;
     // The clock is cut to milliseconds; a wait is never short.
     const left = wait > 0 ? Math.max(1, begin + Math.ceil(wait) - now() + 1) : 0;
     const machine = new Attempt({
-      wait: left, patience: this.#shared.patience, lease: asked.lease, depth, below: held?.token, asksFirst,
-      session: asked.session === true, hasMaxQueue: asked.maxQueue !== undefined, hasAcks,
+      wait: left, patience: this.#shared.patience, lease: asked.lease, depth, below: held?.token, hears, session: asked.session === true, hasAcks,
     });
     return await new Promise((resolve, reject) => {
       const driver: Driver = run(this.#shared, seat, asked, depth, machine, (tell) => {
         deafen();
         driver.onPause = undefined; // what it left is undone by itself
-        const met = asksFirst ? driver.hasWaited : tell.told !== 'granted' || now() - tell.sent > 2 * this.#shared.rtt + 1;
-        crowd.next = met ? CROWDED : Math.max(0, crowd.next - 1);
         if (tell.told === 'nil') return resolve(null);
         if (tell.told !== 'granted') {
           if (tell.told === 'lost') held?.lose();
@@ -287,7 +274,6 @@ export class Locks {
         resolve(new Hold(tenure));
         driver.tell({ on: 'taken' });
       });
-      if (left > 0 && left < Infinity) driver.ends = now() + left;
       const deafen = onAbort(signal, () => driver.tell({ on: 'cancel' }));
       const warnsAt = begin + this.#shared.patience;
       driver.onPause = (trouble) => {
@@ -378,7 +364,6 @@ export class Lock {
   readonly #locks: Locks;
   readonly #asked: Omit<Asked, 'owner'>;
   readonly #owner: string | undefined;
-  readonly #crowd: Crowd = { next: 0 };
 
   /** @internal */
   constructor(locks: Locks, key: string, mode: 'READ' | 'WRITE', options: LockOptions, limit?: number, parts?: readonly Part[]) {
@@ -403,7 +388,7 @@ export class Lock {
     const owner = this.#owner ?? `${PROCESS}-${++names}`;
     // Not by a spread, which costs a tenth of a free acquire and release.
     const { key, mode, lease, limit, maxQueue, acks, session, upgrade, renew, parts } = this.#asked;
-    return this.#locks.acquire({ key, owner, mode, lease, limit, maxQueue, acks, session, upgrade, renew, parts }, this.#owner !== undefined, this.#crowd, options);
+    return this.#locks.acquire({ key, owner, mode, lease, limit, maxQueue, acks, session, upgrade, renew, parts }, this.#owner !== undefined, options);
   }
 
   /** Calls `work` while the lock is held, and returns its result. Throws NotAcquired if the lock was not free in time. */
@@ -466,8 +451,7 @@ export class Election {
   }
 
   /**
-   * Who leads, at first and whenever that changes; null: nobody. It uses one connection until it is ended or aborted; a
-   * close of the locks ends it with Unavailable.
+   * Who leads, at first and whenever that changes; null: nobody. A close of the locks ends it with Unavailable.
    */
   observe(options: { signal?: AbortSignal | undefined } = {}): AsyncGenerator<Leader | null, void, undefined> {
     check(options, { signal: 1 });

@@ -1,8 +1,8 @@
 // How each client library opens connections with the settings of the user's client.
 
 import { Broken } from './errors.js';
-import { inTime } from './links.js';
 import { REPLY } from './machine/index.js';
+import { inTime } from './time.js';
 
 /** How one client library opens connections. */
 export interface Maker {

@@ -1,132 +1,124 @@
-// One request that is answered at once, on the shared connection; or one with ACKS, on a connection of its own.
+// One request, on the shared connection, or on the one that its session has; and the reply, at once or later.
 
-import type { Shared } from './drive.js';
+import { onAbort } from './abort.js';
 import { Broken, Refused, Silent, Unsent } from './errors.js';
-import { inTime, isReadOnly, type Link, type Route, type Word } from './links.js';
-import { replyTime, REPLY } from './machine/index.js';
-
-/** Who may have to wait at a gate. */
-export interface Queuer {
-  /** Called when it is given up, as long as it waits. */
-  onLeft: (() => void) | undefined;
-}
-
-/** Lets in so many at a time; further ones wait. */
-export class Gate {
-  #queue = new Set<() => void>();
-  #free: number;
-
-  constructor(most: number) {
-    this.#free = most;
-  }
-
-  async enter(who: Queuer): Promise<void> {
-    if (this.#free > 0) {
-      this.#free--;
-      return;
-    }
-    await new Promise<void>((resolve, reject) => {
-      this.#queue.add(resolve);
-      who.onLeft = () => {
-        if (this.#queue.delete(resolve)) reject(new Unsent('abandoned'));
-      };
-    });
-    who.onLeft = undefined;
-  }
-
-  leave(): void {
-    const [next] = this.#queue;
-    if (!next) this.#free++;
-    else {
-      this.#queue.delete(next);
-      next();
-    }
-  }
-}
+import type { Link, Place, Word } from './link.js';
+import { HOPS, REPLY } from './machine/index.js';
+import { isReadOnly, type Route } from './route.js';
+import type { Shared } from './shared.js';
+import { inTime } from './time.js';
 
 /** A request under way: `condemn` is for one that nobody answers. */
-export class Sending implements Queuer {
+export class Sending {
   isOver = false;
   link: Link | undefined;
-  /** On a connection of its own, since then. */
-  aloneSince: number | undefined;
   at = '';
-  onLeft: (() => void) | undefined;
+  private since = 0;
 
-  constructor(private readonly route: Route) {}
+  constructor(
+    private readonly route: Route,
+    private readonly isOwn = false,
+  ) {}
+
+  /** Sends it there now. */
+  by(link: Link, at: string): number {
+    [this.link, this.at, this.since] = [link, at, performance.now()];
+    return this.since;
+  }
 
   condemn(): void {
     this.isOver = true;
-    this.onLeft?.();
     if (!this.link) return;
     this.link.close();
-    // It was late because of replicas: then the shared connection is none the worse.
-    if (this.aloneSince !== undefined) this.route.distrust(this.at, this.aloneSince);
+    if (this.isOwn) this.route.distrust(this.at, this.since);
     else this.route.forget(this.at);
   }
 
   /** Nobody wants to know any more. What was sent is answered all the same. */
   leave(): void {
-    if (this.link) return;
-    this.isOver = true;
-    this.onLeft?.();
+    this.isOver ||= !this.link;
   }
 }
 
 /** What only a primary executes. */
 const CHANGES = new Set<Word>(['RLOCK.ACQUIRE', 'RLOCK.MACQUIRE', 'RLOCK.RENEW', 'RLOCK.MRENEW', 'RLOCK.RELEASE', 'RLOCK.MRELEASE']);
 
-/** Asks so, and follows redirections. */
-export async function send(shared: Shared, key: string, words: Word[], sending = new Sending(shared.route)): Promise<unknown> {
+/** The same error, or what it means that TELL is refused. */
+function understood(error: unknown, words: Word[], { address }: Link, { inboxes }: Route): unknown {
+  if (!(error instanceof Refused) || !words.includes('TELL')) return error;
+  const { code, message } = error;
+  if (/^ERR syntax error/.test(message)) {
+    return new Refused('ERR', `the RLOCK module at ${address} is too old for this package: it does not know TELL: ${message}`, { cause: error });
+  }
+  if (code !== 'CROSSSLOT' || !/TELL/.test(message)) return error;
+  inboxes.isCluster = true; // a client for one server leads to a node of a Cluster
+  return new Refused('TRYAGAIN', message, { cause: error });
+}
+
+/** Asks so, and follows redirections, unless the place is given, to which the reply comes. */
+export async function send(shared: Shared, key: string, words: Word[], sending = new Sending(shared.route), place?: Place): Promise<unknown> {
   const { route } = shared;
-  // The server serves nothing else on that connection until replicas have acknowledged.
-  const isAlone = words.includes('ACKS');
-  const most = Math.max(1, shared.waiting);
-  sending.at = route.maker.isCluster ? await route.locate(key) : '';
-  for (let hops = 0, asking = false; ; hops++) {
-    const { at } = sending;
-    const link = isAlone ? await route.borrow(at, most, sending) : route.ready(at) ?? (await route.shared(at));
+  let at = place?.at ?? route.known(key) ?? (await route.placeOf(key)).at;
+  let isAsk = place?.isAsk === true;
+  for (let hops = 0; ; hops++) {
+    const link = place?.link ?? route.ready(at) ?? (await route.shared(at));
     try {
       if (sending.isOver) throw new Unsent('abandoned');
-      sending.link = link;
-      const sent = performance.now();
-      if (isAlone) sending.aloneSince = sent;
-      if (asking) link.send(['ASKING']).catch(() => {});
-      if (isAlone) {
-        const reply = await inTime(link.send(words), replyTime(true));
-        route.wasPrimary = true;
-        return reply;
-      }
+      const sent = sending.by(link, at);
+      if (isAsk) link.send(['ASKING']).catch(() => {});
       const reply = await link.send(words);
-      took(shared, Math.min(performance.now() - sent, REPLY));
+      route.took(performance.now() - sent);
       if (CHANGES.has(words[0]!)) route.wasPrimary = true;
       return reply;
     } catch (refusal) {
-      const error = isReadOnly(refusal) ? await route.judged(refusal, link.address, (words) => link.send(words)) : refusal;
-      if (error instanceof Broken && sending.link === link) {
-        if (isAlone) link.close();
-        else sending.condemn();
-      }
-      const to = error instanceof Refused && hops < 5 ? route.redirected(error, at, link) : undefined;
+      const error = isReadOnly(refusal) ? await route.judged(refusal, link.address, (words) => link.send(words)) : understood(refusal, words, link, route);
+      if (error instanceof Broken && sending.link === link && !place?.link) sending.condemn();
+      const to = error instanceof Refused && !place && hops < HOPS ? route.redirected(error, at, link) : undefined;
       if (to === undefined) throw error;
-      asking = (error as Refused).code === 'ASK';
-      [sending.at, sending.link] = [to, undefined]; // others go on there
-    } finally {
-      if (isAlone) route.giveBack(at, link, most);
+      ({ at, isAsk } = to);
+      sending.link = undefined; // others go on there
     }
   }
 }
 
-/** One fast reply disproves whatever slowed earlier ones: after a pause of the server, waits would end early. */
-export function took(shared: Shared, ms: number): void {
-  shared.rtt = Math.min(ms, shared.rtt + (ms - shared.rtt) / 8);
-}
-
 /** Asks so for at most `ms`. */
-export async function sendInTime(shared: Shared, key: string, words: Word[], ms: number): Promise<unknown> {
+export async function sendInTime(shared: Shared, key: string, words: Word[], ms: number, place?: Place): Promise<unknown> {
   const sending = new Sending(shared.route);
-  return await inTime(send(shared, key, words, sending), ms).catch((error) => {
+  return await inTime(send(shared, key, words, sending, place), ms).catch((error) => {
     if (error instanceof Silent) sending.condemn(); // nor will others be answered there
     throw error;
   });
+}
+
+/**
+ * Asks so, with TELL: what the server says at once, or, within `ms`, in a message. Throws Broken if the subscription ends
+ * before that, or the signal is aborted.
+ */
+export async function sendAndHear(shared: Shared, key: string, words: Word[], ms: number, signal?: AbortSignal): Promise<unknown> {
+  const { route } = shared;
+  let place: Place | undefined;
+  for (let hops = 0; ; hops++) {
+    place ??= await route.placeOf(key);
+    try {
+      const ear = await inTime(route.inboxes.listen(place, key), REPLY);
+      const heard = new Promise<unknown>((resolve, reject) => {
+        ear.onReply = (reply) => (reply instanceof Error ? reject(reply) : resolve(reply));
+        ear.onLost = () => reject(new Broken('the subscription ended'));
+      });
+      heard.catch(() => {});
+      const deafen = onAbort(signal, ear.onLost);
+      if (signal?.aborted) ear.onLost();
+      try {
+        const reply = await sendInTime(shared, key, [...words, ...ear.words()], REPLY, place);
+        return reply === 'WAITING' ? await inTime(heard, ms) : reply;
+      } finally {
+        deafen();
+        ear.close();
+      }
+    } catch (error) {
+      const to: Place | undefined = error instanceof Refused ? route.redirected(error, place.at) : undefined;
+      if (to === undefined || hops === HOPS) throw error;
+      place = to;
+    }
+  }
 }

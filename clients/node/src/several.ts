@@ -1,13 +1,13 @@
-// Several locks in one step (RLOCK.MACQUIRE), and who leads (RLOCK.AWAIT).
+// Several locks in one step (RLOCK.MACQUIRE).
 
-import { onAbort } from './abort.js';
 import * as args from './args.js';
-import type { Asked, Shared } from './drive.js';
-import { isPassing, now } from './drive.js';
-import { Refused, Unavailable, unavailable } from './errors.js';
-import { inTime, type Link, slotOf, type Word } from './links.js';
-import { HOPS, LOOKS, LONGEST_PAUSE, REPLY } from './machine/index.js';
-import { send, sendInTime } from './send.js';
+import { Refused } from './errors.js';
+import type { Word } from './link.js';
+import { REPLY } from './machine/index.js';
+import { send } from './send.js';
+import type { Asked, Part, Shared } from './shared.js';
+import { slotOf } from './slots.js';
+import { inTime } from './time.js';
 
 /** One of several locks. A string is its write lock. */
 export type One = string | { readonly key: string; readonly mode: 'READ' | 'WRITE'; readonly limit?: number };
@@ -44,13 +44,6 @@ function partOf(one: One): Part {
   return { key, mode, limit };
 }
 
-/** What one owner asks for at one key. */
-export interface Part {
-  readonly key: string;
-  readonly mode: 'READ' | 'WRITE';
-  readonly limit?: number | undefined;
-}
-
 /** The server takes so many. */
 const MOST = 128;
 
@@ -82,88 +75,13 @@ export function acquireAll(parts: readonly Part[], { owner, lease, acks }: Asked
   return several('RLOCK.MACQUIRE', parts, owner, 'MODES', ...modes, 'LEASE', lease, ...(acks === undefined ? [] : ['ACKS', acks]));
 }
 
-/** What the release of all says: less than all is a loss. */
-export function releasedAll(parts: readonly Part[], reply: unknown): unknown {
-  if (Number(reply) < parts.length) throw new Refused('NOTHELD', `only ${reply} of ${parts.length} were held`);
-  return reply;
+/** What the release of all says, if it was less than all: a loss. */
+export function missingOf(parts: readonly Part[], reply: unknown): Refused | undefined {
+  return Number(reply) < parts.length ? new Refused('NOTHELD', `only ${reply} of ${parts.length} were held`) : undefined;
 }
 
 /** Ends what is left of a hold that was lost. Its leases do that anyway. */
 export async function restOf(shared: Shared, { key, owner, parts }: Asked, token: number): Promise<void> {
   if (!parts) return;
   await inTime(send(shared, key, several('RLOCK.MRELEASE', parts, owner, 'TOKEN', token)), REPLY / 4).catch(() => {});
-}
-
-/** Who leads. */
-export interface Leader {
-  readonly token: number;
-  readonly owner: string;
-  /** As its election was given it. */
-  readonly name: string;
-}
-
-function leaderOf(reply: unknown): Leader | null {
-  const [token, owner] = reply as [number, string | null];
-  return owner === null ? null : { token: Number(token), owner, name: owner.slice(0, Math.max(0, owner.lastIndexOf('/'))) };
-}
-
-/** Who leads now. Throws Unavailable where there is no reply. */
-export async function leaderNow(shared: Shared, key: string): Promise<Leader | null> {
-  const reply = await sendInTime(shared, key, ['RLOCK.AWAIT', key, 0], REPLY).catch((error) => {
-    throw isPassing(error) ? unavailable(key, error) : error;
-  });
-  return reply === null ? null : leaderOf(reply);
-}
-
-/** Who leads, at first and whenever that changes, on one connection, until the signal is aborted. */
-export async function* observe(shared: Shared, key: string, signal: AbortSignal | undefined): AsyncGenerator<Leader | null, void, undefined> {
-  const { route } = shared;
-  let link: Link | undefined;
-  let at: string | undefined;
-  let isAsk = false;
-  let hops = 0;
-  let token: number | undefined;
-  let pause = 10;
-  const leave = () => {
-    link?.close(); // it may still wait
-    link = undefined;
-  };
-  const deafen = onAbort(signal, leave);
-  try {
-    while (!signal?.aborted) {
-      if (route.isClosed) throw new Unavailable('the locks are closed');
-      try {
-        if (!link) {
-          at ??= await route.locate(key);
-          link = await route.open(at);
-          if (signal?.aborted) return;
-        }
-        const words: Word[] = ['RLOCK.AWAIT', key, token ?? 0];
-        if (token !== undefined) words.push('BLOCK', LOOKS);
-        if (isAsk) link.send(['ASKING']).catch(() => {}); // holds for one request only
-        const reply = await inTime(link.send(words), LOOKS + REPLY);
-        [pause, hops] = [10, 0];
-        if (reply === null && token !== undefined) continue;
-        const leader = reply === null ? null : leaderOf(reply);
-        token = leader?.token ?? 0;
-        yield leader;
-      } catch (error) {
-        leave();
-        if (signal?.aborted) return;
-        const to: string | undefined = error instanceof Refused && at !== undefined ? route.redirected(error, at) : undefined;
-        at = to;
-        isAsk = to !== undefined && (error as Refused).code === 'ASK';
-        // The latter from a primary that was demoted, while its address still leads there.
-        if (!isPassing(error) && !(error as Error).message.includes('cannot block on a replica')) throw error;
-        // Two nodes may each take the other for the owner of the slot.
-        if (to !== undefined && ++hops <= HOPS) continue;
-        const from = now();
-        await new Promise((resolve) => setTimeout(resolve, pause));
-        pause = Math.min(LONGEST_PAUSE, Math.max(pause * 2, now() - from));
-      }
-    }
-  } finally {
-    deafen();
-    leave();
-  }
 }

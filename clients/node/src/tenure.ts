@@ -1,14 +1,20 @@
 // Seats and holds: what the machines say is done by drive.ts, for who has the seat.
 
 import { onAbort } from './abort.js';
-import { type Asked, Driver, isPassing, now, type Shared, wordsOf } from './drive.js';
+import { Driver, wordsOf } from './drive.js';
 import { LockError, LockLost, NotHeld, Refused, Unavailable, unavailable } from './errors.js';
-import { inTime, type Link } from './links.js';
+import type { Link } from './link.js';
 import { Holding } from './machine/hold.js';
 import { LONGEST_PAUSE, type Machine, REPLY, type Tell } from './machine/index.js';
 import { Release } from './machine/undo.js';
-import { sendInTime } from './send.js';
+import { holderAfter } from './observe.js';
+import { sendAndHear, sendInTime } from './send.js';
 import { restOf } from './several.js';
+import { type Asked, isPassing, type Shared } from './shared.js';
+import { inTime, LONGEST, now } from './time.js';
+
+/** Most holds have been released by then, and need no observer. */
+const MOMENT = 100;
 
 /** One owner at one key in one mode, where an owner was given: one request at a time, in the whole process. */
 export class Seat {
@@ -43,7 +49,7 @@ export class Seat {
       };
       const turn = () => end(true);
       const never = () => end(false);
-      const timer = by < Infinity ? setTimeout(never, Math.min(Math.max(0, by - now()), 2 ** 31 - 1)) : undefined;
+      const timer = by < Infinity ? setTimeout(never, Math.min(Math.max(0, by - now()), LONGEST)) : undefined;
       const ears = signals.map((signal) => onAbort(signal, never));
       this.queue.push(turn);
     });
@@ -116,6 +122,8 @@ export class Tenure {
   link: Link | undefined;
   state: 'held' | 'releasing' | 'released' | 'lost' = 'held';
   private lost: AbortController | undefined;
+  /** Who has the server report the loss. */
+  private observer: AbortController | undefined;
   /** When it is certain to be over, by the clock of machines. */
   deadline = 0;
   /** Until its first renewal is due, when most holds have been released, there is only a timer. */
@@ -219,7 +227,6 @@ export class Tenure {
   async extend(ms: number): Promise<void> {
     const { asked, shared, token } = this;
     const until = now() + shared.patience;
-    const takes = ((asked.acks ?? 0) > 0 ? 3 : 1) * REPLY;
     for (let pause = 10; ; pause = Math.min(pause * 2, LONGEST_PAUSE)) {
       if (this.isLeaving) throw new NotHeld(`${this.name} was released before`);
       if (!this.isHeld) this.lose();
@@ -229,7 +236,9 @@ export class Tenure {
       let problem: unknown;
       try {
         const words = wordsOf({ ask: 'renew', token }, { ...asked, lease: ms }, 1);
-        await sendInTime(shared, asked.key, words, Math.min(takes, this.deadline - sent));
+        const takes = this.deadline - sent;
+        if ((asked.acks ?? 0) > 0) await sendAndHear(shared, asked.key, words, Math.min(3 * REPLY, takes));
+        else await sendInTime(shared, asked.key, words, Math.min(REPLY, takes));
       } catch (error) {
         problem = error;
       }
@@ -280,8 +289,18 @@ export class Tenure {
     if (!this.lost) {
       this.lost = new AbortController();
       if (this.state === 'lost') this.lost.abort(this.isLost);
+      else this.observe();
     }
     return this.lost.signal;
+  }
+
+  /** Somebody wants to know of a loss at once. Without the permission to observe, the next renewal reports it. */
+  private observe(): void {
+    const { asked: { key, lease, limit, mode, parts, upgrade }, shared, token } = this;
+    if (parts || limit !== undefined || (mode === 'READ' && !upgrade)) return;
+    const { signal } = (this.observer = new AbortController());
+    const begin = () => holderAfter(shared, key, token, lease, signal).then(() => signal.aborted || this.lose(), () => {});
+    setTimeout(begin, MOMENT).unref();
   }
 
   get isLost(): LockLost {
@@ -312,6 +331,7 @@ export class Tenure {
   }
 
   private tell(): void {
+    this.observer?.abort();
     if (this.state !== 'held' && this.state !== 'releasing') return;
     this.state = 'lost';
     this.shared.telemetry.ended(this.name, this.since, true);
@@ -337,6 +357,7 @@ export class Tenure {
 
   private end(): void {
     clearTimeout(this.timer);
+    this.observer?.abort();
     this.all.delete(this);
     this.care = undefined;
     const link = this.link;
@@ -371,6 +392,7 @@ export class Tenure {
     const deadline = this.state === 'lost' ? 0 : this.deadline;
     const machine = new Release({ patience, lease: asked.lease, depth: this.depth, token: this.token, deadline, lingers: this.lingers });
     // A renewal that comes second is told NOTHELD, and that is no loss.
+    if (this.depth === 1) this.observer?.abort();
     if (this.depth === 1) this.care?.driver.tell({ on: 'releasing' });
     if (this.depth === 1 && this.state === 'held') this.state = 'releasing';
     await new Promise<void>((resolve, reject) => {

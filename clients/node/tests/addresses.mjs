@@ -79,14 +79,14 @@ const closed = (client) => (client instanceof Redis || client instanceof Cluster
 const trusted = authority('trusted', { good: ['127.0.0.1', 1], elsewhere: ['elsewhere.example', 1] });
 const foreign = authority('foreign', { good: ['127.0.0.1', 1] });
 const [socket, securePort] = [join(folder, 'socket'), await freePort()];
-const main = await start(['--unixsocket', socket, '--notify-keyspace-events', 'KEd', ...trusted.options(securePort, 'good')]);
+const main = await start(['--unixsocket', socket, ...trusted.options(securePort, 'good')]);
 await main.client.call('ACL', 'SETUSER', 'app', 'on', '>secret', '~*', '&*', '+@all');
 const sentinel = await start([`sentinel monitor main 127.0.0.1 ${main.port} 1`], { isSentinel: true });
 const at = { host: '127.0.0.1', port: main.port };
 const user = { username: 'app', password: 'secret' };
 
 async function cluster() {
-  const { port, client } = await start(['--cluster-enabled', 'yes', '--cluster-announce-ip', '127.0.0.1', '--notify-keyspace-events', 'KEd']);
+  const { port, client } = await start(['--cluster-enabled', 'yes', '--cluster-announce-ip', '127.0.0.1']);
   await client.cluster('ADDSLOTSRANGE', 0, 16_383);
   await until('the cluster is well', async () => /state:ok/.test(await client.cluster('INFO')));
   return port;
@@ -96,7 +96,7 @@ async function cluster() {
 async function usable(name, make) {
   const [first, second] = [make(), make()];
   for (const client of [first, second]) if (!isIo) await client.connect();
-  const [one, two, tickets] = [new Locks(first), new Locks(second), new Locks(second, { waiting: 0 })];
+  const [one, two] = [new Locks(first), new Locks(second)];
   const key = `key of ${name}`;
   const handed = async (locks, options) => {
     const hold = await one.lock(key).acquire({ wait: 20_000 });
@@ -120,7 +120,7 @@ async function usable(name, make) {
   await handed(two);
   await handed(two, { session: true });
   await handed(two, { acks: 0 });
-  await handed(tickets, { owner: 'somebody' });
+  await handed(two, { owner: 'somebody' });
   await (await two.all([`{${key}}a`, `{${key}}b`], { session: true }).acquire({ wait: 5_000 })).release();
   const election = one.election(`leader of ${name}`);
   const term = await election.campaign();
@@ -130,7 +130,7 @@ async function usable(name, make) {
     break;
   }
   await term.release();
-  for (const locks of [one, two, tickets]) await locks.close();
+  for (const locks of [one, two]) await locks.close();
   for (const client of [first, second]) closed(client);
 }
 
@@ -162,6 +162,7 @@ await test('all that the package does works wherever the client finds the server
         Sentinel: () => io({ sentinels: nodes, name: 'main' }),
         'Sentinel, another database, a user': () => io({ sentinels: nodes, name: 'main', db: 4, ...user }),
         'a Cluster': () => quiet(new Cluster(roots)),
+        'a node of a Cluster': () => io(clusterPort),
         'a Cluster of URLs, read from replicas': () => quiet(new Cluster([`redis://127.0.0.1:${clusterPort}`], { scaleReads: 'slave' })),
       }
     : {
@@ -183,6 +184,7 @@ await test('all that the package does works wherever the client finds the server
         'a URL with TLS': () => node({ url: `rediss://app:secret@127.0.0.1:${securePort}`, socket: { tls: true, ca: trusted.ca } }),
         Sentinel: () => quiet(createSentinel({ name: 'main', sentinelRootNodes: nodes })),
         'Sentinel, another database, a user': () => quiet(createSentinel({ name: 'main', sentinelRootNodes: nodes, nodeClientOptions: { database: 4, ...user } })),
+        'a node of a Cluster': () => node({ socket: roots[0] }),
         'a Cluster': () => quiet(createCluster({ rootNodes: [{ socket: roots[0] }] })),
         'a Cluster of URLs, RESP3, read from replicas': () => quiet(createCluster({ rootNodes: [{ url: `redis://127.0.0.1:${clusterPort}` }], RESP: 3, useReplicas: true })),
       };

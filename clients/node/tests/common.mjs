@@ -34,12 +34,18 @@ export async function until(what, isSo) {
   for (const end = Date.now() + 10_000; !(await isSo()); await sleep(10)) assert(Date.now() < end, what);
 }
 
-/** A client through a relay with these `links`: while it `stalls`, new ones hear nothing; those that send what it `breaks` end. */
+/**
+ * A client through a relay with these `links`: while it `stalls`, new ones hear nothing; those that send what it `breaks` end;
+ * it `renames` one word to another, and `sees` what is sent.
+ */
 export async function relayed() {
   const links = [];
   const flow = ({ socket, server }) => {
     socket.on('data', (sent) => it.breaks?.test(sent) && socket.destroy());
-    socket.pipe(server).pipe(socket);
+    socket.on('data', (sent) => it.sees?.(sent));
+    if (it.renames) socket.on('data', (sent) => server.write(Buffer.from(sent.toString('latin1').replaceAll(...it.renames), 'latin1')));
+    else socket.pipe(server);
+    server.pipe(socket);
   };
   const it = { links, flow, stalls: false };
   const relay = net.createServer((socket) => {

@@ -11,7 +11,7 @@ const [kind, port, end] = [process.argv[2], Number(process.argv[3]), Number(proc
 const client = kind === 'ioredis' ? new Redis(port) : createClient({ socket: { host: '127.0.0.1', port } });
 client.on('error', () => {});
 if (kind !== 'ioredis') await client.connect();
-const locks = new Locks(client, { waiting: 4 });
+const locks = new Locks(client);
 const pick = (...choices) => choices[Math.floor(Math.random() * choices.length)];
 const counts = { held: 0, nothing: 0, lost: 0, unavailable: 0, cancelled: 0 };
 const sure = new Map([['load:a', new Set()], ['load:b', new Set()]]);

@@ -77,18 +77,22 @@ await test('requests that wait for replicas do not wait for each other, and shor
   const locks = new Locks(client);
   const acked = (key, options) => locks.lock(key, { acks: 1 }).acquire({ wait: 0, ...options });
   const blocked = () => primary.info('clients', 'blocked_clients');
+  const pending = () => primary.info('rlock', 'rlock_tells');
   await (await acked('first')).release();
   const held = await locks.lock('held').acquire();
   replica.server.kill('SIGSTOP');
   const acquired = Array.from({ length: 20 }, (_, i) => acked(`acked:${i}`));
   const abort = new AbortController();
   const queued = acked('given up', { signal: abort.signal });
-  await until('as many as may wait at a time', async () => (await blocked()) === '8');
+  await until('all are pending', async () => (await pending()) === '21');
+  const connections = await primary.info('clients', 'connected_clients');
   // Others go on meanwhile, and who gives up leaves nothing.
   await (await locks.lock('free').acquire({ wait: 0 })).release();
   abort.abort(new Error('enough'));
   await assert.rejects(queued, /^Error: enough$/);
-  assert.equal(await blocked(), '8');
+  assert.equal(await blocked(), '0');
+  // This test's own, the user's, the shared one, and the subscription.
+  assert(Number(connections) <= 4, connections);
   replica.server.kill('SIGCONT');
   const holds = await Promise.all(acquired);
   assert(holds.every((hold) => hold?.held));
@@ -98,7 +102,23 @@ await test('requests that wait for replicas do not wait for each other, and shor
   const took = performance.now() - begin;
   assert(took > 250, `it waited ${took} ms`);
   await held.release();
-  assert.equal(await primary.client.exists('given up'), 0);
+  await until('who gave up has nothing', async () => (await primary.client.exists('given up')) === 0);
+  // A renewal, and an extension, count when they are acknowledged.
+  const renewed = await acked('renewed', { wait: 0 });
+  assert.equal((await renewed.extend(60_000)).left > 55_000, true);
+  replica.server.kill('SIGSTOP');
+  const extending = renewed.extend(120_000);
+  await until('it is pending', async () => (await pending()) === '1');
+  assert(renewed.left < 60_000);
+  replica.server.kill('SIGCONT');
+  await extending;
+  assert(renewed.left > 100_000);
+  await renewed.release();
+  const short = await locks.lock('short', { acks: 1, lease: 1_500 }).acquire({ wait: 0 });
+  const ends = performance.now() + 2_500;
+  await until('it is renewed', () => performance.now() > ends);
+  assert(short.held);
+  await short.release();
   await locks.close();
   closed(client);
 });
@@ -123,13 +143,15 @@ await test('a wait right after a pause of the server does not end early', async 
     const took = performance.now() - begin;
     assert(took > 1_990 && took < 4_000, `${what}: it waited ${took} ms`);
   }
-  // What ends a wait before its time still does.
+  // What ends a wait before its time still does; but not what the server ends before.
   const waits = locks.lock('busy').acquire({ wait: 60_000 });
-  const blocked = async () => /id=(\d+) .* flags=b .* cmd=rlock.acquire/.exec(await asks.client('LIST'))?.[1];
-  await until('it waits', blocked);
+  const waiters = async () => Number(await asks.call('RLOCK.INFO', 'busy').then((info) => info[info.indexOf('queue-length') + 1]));
+  await until('it waits', async () => (await waiters()) === 1);
   assert.equal(await locks.lock('busy', { maxQueue: 1 }).acquire({ wait: 60_000 }), null);
-  await asks.client('UNBLOCK', await blocked());
-  assert.equal(await waits, null);
+  await asks.config('SET', 'rlock.max-tell-ms', 1_000);
+  assert.equal(await locks.lock('busy', { maxQueue: 3 }).acquire({ wait: 2_500 }), null);
+  await asks.call('RLOCK.FORCE', 'busy');
+  await (await waits).release();
   await locks.close();
   closed(client);
 });
@@ -185,7 +207,7 @@ await test('a cluster is found again when all nodes have new addresses', async (
   closed(client);
 });
 
-await test('a Sentinel client for another database hears of turns there', async () => {
+await test('a Sentinel client for another database waits there', async () => {
   const [port, sentinelPort] = [await freePort(), await freePort()];
   const primary = await start({ port });
   const conf = join(folder, 'sentinel.conf');
@@ -199,11 +221,11 @@ await test('a Sentinel client for another database hears of turns there', async 
   const client = library === 'ioredis' ? new Redis({ sentinels: nodes, name: 'main', db: 5 }) : createSentinel({ name: 'main', sentinelRootNodes: nodes, nodeClientOptions: { database: 5 } });
   client.on('error', () => {});
   if (library !== 'ioredis') await client.connect();
-  const locks = new Locks(client, { waiting: 0 });
+  const locks = new Locks(client);
   await primary.client.select(5);
   await primary.client.call('RLOCK.ACQUIRE', 'fifth', 'somebody');
   const waits = locks.lock('fifth', { owner: 'me' }).acquire();
-  await until('it listens there', async () => (await primary.client.pubsub('CHANNELS', '__keyevent@5__:rlock.turn:me')).length === 1);
+  await until('it waits there', async () => (await primary.client.call('RLOCK.PLACE', 'fifth', 'me')) === 1);
   await primary.client.call('RLOCK.FORCE', 'fifth');
   await (await waits).release();
   await locks.close();

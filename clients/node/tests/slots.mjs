@@ -1,5 +1,5 @@
-// One client library (argv[2]) at a cluster of two nodes, by the server program argv[3] with the module argv[4]: an observer
-// of a key whose slot is being moved. Each line of output is a test that passed.
+// One client library (argv[2]) at a cluster of two nodes, by the server program argv[3] with the module argv[4]: observers
+// and waits for keys whose slot is being moved. Each line of output is a test that passed.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -30,7 +30,7 @@ async function until(what, isSo) {
 
 async function start(name) {
   const port = await freePort();
-  const words = ['--port', port, '--bind', '127.0.0.1', '--dir', folder, '--save', '', '--cluster-enabled', 'yes', '--loadmodule', module];
+  const words = ['--port', port, '--bind', '127.0.0.1', '--dir', folder, '--save', '', '--cluster-enabled', 'yes', '--cluster-allow-replica-migration', 'no', '--loadmodule', module];
   const server = spawn(program, [...words, '--cluster-config-file', `${name}.conf`].map(String), { stdio: 'ignore' });
   process.on('exit', () => server.kill('SIGKILL'));
   const client = new Redis({ port, host: '127.0.0.1' });
@@ -74,14 +74,60 @@ await term.release();
 assert.equal((await soon(leaders.next())).value, null);
 const more = (await count()) - before;
 assert(more < 20, `${more} connections`);
-console.log('ok an observer of a slot that is being moved asks where the key is, on one connection');
+console.log('ok an observer of a slot that is being moved asks where the key is, on few connections');
 
+/** How long it takes from a release until the next one has the lock. */
+async function handed(hold, wait) {
+  const begin = performance.now();
+  await hold.release();
+  const next = await soon(wait);
+  return [next, performance.now() - begin];
+}
+const lock = locks.lock('{leader}lock');
+const queued = async ({ client }) => Number((await client.call('RLOCK.INFO', '{leader}lock').catch(() => [0, 0]))[5]);
+{
+  const hold = await lock.acquire();
+  const wait = lock.acquire();
+  await until('it waits at the node that imports the slot', async () => (await to.client.info('rlock')).includes('rlock_tells:1'));
+  const [next, took] = await handed(hold, wait);
+  assert(next.held && took < 1_000, `${took} ms`);
+  await next.release();
+  console.log('ok a wait for a lock whose slot is being moved is granted at once');
+}
+
+const kept = await lock.acquire();
+const waiting = lock.acquire();
+await until('it waits', async () => (await to.client.info('rlock')).includes('rlock_tells:1'));
 await to.client.cluster('SETSLOT', slot, 'NODE', to.id);
 await from.client.cluster('SETSLOT', slot, 'NODE', to.id);
+{
+  const [next, took] = await handed(kept, waiting);
+  assert(next.held && took < 2_500, `${took} ms`);
+  await next.release();
+  console.log('ok a wait goes on when the slot has been moved');
+}
 const next = leaders.next();
-await (await election.campaign()).release();
+const again = await election.campaign();
 assert.equal((await soon(next)).value.name, 'one:1');
+await again.release();
 console.log('ok an observer goes on when the slot has been moved');
+
+// Back, while somebody waits: the server ends the subscription.
+{
+  const hold = await lock.acquire();
+  const wait = lock.acquire();
+  await until('it waits', async () => (await queued(to)) === 1);
+  await from.client.cluster('SETSLOT', slot, 'IMPORTING', to.id);
+  await to.client.cluster('SETSLOT', slot, 'MIGRATING', from.id);
+  const keys = await to.client.cluster('GETKEYSINSLOT', slot, 100);
+  assert.equal(await to.client.call('MIGRATE', '127.0.0.1', from.port, '', 0, 5_000, 'KEYS', ...keys), 'OK');
+  for (const each of [from, to]) await each.client.cluster('SETSLOT', slot, 'NODE', from.id);
+  await until('it waits there', async () => (await queued(from)) === 1);
+  const [next, took] = await handed(hold, wait);
+  assert(next.held && took < 1_000, `${took} ms`);
+  await next.release();
+  console.log('ok a wait follows the slot when the server ends its subscription');
+}
 
 await locks.close();
 rmSync(folder, { recursive: true });

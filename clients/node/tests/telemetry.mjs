@@ -56,7 +56,7 @@ await test('a listener is told of waits, holds and losses', async () => {
   assert.equal(locks.counts().waiting, 1);
   assert.equal(await waiter, null);
   await hold.release();
-  const lost = await locks.lock('tell:b', { lease: 1_500 }).acquire();
+  const lost = await locks.readLock('tell:b', { lease: 1_500 }).acquire(); // nobody observes readers
   await say('RLOCK.FORCE', 'tell:b');
   await aborted(lost);
   await (await locks.all(['tell:c', 'tell:d']).acquire()).release();
@@ -123,7 +123,7 @@ await test('errors that no call throws are events', async () => {
   });
   const off = () => assert.fail('it listens no more');
   locks.on('error', off).off('error', off);
-  const lost = await locks.lock('tell:a', { lease: 1_500 }).acquire();
+  const lost = await locks.readLock('tell:a', { lease: 1_500 }).acquire();
   await say('RLOCK.FORCE', 'tell:a');
   await aborted(lost);
   await until('both are told', () => errors.length === 2);

@@ -18,14 +18,11 @@ function outcome([is, value]) {
 
 function input([on, ...rest]) {
   switch (on) {
-    case 'slot':
-      return { on, yes: rest[0] === 'yes' };
-    case 'opened':
+    case 'listening':
       return { on, rtt: Number(rest[0]) };
     case 'own':
+    case 'message':
       return { on, outcome: outcome(rest) };
-    case 'place':
-      return { on, has: { yes: true, no: false }[rest[0]] };
     case 'seat':
       return { on, depth: rest[0] === 'yes' ? Number(rest[1]) : undefined };
     case 'extend':
@@ -34,6 +31,7 @@ function input([on, ...rest]) {
       return { on: 'untied' };
     case 'token':
     case 'nil':
+    case 'waiting':
     case 'refused':
     case 'unsent':
     case 'broken':
@@ -43,8 +41,8 @@ function input([on, ...rest]) {
   return { on };
 }
 
-function request({ ask, token, depth }) {
-  if (ask === 'queue') return 'acquire queue';
+function request({ ask, token, depth, block }) {
+  if (block !== undefined) return `${ask} block=${block}`;
   return [ask, token, depth].filter((word) => word !== undefined).join(' ');
 }
 
@@ -69,7 +67,7 @@ function output(out) {
 /** The machine of a first line: what it answers to a time and words. */
 function begun([, , kind, ...pairs]) {
   const value = Object.fromEntries(pairs.map((pair) => pair.split('=')).map(([name, text]) => [name, number(text)]));
-  const asked = { ...value, asksFirst: value.first === 1, session: value.session === 1, hasMaxQueue: value.maxqueue === 1, hasAcks: value.acks === 1 };
+  const asked = { ...value, hears: value.hears === 1, session: value.session === 1, hasAcks: value.acks === 1 };
   const steps = (machine) => (now, words) => machine.step(now, input(words)).map(output).join('; ');
   switch (kind) {
     case 'attempt':

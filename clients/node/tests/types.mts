@@ -6,7 +6,7 @@ import { type Counts, Deadlock, type Hold, type Listener, type Lock, type LockEr
 import { otel } from 'rlock-client/otel';
 
 export async function uses(signal: AbortSignal): Promise<number> {
-  const locks: Locks = new Locks(new Redis(), { waiting: 4, patience: 1_000 });
+  const locks: Locks = new Locks(new Redis(), { patience: 1_000 });
   new Locks(createClient());
   new Locks(createCluster({ rootNodes: [] }));
   new Locks(createSentinel({ name: 'locks', sentinelRootNodes: [] }));

@@ -3,6 +3,8 @@
 import { type Input, isUnknown, type Machine, type Outcome, type Output, passes, REPLY } from './index.js';
 
 const FIRST_RETRY = 20;
+/** How long replicas may take to acknowledge a renewal. */
+const ACKS = 3 * REPLY;
 
 /** What is held. */
 export interface Kept {
@@ -20,7 +22,7 @@ export class Holding implements Machine {
   deadline = 0;
   /** On `leave`: a request to tie it may still be executed, or has tied another hold, which is to be undone first. */
   isUnsure = false;
-  private at = 'start';
+  private at: 'start' | 'idle' | 'listen' | 'renew' | 'tie' | 'wait' | 'seat' | 'open' | 'done' = 'start';
   private renewsAt = Infinity;
   private pause = FIRST_RETRY;
   private sent = 0;
@@ -28,6 +30,8 @@ export class Holding implements Machine {
   private renews: boolean;
   private isReleasing = false;
   private isUntied = false;
+  /** It has the seat, to be tied to a new connection. */
+  private isTying = false;
   private out: Output[] = [];
 
   constructor(private readonly kept: Kept) {
@@ -79,29 +83,35 @@ export class Holding implements Machine {
   }
 
   private goOn(now: number, input: Input): void {
-    const at = this.at;
-    if ((at === 'start' && input.on === 'call') || (at === 'idle' && input.on === 'time')) this.idle(now);
-    else if (at === 'renew' && input.on === 'ended') this.answered(now, input.outcome);
+    const [{ on }, { at, isTying }] = [input, this];
+    if ((at === 'start' && on === 'call') || (at === 'idle' && on === 'time')) this.idle(now);
+    else if (at === 'listen' && on === 'listening') this.ask(now);
+    else if ((at === 'listen' || at === 'open') && input.on === 'ended') isTying ? this.failsToTie(now) : this.later(now);
+    else if (at === 'open' && on === 'opened') this.begin(now);
+    else if ((at === 'renew' && input.on === 'ended') || (at === 'tie' && input.on === 'own')) {
+      input.outcome.is === 'waiting' ? this.wait() : this.answered(now, input.outcome);
+    } else if (at === 'wait' && input.on === 'message') this.answered(now, input.outcome);
+    else if (at === 'wait' && on === 'lost' && !isTying) this.begin(now);
+    else if (at === 'wait' && (on === 'lost' || on === 'time' || (on === 'own' && isTying))) this.answered(now, { is: 'silent' });
     else if (at === 'seat' && input.on === 'seat') {
       if (input.depth === undefined) return this.later(now);
-      this.at = 'open';
-      this.depth = input.depth;
+      [this.at, this.depth, this.isTying] = ['open', input.depth, true];
       this.out.push({ do: 'open', by: Math.min(now + REPLY, this.limit) });
-    } else if (at === 'open' && input.on === 'opened') {
-      [this.at, this.sent] = ['tie', now];
-      const by = Math.min(now + (this.kept.hasAcks ? 3 : 1) * REPLY, this.limit);
-      this.out.push({ do: 'own', session: true, depth: this.depth, by });
-    } else if (at === 'open' && input.on === 'ended') {
-      this.out.push({ do: 'leave' });
-      this.later(now);
-    } else if (at === 'tie' && input.on === 'own') this.tied(now, input.outcome);
+    }
   }
 
   /** Gives back the seat that it has while it is being tied to a new connection. */
   private leave(): void {
-    if (this.at !== 'open' && this.at !== 'tie') return;
-    this.isUnsure = this.at === 'tie';
+    if (!this.isTying) return;
+    this.isTying = false;
+    this.isUnsure = this.at === 'tie' || this.at === 'wait';
     this.out.push({ do: 'drop' }, { do: 'leave' });
+  }
+
+  private failsToTie(now: number): void {
+    this.isTying = false;
+    this.out.push({ do: 'drop' }, { do: 'leave' });
+    this.later(now);
   }
 
   /** When the loss is told. */
@@ -111,17 +121,44 @@ export class Holding implements Machine {
 
   private idle(now: number): void {
     if (now >= this.limit) this.lose();
-    else if (now >= this.renewsAt) {
-      [this.at, this.sent] = ['renew', now];
-      const takes = Math.min((this.kept.hasAcks ? 3 : 1) * REPLY, Math.max(50, Math.floor(this.kept.lease / 6)));
-      this.out.push({ do: 'send', request: { ask: 'renew', token: this.kept.token }, by: Math.min(now + takes, this.limit) });
-    } else {
+    else if (now >= this.renewsAt) this.begin(now);
+    else {
       this.at = 'idle';
       this.out.push({ do: 'sleep', by: Math.min(this.renewsAt, this.limit) });
     }
   }
 
+  /** Asks, after it has subscribed to the channel that says what replicas acknowledged. */
+  private begin(now: number): void {
+    if (!this.kept.hasAcks) return this.ask(now);
+    this.at = 'listen';
+    this.out.push({ do: 'listen', by: this.by(now, REPLY) });
+  }
+
+  private ask(now: number): void {
+    this.sent = now;
+    if (this.isTying) {
+      this.at = 'tie';
+      this.out.push({ do: 'own', session: true, depth: this.depth, by: Math.min(now + REPLY, this.limit) });
+    } else {
+      this.at = 'renew';
+      this.out.push({ do: 'send', request: { ask: 'renew', token: this.kept.token }, by: this.by(now, REPLY) });
+    }
+  }
+
+  private wait(): void {
+    this.at = 'wait';
+    this.out.push({ do: 'wait', by: this.by(this.sent, ACKS) });
+  }
+
+  /** A renewal that takes too long is repeated while there is time. */
+  private by(since: number, takes: number): number {
+    return Math.min(since + Math.min(takes, Math.max(50, Math.floor(this.kept.lease / 6))), this.limit);
+  }
+
+  /** How a renewal, or the request that ties the hold, ended. */
   private answered(now: number, outcome: Outcome): void {
+    if (this.isTying) return this.tied(now, outcome);
     if (outcome.is === 'token') {
       this.renewed(this.sent);
       if (!this.isUntied || this.isReleasing) return this.idle(now);
@@ -142,6 +179,8 @@ export class Holding implements Machine {
   }
 
   private tied(now: number, outcome: Outcome): void {
+    if (outcome.is === 'unsent' || (outcome.is === 'refused' && passes(outcome.code))) return this.failsToTie(now);
+    this.isTying = false;
     if (outcome.is === 'token' && outcome.token === this.kept.token) {
       this.isUntied = false;
       this.renewed(this.sent);
@@ -150,10 +189,9 @@ export class Holding implements Machine {
     }
     this.isUnsure = isUnknown(outcome) || outcome.is === 'token';
     this.out.push({ do: 'drop' }, { do: 'leave' });
-    if (outcome.is === 'refused' && passes(outcome.code)) this.later(now);
-    // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one that the
-    // server does not tie is no session.
-    else this.lose();
+    // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one that
+    // the server does not tie is no session.
+    this.lose();
   }
 
   private lose(): void {

@@ -5,16 +5,14 @@
 // Here and where it is driven, what is private is so by TypeScript, and fields are assigned, not defined (tsconfig.json):
 // else a new machine takes microseconds (Node 20).
 
-/** How long a reply may take; three times that if it waits for acknowledgments. */
+/** How long a reply may take. */
 export const REPLY = 2_000;
 /** For a reply at the end of the patience, and again for what is undone at once. */
 export const LATE = 50;
-/** How long a ticket keeps its place. */
-export const TICKET = 3_000;
 /** The pause, more or less, before a server that was not reached is connected to again. */
 const DIALS = 200;
+/** How often a wait is asked again: a message that was lost costs at most this. */
 export const LOOKS = 1_000;
-export const ASKS = 1_000;
 export const FIRST_PAUSE = 10;
 export const LONGEST_PAUSE = 500;
 export const AGAIN = 500;
@@ -29,22 +27,25 @@ const PASSING = new Set(['UNBLOCKED', 'READONLY', 'LOADING', 'MOVED', 'ASK', 'TR
 export const passes = (code: string) => PASSING.has(code);
 
 /** How a request ended. `unsent`: surely not executed; `broken`, `silent`: it may have been, or may still be. */
-export type Outcome = { is: 'token'; token: number } | { is: 'refused'; code: string } | { is: 'nil' | 'unsent' | 'broken' | 'silent' };
+export type Outcome = { is: 'token'; token: number } | { is: 'refused'; code: string } | { is: 'nil' | 'waiting' | 'unsent' | 'broken' | 'silent' };
 
 /** What a machine is told. */
 export type Input =
-  | { on: 'call' | 'listening' | 'turn' | 'time' | 'taken' | 'cancel' | 'close' | 'untied' | 'releasing' | 'released' | 'gone' }
-  | { on: 'slot'; yes: boolean }
-  | { on: 'opened'; rtt: number }
-  /** A request on a shared connection ended, or opening an own one failed; `own`: the one on the own connection. */
-  | { on: 'ended' | 'own'; outcome: Outcome }
-  | { on: 'place'; has: boolean | undefined }
+  | { on: 'call' | 'opened' | 'lost' | 'time' | 'taken' | 'cancel' | 'close' | 'untied' | 'releasing' | 'released' | 'gone' }
+  | { on: 'listening'; rtt: number }
+  /**
+   * A request on a shared connection ended, or opening an own one or subscribing failed; `own`: the one on the own
+   * connection, or, during a wait, that connection; `message`: the one for the latest request.
+   */
+  | { on: 'ended' | 'own' | 'message'; outcome: Outcome }
   | { on: 'seat'; depth: number | undefined }
   | { on: 'extend'; sent: number };
 
 /** What is asked on a shared connection. */
 export type Request =
-  | { ask: 'acquire' | 'queue' | 'place' | 'cancel' | 'info' }
+  /** For how long it waits at the server; 0 is for ever. */
+  | { ask: 'acquire'; block: number | undefined }
+  | { ask: 'cancel' | 'info' }
   | { ask: 'renew'; token: number }
   | { ask: 'release'; token: number; depth: number };
 
@@ -56,10 +57,10 @@ export type Tell =
 
 /** What a machine has done. Those up to `seat` are operations, until `by` at the latest. */
 export type Output =
-  | { do: 'open' | 'read' | 'look' | 'await' | 'listen' | 'turn' | 'sleep'; by: number }
+  | { do: 'open' | 'await' | 'listen' | 'wait' | 'sleep'; by: number }
   | { do: 'own'; block?: number | undefined; session: boolean; depth?: number; by: number }
   | { do: 'send'; request: Request; by: number }
-  | { do: 'slot' | 'seat' }
+  | { do: 'seat' }
   | { do: 'keep' | 'drop' | 'undo' | 'free' | 'doubt' | 'tied' | 'leave' | 'done' }
   | { do: 'tell'; tell: Tell };
 
@@ -73,14 +74,12 @@ export interface Left {
   inDoubt: boolean;
   /** Something was never answered, and may still be executed. */
   lingers: boolean;
-  hasTicket: boolean;
   /** Of a grant that nobody takes. */
   token: number | undefined;
 }
 
 export const isUnknown = (outcome: Outcome) => outcome.is === 'broken' || outcome.is === 'silent';
 export const isRefused = (outcome: Outcome, code: string) => outcome.is === 'refused' && outcome.code === code;
-export const replyTime = (hasAcks: boolean) => (hasAcks ? 3 * REPLY : REPLY);
 
 /** Until when somebody waits for a seat that is not free, and what is then told. What is undone passes. */
 export function come(now: number, isUndone: boolean, wait: number, patience: number): { by: number; told: 'nil' | 'unavailable' } {

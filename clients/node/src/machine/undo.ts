@@ -7,19 +7,18 @@ import {
 
 /** Undoes whatever was sent, until the server has confirmed that or the lease has expired. */
 export class Undo {
-  private at = 'start';
+  private at: 'await' | 'cancel' | 'info' | 'release' | 'sleep' | 'done' = 'sleep';
   private until = 0;
   private pause = LATE;
   private now = 0;
   private out: Output[] = [];
+  /** Before the request that was interrupted. */
+  private before: Left | undefined;
 
   constructor(
     private readonly lease: number,
     private readonly depth: number,
     private left: Left,
-    private readonly session: boolean,
-    /** Before the request that was interrupted. */
-    private readonly before: Left,
   ) {}
 
   private starts(now: number, out: Output[]): void {
@@ -27,24 +26,18 @@ export class Undo {
     out.push({ do: 'undo' });
   }
 
-  /** Nothing is under way. */
-  begin(now: number, out: Output[]): void {
+  /** Nothing is under way. A session that nobody takes ends with its connection. */
+  begin(now: number, hasLink: boolean, out: Output[]): void {
     this.starts(now, out);
+    if (hasLink) out.push({ do: 'drop' });
     this.round();
   }
 
   /** A request on a shared connection is under way, and goes on for a moment. */
-  awaitReply(now: number, out: Output[]): void {
+  awaitReply(now: number, before: Left, out: Output[]): void {
     this.starts(now, out);
-    this.at = 'await';
+    [this.at, this.before] = ['await', before];
     out.push({ do: 'await', by: now + REPLY / 4 });
-  }
-
-  /** A wait on its own connection is under way. */
-  endWait(now: number, out: Output[]): void {
-    this.starts(now, out);
-    this.at = 'end';
-    out.push({ do: 'send', request: { ask: 'cancel' }, by: now + REPLY / 4 });
   }
 
   step(now: number, input: Input, out: Output[]): void {
@@ -52,19 +45,10 @@ export class Undo {
     if (this.at === 'done') return;
     if (input.on === 'close') this.until = Math.min(this.until, now + CLOSES);
     else if (input.on === 'time' && this.at === 'sleep') this.round();
-    else if (input.on === 'own' && this.at === 'reply') {
-      this.replied(input.outcome);
-      out.push({ do: isUnknown(input.outcome) || (this.session && input.outcome.is === 'token') ? 'drop' : 'keep' });
-      this.round();
-    } else if (input.on === 'ended' && this.at === 'await') {
+    else if (input.on === 'ended' && this.at === 'await') {
       this.replied(input.outcome);
       this.round();
-    } else if (input.on === 'ended' && this.at === 'end') {
-      this.left.lingers ||= isUnknown(input.outcome);
-      this.at = 'reply';
-      // 0: it has just been granted, or has not begun to wait.
-      out.push({ do: 'read', by: now + (input.outcome.is === 'token' && input.outcome.token > 0 ? REPLY / 4 : LATE) });
-    } else if (input.on === 'ended' && ['cancel', 'info', 'release'].includes(this.at)) this.did(input.outcome);
+    } else if (input.on === 'ended' && this.at !== 'sleep') this.did(input.outcome);
   }
 
   /** The reply to an acquire that nobody waits for any more. */
@@ -72,14 +56,14 @@ export class Undo {
     if (outcome.is === 'token') this.left.token = outcome.token;
     else if (outcome.is === 'nil') this.left.inDoubt = false;
     else if (isUnknown(outcome)) this.left.lingers = true;
-    else this.left = this.before;
+    else if (outcome.is !== 'waiting') this.left = this.before!;
   }
 
   private round(): void {
-    const { inDoubt, lingers, hasTicket, token } = this.left;
+    const { inDoubt, lingers, token } = this.left;
     if (this.now >= this.until) this.free();
     // A replica answers what is looked for as well, but refuses this.
-    else if (hasTicket || ((inDoubt || lingers) && token === undefined)) this.send('cancel', { ask: 'cancel' });
+    else if ((inDoubt || lingers) && token === undefined) this.send('cancel', { ask: 'cancel' });
     else this.letGo();
   }
 
@@ -91,7 +75,7 @@ export class Undo {
     else this.send('info', { ask: 'info' });
   }
 
-  private send(at: string, request: Request): void {
+  private send(at: 'cancel' | 'info' | 'release', request: Request): void {
     this.at = at;
     this.out.push({ do: 'send', request, by: this.now + REPLY });
   }
@@ -115,7 +99,7 @@ export class Undo {
   /** Once more, if something was never answered: the server may only now execute what it had yet to read. */
   private done(): void {
     if (!this.left.lingers) return this.free();
-    this.left = { inDoubt: true, lingers: false, hasTicket: this.left.hasTicket, token: undefined };
+    this.left = { inDoubt: true, lingers: false, token: undefined };
     this.rest(AGAIN);
   }
 
@@ -210,8 +194,7 @@ export class Release implements Machine {
       this.out.push({ do: 'free' });
       return;
     }
-    const left = { inDoubt: true, lingers, hasTicket: false, token };
-    this.undo = new Undo(this.level.lease, this.level.depth, left, false, left);
-    this.undo.begin(now, this.out);
+    this.undo = new Undo(this.level.lease, this.level.depth, { inDoubt: true, lingers, token });
+    this.undo.begin(now, false, this.out);
   }
 }

@@ -1,0 +1,183 @@
+// What the server says later, to requests with TELL: one subscription at each server, to a channel for all keys, or, in a
+// Cluster, for each slot.
+
+import { randomBytes } from 'node:crypto';
+import { Broken, NoPermission, Refused, translated, Unsent } from './errors.js';
+import type { Link, Place, Word } from './link.js';
+import { LOOKS, REPLY } from './machine/index.js';
+import { slotOf, tagOf } from './slots.js';
+import { inTime } from './time.js';
+
+/** What a message says: what the reply would be, or its error. */
+function replyOf(text: string): unknown {
+  const [what, value] = text.split(' ', 2);
+  if (what === 'token') return Number(value);
+  if (what === 'renewed') return 1;
+  if (what === 'holder') return [Number(value), value === '0' ? null : text.slice(`holder ${value} `.length)];
+  return what === 'error' ? translated(new Error(text.slice('error '.length))) : null;
+}
+
+let ids = 0;
+
+/** Hears the messages for one request after another. */
+export class Ear {
+  /** What the latest request is answered, later. */
+  onReply: (reply: unknown) => void = () => {};
+  /** The subscription has ended, and with it what the latest request would have been answered. */
+  onLost: () => void = () => {};
+  #id = '';
+
+  constructor(
+    private readonly inbox: Inbox,
+    readonly channel: string,
+  ) {}
+
+  /** For the next request. Nothing of an earlier one is heard from here on. */
+  words(): Word[] {
+    this.close();
+    this.#id = (++ids).toString(16);
+    this.inbox.expect(this.#id, this);
+    return ['TELL', this.channel, this.#id];
+  }
+
+  close(): void {
+    this.inbox.forget(this.#id);
+  }
+}
+
+/** The subscription at one server. */
+class Inbox {
+  readonly #ears = new Map<string, Ear>();
+  readonly #subscribing = new Map<string, Promise<void>>();
+  #isWatched = false;
+
+  /** `isAsk`: for a slot that is being imported, and only as long as somebody waits. */
+  constructor(
+    readonly link: Link,
+    private readonly isAsk: boolean,
+  ) {
+    link.onMessage = (text) => {
+      const at = text.indexOf(' ');
+      const ear = this.#ears.get(text.slice(0, at));
+      this.forget(text.slice(0, at));
+      ear?.onReply(replyOf(text.slice(at + 1)));
+    };
+    link.onUnsubscribed = (channel) => this.#lose(channel);
+    link.onClose(() => this.#lose());
+  }
+
+  #lose(channel?: string): void {
+    for (const [id, ear] of [...this.#ears]) {
+      if (channel !== undefined && ear.channel !== channel) continue;
+      this.forget(id);
+      ear.onLost();
+    }
+  }
+
+  async subscribe(channel: string): Promise<void> {
+    const known = this.#subscribing.get(channel) ?? this.link.subscribe(channel, this.isAsk).finally(() => this.#subscribing.delete(channel));
+    this.#subscribing.set(channel, known);
+    await known;
+  }
+
+  expect(id: string, ear: Ear): void {
+    this.#ears.set(id, ear);
+    // It may have ended between the subscription and here.
+    if (!this.link.channels.has(ear.channel)) queueMicrotask(() => this.#lose(ear.channel));
+    if (this.#isWatched) return;
+    this.#isWatched = true;
+    setTimeout(() => this.#watch(), LOOKS).unref();
+  }
+
+  forget(id: string): void {
+    this.#ears.delete(id);
+  }
+
+  /** While anybody waits: whether the server is still there. */
+  #watch(): void {
+    this.#isWatched = this.link.isOpen && this.#ears.size > 0;
+    if (this.#isWatched) {
+      inTime(this.link.send(['PING']), REPLY).catch((error) => error instanceof Refused || this.link.close());
+      setTimeout(() => this.#watch(), LOOKS).unref();
+    } else if (this.isAsk) this.link.close();
+  }
+}
+
+/** The subscriptions of one client. */
+export class Inboxes {
+  readonly #name = randomBytes(8).toString('hex');
+  readonly #inboxes = new Map<string, { made: Promise<Inbox>; link?: Link }>();
+
+  constructor(
+    private readonly open: (at: string) => Promise<Link>,
+    private readonly took: (ms: number) => void,
+    /** Whether there is a channel for each slot. */
+    public isCluster: boolean,
+  ) {}
+
+  /** Of all keys, or of those of that slot. */
+  #channel(slot: number): string {
+    return `rlock:tell:${this.isCluster ? `{${tagOf(slot)}}:` : ''}${this.#name}`;
+  }
+
+  /** Whether what is said of that key there can be heard. */
+  hears(at: string | undefined, key: string): boolean {
+    const link = at === undefined ? undefined : this.at(at);
+    return link !== undefined && link.channels.has(this.#channel(this.isCluster ? slotOf(key) : 0));
+  }
+
+  /** To hear what is said of that key there. Throws what the server refuses, or Unsent. */
+  async listen({ at, isAsk }: Place, key: string): Promise<Ear> {
+    const channel = this.#channel(this.isCluster ? slotOf(key) : 0);
+    const inbox = await this.#inbox(at, isAsk ? `${at} ${channel}` : at, isAsk);
+    try {
+      if (!inbox.link.channels.has(channel)) {
+        const begin = performance.now();
+        await inbox.subscribe(channel);
+        this.took(performance.now() - begin);
+      }
+    } catch (error) {
+      if (error instanceof NoPermission) throw new NoPermission(error.code, `${error.message}: who waits needs +ssubscribe and the channels &rlock:tell:*`);
+      if (error instanceof Refused) throw error;
+      inbox.link.close(); // what is silent is replaced: it holds up everybody
+      throw new Unsent((error as Broken).message, { cause: error });
+    }
+    return new Ear(inbox, channel);
+  }
+
+  #inbox(at: string, name: string, isAsk: boolean): Promise<Inbox> {
+    const known = this.#inboxes.get(name);
+    if (known) return known.made;
+    const begin = performance.now();
+    const forget = () => this.#inboxes.get(name) === one && this.#inboxes.delete(name);
+    const made = this.open(at).then((link) => {
+      link.onClose(() => {
+        // One that broke at once is not replaced at once: all who wait would subscribe and ask again, without a pause.
+        const left = begin + LOOKS - performance.now();
+        if (left > 0 && link.isBroken) setTimeout(forget, left).unref();
+        else forget();
+      });
+      one.link = link;
+      return new Inbox(link, isAsk); // those who wait are informed behind that
+    });
+    const one: { made: Promise<Inbox>; link?: Link } = { made };
+    this.#inboxes.set(name, one);
+    made.catch(forget);
+    return made;
+  }
+
+  /** The connection to that server. */
+  at(at: string): Link | undefined {
+    return this.#inboxes.get(at)?.link;
+  }
+
+  /** Another server may be there. */
+  forget(at: string): void {
+    this.at(at)?.close();
+  }
+
+  /** That slot is elsewhere, and the server should have said so. */
+  moved(at: string, slot: number): void {
+    if (this.at(at)?.channels.has(this.#channel(slot))) this.forget(at);
+  }
+}

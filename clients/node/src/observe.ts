@@ -1,0 +1,65 @@
+// Who holds a lock (RLOCK.AWAIT): for followers, and for a holder that wants to know at once that it is no longer.
+
+import { Unavailable, unavailable } from './errors.js';
+import type { Word } from './link.js';
+import { FIRST_PAUSE, LONGEST_PAUSE, LOOKS, REPLY } from './machine/index.js';
+import { sendAndHear, sendInTime } from './send.js';
+import { isPassing, type Shared } from './shared.js';
+import { now } from './time.js';
+
+/** Who leads. */
+export interface Leader {
+  readonly token: number;
+  readonly owner: string;
+  /** As its election was given it. */
+  readonly name: string;
+}
+
+function leaderOf(reply: unknown): Leader | null {
+  const [token, owner] = reply as [number, string | null];
+  return owner === null ? null : { token: Number(token), owner, name: owner.slice(0, Math.max(0, owner.lastIndexOf('/'))) };
+}
+
+/** Who leads now. Throws Unavailable where there is no reply. */
+export async function leaderNow(shared: Shared, key: string): Promise<Leader | null> {
+  const reply = await sendInTime(shared, key, ['RLOCK.AWAIT', key, 0], REPLY).catch((error) => {
+    throw isPassing(error) ? unavailable(key, error) : error;
+  });
+  return reply === null ? null : leaderOf(reply);
+}
+
+/**
+ * The holder of WRITE, with its token, once that is another one than `token`; or now, if there is none to compare with.
+ * Undefined when the signal is aborted.
+ */
+export async function holderAfter(shared: Shared, key: string, token: number | undefined, block: number, signal: AbortSignal | undefined): Promise<unknown> {
+  for (let pause = FIRST_PAUSE; !signal?.aborted; ) {
+    if (shared.route.isClosed) throw new Unavailable('the locks are closed');
+    const from = now();
+    try {
+      const words: Word[] = ['RLOCK.AWAIT', key, token ?? 0];
+      if (token === undefined) return (await sendInTime(shared, key, words, REPLY)) ?? [0, null];
+      const reply = await sendAndHear(shared, key, [...words, 'BLOCK', block], block + REPLY, signal);
+      if (reply !== null) return reply;
+      pause = FIRST_PAUSE;
+    } catch (error) {
+      if (signal?.aborted) break;
+      // The latter from a primary that was demoted, while its address still leads there.
+      if (!isPassing(error) && !(error as Error).message.includes('cannot block on a replica')) throw error;
+      await new Promise((resolve) => setTimeout(resolve, pause));
+      pause = Math.min(LONGEST_PAUSE, Math.max(pause * 2, now() - from));
+    }
+  }
+  return undefined;
+}
+
+/** Who leads, at first and whenever that changes, until the signal is aborted. */
+export async function* observe(shared: Shared, key: string, signal: AbortSignal | undefined): AsyncGenerator<Leader | null, void, undefined> {
+  for (let token: number | undefined; ; ) {
+    const holder = await holderAfter(shared, key, token, LOOKS, signal);
+    if (holder === undefined) return;
+    const leader = leaderOf(holder);
+    token = leader?.token ?? 0;
+    yield leader;
+  }
+}

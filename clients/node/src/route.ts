@@ -1,0 +1,260 @@
+// Which server has a key, and the connections to it.
+
+import { Broken, Refused, translated, Unsent } from './errors.js';
+import { Inboxes } from './inbox.js';
+import { Link, type Place, type Word } from './link.js';
+import { REPLY, Server } from './machine/index.js';
+import { ioredis, type Maker, nodeRedis, split } from './makers.js';
+import { slotOf } from './slots.js';
+import { inTime } from './time.js';
+
+export const isReadOnly = (error: unknown): error is Refused => error instanceof Refused && error.code === 'READONLY';
+
+/** Which server has a key, and the connections to it. */
+export class Route {
+  readonly maker: Maker;
+  #slots = new Map<number, string>();
+  #seeds: string[] = [];
+  #learnt: Promise<void> | undefined;
+  #turn = 0;
+  /** Which nodes were not reached since the user's client was last asked for its nodes. */
+  #failed = new Set<string>();
+  #learning: Promise<void> | undefined;
+  /** Is told what a server is, once somebody wants to know: on the first connection, and on the first one after a failure. */
+  join: ((told: string[]) => void) | undefined;
+  #told = new Set<string>();
+  #shared = new Map<string, { made: Promise<Link>; link?: Link }>();
+  /** Of no session any more, one for each server. */
+  #idle = new Map<string, Link>();
+  /** For what is answered later. */
+  readonly inboxes: Inboxes;
+  /** All that are open, whoever has them. */
+  #links = new Set<Link>();
+  #dials = new Map<string, { server: Server; why: string; over: Promise<void> }>();
+  #isClosed = false;
+  #remap: (address: string) => string;
+  /** About how long a reply takes, once there was one. */
+  rtt = Number.MAX_VALUE;
+
+  constructor(client: any) {
+    const has = (method: string) => typeof client?.[method] === 'function';
+    if (!has('duplicate') && !has('nodes') && !has('sendCommand')) throw new TypeError('client must be a client of ioredis or node-redis');
+    this.maker = has('sendCommand') && !has('call') ? nodeRedis(client) : ioredis(client);
+    this.inboxes = new Inboxes((at) => this.open(at), (ms) => this.took(ms), this.maker.isCluster);
+    const map = client.options?.natMap ?? client._self?._options?.nodeAddressMap;
+    this.#remap = (address) => {
+      const to = typeof map === 'function' ? map(address) : map?.[address];
+      return to ? `${to.host}:${to.port}` : address;
+    };
+  }
+
+  /** One fast reply disproves whatever slowed earlier ones: after a pause of the server, waits would end early. */
+  took(ms: number): void {
+    this.rtt = Math.min(ms, REPLY, this.rtt + (Math.min(ms, REPLY) - this.rtt) / 8);
+  }
+
+  /** The address of the key's server, as far as it is known; empty for the only primary. */
+  known(key: string): string | undefined {
+    return this.maker.isCluster ? this.#slots.get(slotOf(key)) : '';
+  }
+
+  /** Where the key is. */
+  async placeOf(key: string): Promise<Place> {
+    return { at: this.known(key) ?? (await this.#locate(key)), isAsk: false };
+  }
+
+  async #locate(key: string): Promise<string> {
+    this.#learnt ??= this.maker.learn().then(({ slots, seeds }) => {
+      this.#slots = slots;
+      this.#seeds = seeds;
+    });
+    const learnt = this.#learnt;
+    learnt.catch(() => this.#learnt === learnt && (this.#learnt = undefined));
+    try {
+      await inTime(learnt, REPLY);
+    } catch (error) {
+      throw new Unsent((error as Error).message);
+    }
+    if (this.#failed.size > 0 && this.known(key) === undefined) await this.#learnAgain();
+    return this.known(key) ?? this.#seeds[++this.#turn % this.#seeds.length] ?? '';
+  }
+
+  /** All nodes may have new addresses, which the user's client has heard of. It may be closed by now: it is not waited for. */
+  async #learnAgain(): Promise<void> {
+    this.#learning ??= this.maker.learn().then(({ seeds }) => {
+      const known = [...new Set([...seeds, ...this.#seeds])].filter((seed) => !this.#failed.has(seed));
+      // As long as it knows nothing better, they may come back.
+      if (known.length > 0) this.#seeds = known;
+      this.#failed.clear();
+    }).catch(() => {}).finally(() => (this.#learning = undefined));
+    await Promise.race([this.#learning, new Promise(setImmediate)]);
+  }
+
+  /** The connection shared by all requests. */
+  async shared(at: string): Promise<Link> {
+    const known = this.#shared.get(at);
+    if (known) return known.made;
+    const one: { made: Promise<Link>; link?: Link } = { made: this.open(at) };
+    this.#shared.set(at, one);
+    const forget = () => {
+      if (this.#shared.get(at) !== one) return;
+      this.#shared.delete(at);
+      this.inboxes.forget(at); // another server may be there by now, which nobody has subscribed at
+    };
+    one.made.then((link) => (one.link = link).onClose(forget), forget);
+    return one.made;
+  }
+
+  /** The shared connection, if there is no need to wait for it. */
+  ready(at: string): Link | undefined {
+    return this.#shared.get(at)?.link;
+  }
+
+  /** Whether a server has executed what only a primary does. */
+  wasPrimary = false;
+
+  /**
+   * That error, or, for -READONLY, that the server is a replica: if it has been nothing else for these locks, and follows a
+   * primary that is there, no failover is under way that would end it. Behind Sentinel the primary is looked for again.
+   */
+  async judged(error: Refused, address: string, ask: (words: Word[]) => Promise<unknown>): Promise<Refused> {
+    if (this.wasPrimary || !this.maker.isOneServer) return error;
+    const about = await inTime(ask(['INFO', 'replication']), REPLY).then(String, () => '');
+    const field = (name: string) => new RegExp(`^${name}:(.*?)\r?$`, 'm').exec(about)?.[1];
+    if (field('role') !== 'slave' || field('master_link_status') !== 'up') return error;
+    const primary = `${field('master_host')}:${field('master_port')}`;
+    return new Refused('REPLICA', `${address} is a replica of ${primary}, and only a primary locks: ${error.message}`, { cause: error });
+  }
+
+  /** What a server says that it is; where it may not be asked, what its client was given. */
+  async whatItIs(ask: (words: Word[]) => Promise<unknown>): Promise<string[]> {
+    const { maker } = this;
+    try {
+      const said = await ask(maker.isCluster ? ['CLUSTER', 'SLOTS'] : ['INFO', 'server']);
+      if (maker.isCluster) return (said as any[]).map((range) => `node ${range[2][2]}`);
+      return [`run ${/^run_id:(\w+)/m.exec(String(said))?.[1] ?? maker.identity} ${maker.db}`];
+    } catch (error) {
+      if (error instanceof Refused && error.code === 'NOPERM') return [maker.identity];
+      throw error;
+    }
+  }
+
+  /** Nobody has that new connection before it is known whose seats are at its server. */
+  async #meet(at: string, link: Link): Promise<void> {
+    if (!this.join || this.#told.has(at)) return;
+    this.#told.add(at);
+    try {
+      this.join(await this.whatItIs((words) => inTime(link.send(words), REPLY)));
+    } catch (error) {
+      this.#told.delete(at);
+      if (error instanceof Refused) return;
+      link.close();
+      throw error;
+    }
+  }
+
+  /** A connection that nobody uses. */
+  idle(at: string): Link | undefined {
+    const link = this.#idle.get(at);
+    this.#idle.delete(at);
+    return link?.isOpen ? link : undefined;
+  }
+
+  async open(at: string): Promise<Link> {
+    const dials = this.#dials.get(at) ?? { server: new Server(), why: '', over: Promise.resolve() };
+    this.#dials.set(at, dials);
+    for (;;) {
+      const need = dials.server.need(performance.now());
+      if (this.#isClosed) throw new Unsent('the locks are closed');
+      if (need === 'rest') throw new Unsent(dials.why);
+      if (need === 'dial') break;
+      await dials.over;
+    }
+    let over!: () => void;
+    dials.over = new Promise((resolve) => (over = resolve));
+    try {
+      const [conn, address] = await this.maker.make(at || undefined);
+      const link = await Link.connect(conn, this.maker.isIo, address);
+      this.#links.add(link);
+      link.onClose(() => {
+        this.#links.delete(link);
+        if (link.isBroken) this.#told.delete(at); // another server may be there when it is connected to again
+      });
+      if (!this.#isClosed) await this.#meet(at, link);
+      dials.server.dialled();
+      if (this.#isClosed) {
+        link.close();
+        throw new Unsent('the locks are closed');
+      }
+      return link;
+    } catch (error) {
+      this.forget(at);
+      this.#failed.add(at);
+      const problem = translated(error);
+      dials.why = problem.message;
+      // However many wait, a server that is not there is connected to a few times a second.
+      if (problem instanceof Broken) dials.server.failed(performance.now(), Math.floor(Math.random() * 1_000));
+      else dials.server.dialled();
+      throw problem instanceof Broken ? new Unsent(problem.message, { cause: error }) : problem;
+    } finally {
+      over();
+    }
+  }
+
+  keep(at: string, link: Link): void {
+    link.onBroken = undefined;
+    if (link.isOpen && !this.#idle.get(at)?.isOpen) this.#idle.set(at, link);
+    else link.close();
+  }
+
+  /**
+   * Records where -MOVED and -ASK point to, or, for another refusal, that another server may be the primary by now; then
+   * `link` is closed as well, so that nobody finds it idle.
+   */
+  redirected(refused: Refused, at: string, link?: Link): Place | undefined {
+    if (this.maker.isCluster && (refused.code === 'MOVED' || refused.code === 'ASK')) {
+      const [, slot, place] = refused.message.split(' ') as [string, string, string];
+      const to = this.#remap(place.startsWith(':') ? split(at).host + place : place);
+      if (refused.code === 'MOVED') {
+        this.#slots.set(Number(slot), to);
+        this.inboxes.moved(at, Number(slot));
+        if (!this.#seeds.includes(to)) this.#seeds.push(to);
+      }
+      return { at: to, isAsk: refused.code === 'ASK' };
+    }
+    if (['READONLY', 'UNBLOCKED', 'MASTERDOWN', 'LOADING'].includes(refused.code)) {
+      this.forget(at);
+      link?.close();
+    }
+    return undefined;
+  }
+
+  /** That server did not answer, or is not the primary: reconnect, and ask another one where the key is. */
+  forget(at: string): void {
+    this.inboxes.forget(at);
+    for (const [slot, to] of this.#slots) if (to === at) this.#slots.delete(slot);
+    this.#told.delete(at);
+    const shared = this.#shared.get(at);
+    this.#shared.delete(at);
+    shared?.made.then((link) => link.close(), () => {});
+    this.idle(at)?.close();
+  }
+
+  /** A request on another connection to that server was not answered since then. One that has requests finds out by them. */
+  distrust(at: string, since: number): void {
+    this.#told.delete(at);
+    for (const link of [this.ready(at), this.inboxes.at(at), this.#idle.get(at)]) if (link?.isQuietSince(since)) link.close();
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    for (const { server } of this.#dials.values()) server.close();
+    for (const link of [...this.#links]) link.close();
+    this.#shared.clear();
+    this.#idle.clear();
+  }
+}

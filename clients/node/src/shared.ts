@@ -1,0 +1,81 @@
+// What all requests of one client share, and what one asks for.
+
+import { Broken, Refused } from './errors.js';
+import { type Input, passes } from './machine/index.js';
+import type { Route } from './route.js';
+import type { Telemetry } from './telemetry.js';
+
+/** What one owner asks for at one key. */
+export interface Part {
+  readonly key: string;
+  readonly mode: 'READ' | 'WRITE';
+  readonly limit?: number | undefined;
+}
+
+export interface Asked {
+  key: string;
+  owner: string;
+  mode: 'READ' | 'WRITE';
+  lease: number;
+  limit?: number | undefined;
+  maxQueue?: number | undefined;
+  acks?: number | undefined;
+  session?: boolean | undefined;
+  upgrade?: boolean | undefined;
+  renew?: boolean | undefined;
+  /** Of several locks, all, in key order; `key` is the first. */
+  parts?: readonly Part[] | undefined;
+}
+
+/** An attempt or a release that is under way. */
+export interface Busy {
+  /** When its request is late, of which the watch informs it. */
+  readonly by: number;
+  isLate(): void;
+  tell(input: Input): void;
+}
+
+/** What all attempts of one client share. */
+export interface Shared {
+  route: Route;
+  /** The attempts and releases under way. */
+  readonly open: Set<Busy>;
+  /** Called when there are none any more. */
+  emptied: () => void;
+  /** How long a request that does not wait is repeated. */
+  readonly patience: number;
+  readonly telemetry: Telemetry;
+  readonly watch: Watch;
+  /** Aborted when the locks are being closed. */
+  readonly closing: AbortController;
+}
+
+/** Whether it ends by itself. */
+export const isPassing = (error: unknown) => error instanceof Broken || (error instanceof Refused && passes(error.code));
+
+/** One timer for all requests of attempts and releases: most are answered long before their time, and one for each costs more. */
+export class Watch {
+  private timer: NodeJS.Timeout | undefined;
+  private at = Infinity;
+
+  constructor(private readonly open: ReadonlySet<Busy>) {}
+
+  wakeAt(at: number): void {
+    if (at >= this.at) return;
+    clearTimeout(this.timer);
+    this.at = at;
+    // The connection of a request keeps the process alive.
+    this.timer = setTimeout(() => this.look(), Math.max(0, Math.ceil(at - performance.now()))).unref();
+  }
+
+  private look(): void {
+    this.at = Infinity;
+    const time = performance.now();
+    let next = Infinity;
+    for (const each of this.open) {
+      if (each.by <= time) each.isLate();
+      else next = Math.min(next, each.by);
+    }
+    this.wakeAt(next);
+  }
+}
