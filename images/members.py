@@ -278,7 +278,7 @@ class Members:
         return "".join(f"  {one.name}: {line}\n" for one in self.all for line in one.since_start()[-lines:])
 
 
-def until(what: str, is_so, seconds: float = 180, members: Members | None = None) -> float:
+def until(what: str, is_so, seconds: float = 600, members: Members | None = None) -> float:
     start = time.monotonic()
     while not is_so():
         if time.monotonic() - start > seconds:

@@ -318,6 +318,21 @@ find_state() {
     echo "node.sh: the primary is $primary (config-epoch $epoch)" >&2
 }
 
+# Otherwise, a Sentinel learns of the replicas from the primary, and could promote none if that is dead. One that cannot
+# resolve the servers' names writes the primary's instead of each replica's, and does not start with such a file.
+name_replicas() {
+    watched=$(sed -n "s/^sentinel monitor $name \([^ ]*\) .*/\1/p" "$conf")
+    {
+        grep -v "^sentinel known-replica $name " "$conf"
+        for server in $RLOCK_SERVERS; do
+            [ "$server" = "$watched" ] || echo "sentinel known-replica $name $server 6379"
+        done
+    } >"$conf.part"
+    sync
+    mv "$conf.part" "$conf"
+    sync
+}
+
 # Sentinel writes its state into its configuration file, which is therefore created only once.
 sentinel() {
     conf=$data/sentinel.conf
@@ -334,10 +349,6 @@ sentinel() {
                 "sentinel down-after-milliseconds $name 5000" "sentinel failover-timeout $name 10000" \
                 "sentinel config-epoch $name $epoch" "sentinel leader-epoch $name $epoch" \
                 "sentinel current-epoch $epoch" 'protected-mode no' 'user default off'
-            # Otherwise it learns of the replicas from the primary, and could promote none if that is dead.
-            for server in $RLOCK_SERVERS; do
-                [ "$server" = "$primary" ] || echo "sentinel known-replica $name $server 6379"
-            done
             user node "$RLOCK_NODE_PASSWORD" '~* &* +@all'
             user app "$RLOCK_APP_PASSWORD" "$clients"
             user operator "$RLOCK_OPERATOR_PASSWORD" "$clients"
@@ -347,6 +358,7 @@ sentinel() {
         mv "$conf.part" "$conf"
         sync
     fi
+    name_replicas
     exec docker-entrypoint.sh "$conf" --sentinel --port 26379
 }
 

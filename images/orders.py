@@ -158,7 +158,7 @@ def losses(facts: dict, names: list[str]) -> dict[str, list[str]]:
     return lost
 
 
-# --- in which order the members start: pairs of seconds and names
+# --- in which order the members start: pairs of seconds and names; -name dies again
 
 def orders(facts: dict, names: list[str]) -> dict[str, list[tuple[float, str]]]:
     servers = [name for name in names if name.startswith("server")]
@@ -179,6 +179,10 @@ def orders(facts: dict, names: list[str]) -> dict[str, list[tuple[float, str]]]:
         "sentinels after 3 s": at(sentinel=3),
         "sentinels after 10 s": at(sentinel=10),
         "sentinels 8 s earlier": at(server=8),
+        # In Kubernetes, no name of a server resolves in the meantime.
+        "sentinels twice before the servers": [
+            *[(0, name) for name in sentinels], *[(9, f"-{name}") for name in sentinels], *[(10, name) for name in names],
+        ],
         "the stale or first server first": last(*[name for name in servers if name != stale], seconds=8),
         "the primary after 8 s": last(facts["primary"], seconds=8),
         "one sentinel first": last(*sentinels[1:], seconds=6),
@@ -216,7 +220,11 @@ def play(set_: Members, facts: dict, steps: list[tuple[float, str]], lost: list[
     def goes_on() -> bool:
         """Starts what is due. Whether locks are granted again. Nobody else may get the lock."""
         while steps and time.monotonic() - began >= steps[0][0]:
-            set_.names[steps.pop(0)[1]].start()
+            name = steps.pop(0)[1]
+            if name.startswith("-"):
+                set_.names[name[1:]].kill()
+            else:
+                set_.names[name].start()
         for server in set_.servers:
             said = server.ask("rlock.acquire", KEY, "eve", "lease", "1000")
             if isinstance(said, int):
@@ -360,7 +368,7 @@ def random_play(set_: Members, seed: int, steps: int = 14) -> str:
     for one in dead:
         one.start()
         time.sleep(chance.choice([0, 0, 1, 3]))
-    end = time.monotonic() + 240
+    end = time.monotonic() + 600
     while not set_.is_whole():
         try_all(0.5)
         if time.monotonic() > end:
