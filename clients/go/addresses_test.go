@@ -131,7 +131,7 @@ func usable(t *testing.T, client func() redis.UniversalClient) {
 	t.Helper()
 	asks := client()
 	t.Cleanup(func() { asks.Close() })
-	one, two, tickets := newLocker(t, client()), newLocker(t, client()), newLocker(t, client(), MaxBlocked(0))
+	one, two := newLocker(t, client()), newLocker(t, client())
 	key := fmt.Sprint("key of ", t.Name())
 	waits := func(l *Locker, choices ...Option) func() time.Duration {
 		hold := must(t)(one.Lock(ctx, key, Wait(20*time.Second)))
@@ -168,7 +168,6 @@ func usable(t *testing.T, client func() redis.UniversalClient) {
 	waits(two)()
 	waits(two, Session())()
 	waits(two, Acks(0))()
-	waits(tickets)()
 	both := must(t)(two.All([]One{Key("{" + key + "}a"), ReadKey("{" + key + "}b")}).Lock(ctx, Session()))
 	release(t, both)
 	election := one.Election(key+" leader", "")
@@ -178,18 +177,22 @@ func usable(t *testing.T, client func() redis.UniversalClient) {
 	}
 	observing, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if leader := <-election.Observe(observing); leader.Owner != term.Owner() {
+	leaders := election.Observe(observing)
+	if leader := <-leaders; leader.Owner != term.Owner() {
 		t.Error(leader)
 	}
 	release(t, term)
+	if leader := <-leaders; leader.Token != 0 {
+		t.Error(leader)
+	}
 }
 
-// Names are bytes: of keys and of owners, which also are channels.
+// Names are bytes: of keys, and of owners, which messages carry too.
 func TestEveryName(t *testing.T) {
 	s := start(t)
 	names := []string{"plain", "Zoë", "用户", `CORP\alice`, "\xff\xfe", "\xc3\x28", "a\nb\r\n", "a b", "nul\x00byte", "\x00", "*?[a-z]",
 		"{tag}", "{", "", "'\"", "\x01\x7f", strings.Repeat("x", 512), strings.Repeat("\xff", 512)}
-	l, tickets := s.locker(), s.locker(MaxBlocked(0))
+	l, other := s.locker(), s.locker()
 	for _, key := range names {
 		hold := must(t)(l.Lock(ctx, key))
 		for _, other := range names {
@@ -213,32 +216,25 @@ func TestEveryName(t *testing.T) {
 		release(t, must(t)(l.Lock(ctx, "order", Owner(owner))))
 		release(t, hold)
 		hold = must(t)(l.Lock(ctx, "order"))
-		waits := make(chan error, 1)
-		go func() {
-			next, err := tickets.Lock(ctx, "order", Owner(owner), Wait(20*time.Second))
-			if err == nil {
-				err = next.Release()
-			}
-			waits <- err
-		}()
-		// It listens to its own turns: nobody else hears of them, and the server announces them there.
+		waits := make(chan *Hold, 1)
+		go func() { waits <- must(t)(other.Lock(ctx, "order", Owner(owner), Wait(20*time.Second))) }()
 		until(t, "it waits", func() bool { return s.waiters("order") == 1 })
-		channel := "__keyevent@0__:rlock.turn:" + published(owner)
-		if heard := s.client.PubSubNumSub(ctx, channel).Val()[channel]; heard != 1 {
-			t.Errorf("%q: %d listen to %q", owner, heard, channel)
-		}
-		also := s.client.Subscribe(ctx, channel)
-		if _, err := also.Receive(ctx); err != nil {
-			t.Fatal(err)
-		}
+		seen := observer{l: other, key: "order", known: Leader{Token: hold.Token()}, block: 20_000}
+		leader := make(chan Leader, 1)
+		go func() {
+			next, _, err := seen.next(ctx)
+			if err != nil {
+				t.Errorf("%q is not seen: %v", owner, err)
+			}
+			leader <- next
+		}()
+		until(t, "it is observed", func() bool { return info(t, s.client, "order", "observers") == int64(1) })
 		release(t, hold)
-		if err := <-waits; err != nil {
-			t.Errorf("%q: %v", owner, err)
+		next := <-waits
+		if seen := <-leader; seen.Owner != owner || seen.Token != next.Token() {
+			t.Errorf("%q is seen as %q", owner, seen.Owner)
 		}
-		if _, err := also.ReceiveMessage(timeout(t, 5*time.Second)); err != nil {
-			t.Errorf("%q: its turn is not announced: %v", owner, err)
-		}
-		also.Close()
+		release(t, next)
 	}
 	t.Log(len(names), "names")
 }

@@ -20,7 +20,6 @@ const (
 	mostPermits   = 1_000_000
 	mostReplicas  = 16
 	mostWaiters   = 1_000_000
-	mostBlocked   = 10_000 // connections of one process
 	leastDuration = time.Millisecond
 )
 

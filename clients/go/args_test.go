@@ -78,8 +78,6 @@ func TestArgumentsAreChecked(t *testing.T) {
 		"campaign, nil":    {errorOf(l.Election("leader", "").Campaign(none)), "the context is nil"},
 		"campaign, lease":  {errorOf(l.Election("leader", "").Campaign(ctx, Lease(time.Millisecond))), "the lease of a session must be from 1s"},
 		"campaign, name":   {errorOf(l.Election("leader", long).Campaign(ctx)), "the name of an election must be at most "},
-		"blocked -1":       {settings(MaxBlocked(-1)), "MaxBlocked must be from 0 to 10000 connections, not -1"},
-		"blocked too many": {settings(MaxBlocked(10_001)), "MaxBlocked must be from 0 to 10000 connections, not 10001"},
 		"nil setting":      {settings(nil), "a setting is nil"},
 		"nil client":       {second(New(nil)), "the client is nil"},
 		"nil redis.Client": {second(New((*redis.Client)(nil))), "the redis.Client is nil"},

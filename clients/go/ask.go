@@ -35,6 +35,9 @@ func millis(some time.Duration) machine.Ms { return some.Milliseconds() }
 
 // outcome is how a request ended.
 func outcome(reply *redis.Cmd) (machine.Outcome, error) {
+	if reply.Err() == nil && reply.Val() == "WAITING" {
+		return machine.Outcome{Ending: machine.Waiting}, nil
+	}
 	token, err := reply.Int64()
 	var timeout interface{ Timeout() bool }
 	switch word := code(err); {
@@ -52,45 +55,21 @@ func outcome(reply *redis.Cmd) (machine.Outcome, error) {
 	return machine.Outcome{Ending: machine.Broken}, err
 }
 
-// words is a request without a way to wait.
-func (o *options) words(key string, depth int) []any {
+// acquire is a request for the lock. Its late reply is heard by ear, if there is one.
+func (o *options) acquire(key string, depth int, op machine.Output, ear *ear) []any {
+	var words []any
 	if o.group != nil {
-		return o.group.acquire(o)
+		words = o.group.acquire(o)
+	} else {
+		words = []any{"RLOCK.ACQUIRE", key, o.owner, o.mode}
+		if o.limitIsSet {
+			words = append(words, "LIMIT", o.limit)
+		}
+		words = append(words, "LEASE", o.lease.Milliseconds(), "DEPTH", depth)
+		if o.upgrade {
+			words = append(words, "UPGRADE")
+		}
 	}
-	words := []any{"RLOCK.ACQUIRE", key, o.owner, o.mode}
-	if o.limitIsSet {
-		words = append(words, "LIMIT", o.limit)
-	}
-	words = append(words, "LEASE", o.lease.Milliseconds(), "DEPTH", depth)
-	if o.upgrade {
-		words = append(words, "UPGRADE")
-	}
-	return o.acked(words)
-}
-
-// acked adds how many replicas must acknowledge it.
-func (o *options) acked(words []any) []any {
-	if o.acksSet {
-		words = append(words, "ACKS", o.acks)
-	}
-	return words
-}
-
-// waiting adds how long to wait, and beside how many others.
-func (o *options) waiting(words []any, way string, wait machine.Ms) []any {
-	words = append(words, way, wait)
-	if o.maxQueueIs {
-		words = append(words, "MAXQUEUE", o.maxQueue)
-	}
-	return words
-}
-
-// longestBlock is the longest time limit that the server takes; 0 is for ever.
-const longestBlock machine.Ms = 7 * 24 * 60 * 60 * 1000
-
-// alone is a request on a connection of its own.
-func (o *options) alone(key string, depth int, op machine.Output) []any {
-	words := o.words(key, depth)
 	if op.Session {
 		words = append(words, "SESSION")
 	}
@@ -98,79 +77,124 @@ func (o *options) alone(key string, depth int, op machine.Output) []any {
 		if op.Block > longestBlock { // the wait ends in time by itself
 			op.Block = 0
 		}
-		words = o.waiting(words, "BLOCK", op.Block)
+		words = append(words, "BLOCK", op.Block)
+		if o.maxQueueIs {
+			words = append(words, "MAXQUEUE", o.maxQueue)
+		}
+	}
+	return o.late(words, ear)
+}
+
+// late adds how many replicas must acknowledge it, and where a late reply goes.
+func (o *options) late(words []any, ear *ear) []any {
+	if o.acksSet {
+		words = append(words, "ACKS", o.acks)
+	}
+	if ear != nil {
+		words = append(words, "TELL", ear.channel, ear.id)
 	}
 	return words
 }
 
-// send asks on a shared connection.
-func (l *Locker) send(key string, o *options, depth int, op machine.Output) arrival {
-	servers, words := l.servers, []any{"", key, o.owner}
-	switch op.Request {
-	case machine.Acquire:
-		servers, words = l.serversFor(o), o.words(key, depth)
-	case machine.Queue:
-		servers, words = l.serversFor(o), o.waiting(o.words(key, depth), "QUEUE", machine.Ticket)
-	case machine.Renew:
-		servers = l.serversFor(o)
-		words = o.acked(append(words, o.mode, "LEASE", o.lease.Milliseconds(), "TOKEN", op.Token))
-	case machine.ReleaseDown:
-		words = append(words, o.mode, "TOKEN", op.Token, "DEPTH", op.Depth)
-	case machine.Info:
-		words = []any{"", key, "HOLDERS", 10000, "WAITERS", 0}
+// longestBlock is the longest time limit that the server takes; 0 is for ever.
+const longestBlock machine.Ms = 7 * 24 * 60 * 60 * 1000
+
+// isLate says whether the reply to a request may be a message.
+func (o *options) isLate(op machine.Output) bool {
+	return op.Blocks || o.acks > 0 && (op.Act == machine.AskAlone || op.Request == machine.Acquire || op.Request == machine.Renew)
+}
+
+// send asks on a shared connection: a request that may have a late reply, which is heard at that place, goes there.
+func (l *Locker) send(key string, o *options, depth int, op machine.Output, at heardAt, ear *ear) arrival {
+	ctx, cancel := context.WithTimeout(context.Background(), remaining(op.By))
+	defer cancel()
+	words, g := []any{"RLOCK.CANCEL", key, o.owner}, o.group
+	lease := []any{"LEASE", o.lease.Milliseconds(), "TOKEN", op.Token}
+	switch {
+	case op.Request == machine.Acquire:
+		words = o.acquire(key, depth, op, ear)
+	case op.Request == machine.Renew && g != nil:
+		words = o.late(g.words("RLOCK.MRENEW", o.owner, lease...), ear)
+	case op.Request == machine.Renew:
+		words = o.late(append([]any{"RLOCK.RENEW", key, o.owner, o.mode}, lease...), ear)
+	case op.Request == machine.ReleaseDown && g != nil:
+		return endedBy(g.released(l.servers.do(ctx, key, g.words("RLOCK.MRELEASE", o.owner, "TOKEN", op.Token))))
+	case op.Request == machine.ReleaseDown:
+		words = []any{"RLOCK.RELEASE", key, o.owner, o.mode, "TOKEN", op.Token, "DEPTH", op.Depth}
+	case op.Request == machine.Info:
+		return endedBy(l.token(ctx, key, o))
 	}
-	if words[0] == "" {
-		words[0] = commands[op.Request]
+	if ear != nil {
+		return l.sendTo(ctx, at, words)
 	}
-	if g := o.group; g != nil {
-		switch op.Request {
-		case machine.Info:
-			ended, err := outcome(l.token(o, op.By))
-			return arrival{in: machine.Input{Event: machine.Ended, Outcome: ended}, err: err}
-		case machine.Renew:
-			words = o.acked(g.words("RLOCK.MRENEW", o.owner, "LEASE", o.lease.Milliseconds(), "TOKEN", op.Token))
-		case machine.ReleaseDown:
-			words = g.words("RLOCK.MRELEASE", o.owner, "TOKEN", op.Token)
+	return endedBy(l.servers.do(ctx, key, words))
+}
+
+func endedBy(reply *redis.Cmd) arrival {
+	outcome, err := outcome(reply)
+	return arrival{in: machine.Input{Event: machine.Ended, Outcome: outcome}, err: err, reply: reply}
+}
+
+// sendTo asks where the late reply is heard. A redirection is followed by who listens first.
+func (l *Locker) sendTo(ctx context.Context, at heardAt, words []any) arrival {
+	n := at.box.line.node
+	reply, _ := l.servers.ask(ctx, place{n, at.isAsk}, words)
+	arrived := l.servers.noted(n, endedBy(reply))
+	switch {
+	case arrived.next.node != nil && !arrived.next.isAsk:
+		at.box.lose(at.channel, false)
+	case arrived.in.Outcome.Ending == machine.Waiting && n.isElsewhere(at.box.line): // nobody listens at the new primary
+		n.closeInbox(machine.Forever)
+	}
+	return arrived
+}
+
+// askAlone asks on its own connection.
+func (l *Locker) askAlone(own own, words []any) arrival {
+	n := own.line.node
+	reply := own.line.do(words, own.isAsk)
+	ctx, cancel := context.WithTimeout(context.Background(), duration(machine.Reply))
+	defer cancel()
+	arrived := l.servers.noted(n, endedBy(n.judged(ctx, words, reply)))
+	arrived.in.Event = machine.Own
+	if outcome := arrived.in.Outcome; outcome.IsUnknown() || outcome.Code == "MOVED" {
+		go l.servers.reload(context.Background())
+	}
+	return arrived
+}
+
+// noted is how a request to n has ended, with where it was redirected to.
+func (s *servers) noted(n *node, arrived arrival) arrival {
+	switch code := &arrived.in.Outcome.Code; *code {
+	case "MOVED", "ASK":
+		addr, isAsk := n.redirection(arrived.err)
+		arrived.next = place{s.at(addr, n.given), isAsk}
+	case "READONLY":
+		n.closeInbox(machine.Forever)
+	case "CROSSSLOT": // n is one of a Cluster, where a channel is in the slot of the key
+		if s.cluster == nil && !s.isSharded.Swap(true) {
+			*code = "TRYAGAIN"
 		}
 	}
-	reply := servers.do(context.Background(), remaining(op.By), key, words)
-	if o.group != nil && op.Request == machine.ReleaseDown {
-		reply = o.group.released(reply)
-	}
-	if op.Request == machine.Info && reply.Err() == nil {
-		reply = tokenIn(reply.Val(), o)
-	}
-	ended, err := outcome(reply)
-	return arrival{in: machine.Input{Event: machine.Ended, Outcome: ended}, err: err}
+	return arrived
 }
 
-var commands = map[machine.Request]string{
-	machine.AskPlace: "RLOCK.PLACE", machine.Renew: "RLOCK.RENEW", machine.CancelWait: "RLOCK.CANCEL",
-	machine.Info: "RLOCK.INFO", machine.ReleaseDown: "RLOCK.RELEASE",
-}
-
-// tokenIn is the token of this owner's hold in a reply of RLOCK.INFO, or nil.
-func tokenIn(info any, o *options) *redis.Cmd {
-	if token, isHeld := field(found(info, o), "token").(int64); isHeld {
-		return redis.NewCmdResult(token, nil)
+// token looks for the token of what the owner holds. One of several locks may have ended by itself.
+func (l *Locker) token(ctx context.Context, key string, o *options) (reply *redis.Cmd) {
+	for _, one := range o.parts(key) {
+		reply = l.servers.do(ctx, one.key, []any{"RLOCK.INFO", one.key, "HOLDERS", 10000, "WAITERS", 0})
+		if reply.Err() != nil {
+			return reply
+		}
+		holders, _ := field(reply.Val(), "holders").([]any)
+		for _, holder := range holders {
+			mode, _ := field(holder, "mode").(string)
+			if field(holder, "owner") == o.owner && strings.EqualFold(mode, one.mode) {
+				return redis.NewCmdResult(field(holder, "token"), nil)
+			}
+		}
 	}
 	return redis.NewCmdResult(nil, redis.Nil)
-}
-
-// found is what the server says of the owner's hold, nil if there is none.
-func found(info any, o *options) any {
-	wanted := o.mode
-	if o.group != nil { // it is looked for at the first key
-		wanted = o.group.parts[0].mode
-	}
-	holders, _ := field(info, "holders").([]any)
-	for _, holder := range holders {
-		mode, _ := field(holder, "mode").(string)
-		if field(holder, "owner") == o.owner && strings.EqualFold(mode, wanted) {
-			return holder
-		}
-	}
-	return nil
 }
 
 // field returns the value under name, of a map or of a list of names and values.
@@ -188,71 +212,7 @@ func field(reply any, name string) any {
 	return nil
 }
 
-// look asks whoever decides now whether the wait on line has its place.
-func (l *Locker) look(key string, o *options, line *line, by machine.Ms) arrival {
-	ctx, cancel := context.WithTimeout(context.Background(), remaining(by))
-	defer cancel()
-	in := machine.Input{Event: machine.Place}
-	ask := func(words ...any) (any, error) { return l.servers.do(ctx, remaining(by), key, words).Result() }
-	switch _, err := ask("RLOCK.PLACE", key, o.owner); {
-	case err == nil:
-		in.Yes = true
-	case errors.Is(err, redis.Nil):
-		if o.acks > 0 { // what is not acknowledged yet has no place
-			info, _ := ask("RLOCK.INFO", key, "HOLDERS", 10000)
-			in.Yes = field(found(info, o), "acks") == "pending"
-		}
-	default: // is that server still the primary?
-		in.IsUnknown = !l.servers.isElsewhere(ctx, key, line)
-	}
-	return arrival{in: in}
-}
-
-// place is where a reply has redirected to.
-type place struct {
-	node  *node
-	isAsk bool // only this once
-}
-
-// own is a connection of its own, for one blocked wait or one session, and the reply on it.
-type own struct {
-	line   *line
-	answer <-chan *redis.Cmd
-	next   place
-	isAsk  bool
-}
-
-func (w *own) ask(words []any) { w.answer = w.line.send(words, w.isAsk) }
-
-// keep and drop may come again: a wait that was silent to its end is dropped, and read once more while it is undone.
-func (w *own) keep(most int) {
-	if w.line != nil {
-		w.line.put(most)
-	}
-	w.line, w.answer = nil, nil
-}
-
-func (w *own) drop() {
-	if w.line != nil {
-		w.line.kill()
-	}
-	w.line, w.answer = nil, nil
-}
-
-// heard is how the request on it ended.
-func (l *Locker) heard(w *own, reply *redis.Cmd) (machine.Outcome, error) {
-	w.answer = nil
-	ended, err := outcome(reply)
-	if addr, isAsk := w.line.node.redirection(err); addr != "" {
-		w.next = place{l.servers.at(addr, w.line.node.given), isAsk}
-	}
-	if ended.IsUnknown() || ended.Code == "MOVED" {
-		go l.servers.reload(context.Background())
-	}
-	return ended, err
-}
-
-// open is an own connection: an idle or a new one.
+// open is an own connection: an idle or a new one. It leads where a redirection has led before.
 func (l *Locker) open(key string, n *node, by machine.Ms) arrival {
 	ctx, cancel := context.WithTimeout(context.Background(), remaining(by))
 	defer cancel()
@@ -265,12 +225,12 @@ func (l *Locker) open(key string, n *node, by machine.Ms) arrival {
 		line, err = n.line(ctx)
 	}
 	if err == nil {
-		return arrival{in: machine.Input{Event: machine.Opened, N: l.servers.rtt.Load()}, line: line}
+		return arrival{in: machine.Input{Event: machine.Opened}, line: line}
 	}
 	l.servers.reload(ctx)
-	ended, _ := outcome(redis.NewCmdResult(nil, err))
-	if ended.Ending != machine.Refused {
-		ended = machine.Outcome{Ending: machine.Unsent}
+	failed := endedBy(redis.NewCmdResult(nil, err))
+	if outcome := &failed.in.Outcome; outcome.Ending != machine.Refused {
+		outcome.Ending = machine.Unsent
 	}
-	return arrival{in: machine.Input{Event: machine.Ended, Outcome: ended}, err: err}
+	return failed
 }

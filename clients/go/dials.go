@@ -13,10 +13,11 @@ import (
 
 // dials are the dials of one server: one at a time, and none for a moment after it was not reached, whoever waits.
 type dials struct {
-	mu     sync.Mutex
-	server machine.Server
-	err    error         // of the last one
-	over   chan struct{} // closed when the one under way has ended
+	mu         sync.Mutex
+	isDialling bool
+	restsUntil machine.Ms
+	err        error         // of the last one
+	over       chan struct{} // closed when the one under way has ended
 }
 
 // ready is for who would have to dial: it returns when nobody dials, and fails while the server rests. go-redis writes a
@@ -24,7 +25,7 @@ type dials struct {
 func (d *dials) ready(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		rests, isDialling, err, over := d.server.Rests(now()), d.server.IsDialling(), d.err, d.over
+		rests, isDialling, err, over := now() < d.restsUntil, d.isDialling, d.err, d.over
 		d.mu.Unlock()
 		switch {
 		case rests:
@@ -44,16 +45,16 @@ func (d *dials) ready(ctx context.Context) error {
 func (d *dials) dial(ctx context.Context, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	for {
 		d.mu.Lock()
-		need, err, over := d.server.Need(now()), d.err, d.over
-		if need == machine.DialNow {
-			over = make(chan struct{})
-			d.over = over
+		rests, isDialling, err := now() < d.restsUntil, d.isDialling, d.err
+		if !rests && !isDialling {
+			d.isDialling, d.over = true, make(chan struct{})
 		}
+		over := d.over
 		d.mu.Unlock()
-		switch need {
-		case machine.Rest:
+		switch {
+		case rests:
 			return nil, err
-		case machine.Join:
+		case isDialling:
 			select {
 			case <-over:
 				continue
@@ -122,11 +123,8 @@ func (d *dials) fresh(conn net.Conn) net.Conn {
 func (d *dials) note(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err == nil { // what failed a moment ago stays the reason of a rest
-		d.server.Dialled()
-	} else {
-		d.err = unsent(err)
-		d.server.Failed(now(), rand.N(machine.Ms(1000)))
+	if d.isDialling = false; err != nil { // what failed a moment ago stays the reason of a rest
+		d.err, d.restsUntil = unsent(err), now()+machine.Dials/2+rand.N(machine.Dials)
 	}
 }
 

@@ -26,7 +26,7 @@ var (
 	ErrReleased = errors.New("rlock: the hold was released")
 	// ErrDeadlock: the wait would never end. Release what you hold, then start over.
 	ErrDeadlock = errors.New("rlock: deadlock")
-	// ErrTooMany: a limit of the server is reached (rlock.max-depth, -waiters, -tickets, -sessions).
+	// ErrTooMany: a limit of the server is reached (rlock.max-depth, -tells, -sessions).
 	ErrTooMany = errors.New("rlock: too many")
 	// ErrNoAcks: too few replicas acknowledged the grant in time, and the grant was revoked.
 	ErrNoAcks = errors.New("rlock: not acknowledged by enough replicas")
@@ -66,6 +66,9 @@ func typed(err error) error {
 	if err != nil && code(err) == "ERR" && isUnknown(err.Error()) {
 		return fmt.Errorf("rlock: the server has not loaded the RLOCK module: %w", err)
 	}
+	if err != nil && strings.HasPrefix(err.Error(), "ERR syntax error at 'TELL'") {
+		return fmt.Errorf("rlock: the server's RLOCK module is too old for this package, it does not know TELL: %w", err)
+	}
 	return err
 }
 
@@ -92,7 +95,8 @@ func isPassing(err error) bool {
 		return false
 	}
 	word := code(err)
-	return word == "" || machine.Passes(word) || strings.HasPrefix(err.Error(), "ERR max number of clients")
+	text := err.Error() // an observer's, of a server that has just become a replica
+	return word == "" || machine.Passes(word) || strings.HasPrefix(text, "ERR max number of clients") || strings.HasSuffix(text, "on a replica: ask the primary, or leave out BLOCK")
 }
 
 // isBroken says that there was no answer: the request may have been executed.

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"rlock.example/rlock/internal/machine"
 )
 
@@ -33,11 +31,7 @@ func (h *Hold) Valid(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	t := h.tenure
-	parts := []One{{key: h.Key(), mode: t.o.mode}}
-	if t.o.group != nil {
-		parts = t.o.group.parts
-	}
-	for _, one := range parts {
+	for _, one := range t.o.parts(h.Key()) {
 		key := one.key
 		reply := t.l.servers.heed(ctx, key, []any{"RLOCK.CHECK", key, t.token, one.mode})
 		if err := reply.Err(); err != nil && code(err) != "WRONGTYPE" {
@@ -62,7 +56,7 @@ func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
 	o.lease = lease
 	takes := machine.Reply
 	if o.acks > 0 {
-		takes *= 3
+		takes = machine.Acks
 	}
 	begin := now()
 	var trouble error
@@ -76,7 +70,7 @@ func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
 		sent := now()
 		by := min(begin+machine.Patience+takes, sent+takes, t.deadline())
 		arrived, isOver := heed(ctx, func() arrival {
-			return t.l.send(t.seat.id.key, &o, 0, machine.Output{Request: machine.Renew, Token: t.token, By: by})
+			return t.extends(&o, machine.Output{Request: machine.Renew, Token: t.token, By: by})
 		})
 		if !isOver {
 			return ended(ctx, trouble)
@@ -100,11 +94,26 @@ func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
 		select {
 		case <-time.After(duration(pause)):
 		case <-ctx.Done():
-			return ended(ctx, trouble)
-		case <-t.context.Done():
-			return t.gone()
-		case <-t.l.closing.Done():
-			return redis.ErrClosed
+		case <-t.context.Done(): // also when the Locker is closed
 		}
 	}
+}
+
+// extends asks once, and waits until replicas have acknowledged it.
+func (t *tenure) extends(o *options, op machine.Output) (arrived arrival) {
+	a := asks{l: t.l, key: t.seat.id.key, o: o}
+	defer func() { a.ear.hush() }()
+	do := func(act machine.Act) machine.Event {
+		op.Act = act
+		arrived = ends(op, a.begin(op, true))
+		a.ended(op, arrived)
+		return arrived.in.Event
+	}
+	if o.acks > 0 && do(machine.Listen) != machine.Listening {
+		return arrived
+	}
+	if do(machine.Send); arrived.in.Outcome.Ending == machine.Waiting && do(machine.Wait) != machine.Message {
+		arrived.in.Outcome.Ending, arrived.err = machine.Silent, errSilent
+	}
+	return arrived
 }

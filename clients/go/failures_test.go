@@ -21,7 +21,7 @@ import (
 func TestWaitsDoNotTakeThePoolOfTheHolder(t *testing.T) {
 	s := start(t)
 	client := redis.NewClient(&redis.Options{Addr: s.addr(), PoolSize: 8})
-	l := newLocker(t, client, MaxBlocked(4))
+	l := newLocker(t, client)
 	var users sync.WaitGroup
 	for range 40 {
 		users.Go(func() {
@@ -42,12 +42,12 @@ func TestWaitsDoNotTakeThePoolOfTheHolder(t *testing.T) {
 
 func TestAWaitAndAHoldOutliveAServerThatIsKilledAndComesBack(t *testing.T) {
 	s := start(t, "--appendonly", "yes", "--appendfsync", "always")
-	for _, most := range []int{16, 0} {
-		l := s.locker(MaxBlocked(most))
+	for _, choices := range ways {
+		l := s.locker()
 		s.client.Do(ctx, "RLOCK.ACQUIRE", "kept", "somebody", "LEASE", 60000)
 		mine := must(t)(l.Lock(ctx, "mine", Lease(5*time.Second)))
 		waits := make(chan *Hold)
-		go func() { waits <- must(t)(l.Lock(ctx, "kept", Wait(time.Minute))) }()
+		go func() { waits <- must(t)(l.Lock(ctx, "kept", append(choices, Wait(time.Minute))...)) }()
 		until(t, "it waits", func() bool { return s.waiters("kept") == 1 })
 		s.kill()
 		time.Sleep(300 * time.Millisecond)
@@ -126,7 +126,7 @@ func TestAWaitWithoutAServerWarnsOnce(t *testing.T) {
 // Twenty goroutines and three kills: whoever is sure to hold is alone, and all get on.
 func TestUnderLoadWhileTheServerIsKilledAndStopped(t *testing.T) {
 	s := start(t, "--appendonly", "yes", "--appendfsync", "always")
-	l := s.locker(MaxBlocked(6))
+	l := s.locker()
 	var inside, rounds atomic.Int64
 	var newest atomic.Int64
 	ending := make(chan struct{})
@@ -265,7 +265,7 @@ func TestAServerThatARedirectionNamesIsDialledThoughTheOtherOneIsGone(t *testing
 	release(t, must(t)(l.Lock(ctx, key)))
 	gone, named := l.servers.nodes[""], l.servers.nodes[servers[1].addr()]
 	gone.dials.note(errors.New("it was not reached"))
-	gone.dials.server.Failed(now()+3_600_000, 0)
+	gone.dials.restsUntil = now() + 3_600_000
 	if _, err := named.line(ctx); err != nil {
 		t.Error(err)
 	}
@@ -274,7 +274,7 @@ func TestAServerThatARedirectionNamesIsDialledThoughTheOtherOneIsGone(t *testing
 func TestOfACluster(t *testing.T) {
 	servers := startCluster(t)
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{servers[0].addr()}})
-	l := newLocker(t, cluster, MaxBlocked(2))
+	l := newLocker(t, cluster)
 	seeds := []string{servers[2].addr(), servers[1].addr()}
 	other := newLocker(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: seeds}))
 	for i := range 6 {

@@ -47,20 +47,18 @@ func (h *Hold) Token() int64 { return h.tenure.token }
 func (h *Hold) Key() string { return h.tenure.seat.id.key }
 
 // Keys are the lock's keys, if it is several locks.
-func (h *Hold) Keys() []string {
-	if g := h.tenure.o.group; g != nil {
-		return g.keys()
-	}
-	return []string{h.Key()}
-}
+func (h *Hold) Keys() []string { return h.tenure.o.keys(h.Key()) }
 
 // Owner is the owner's name.
 func (h *Hold) Owner() string { return h.tenure.o.owner }
 
 // Context ends when the hold is lost, with [ErrLost] as its cause, or released, with [ErrReleased]. A hold is lost at
 // once when the server reports so, and shortly before its deadline when no renewal succeeds. The deadline counts from
-// when the last answered renewal was sent.
-func (h *Hold) Context() context.Context { return h.context }
+// when the last answered renewal was sent. For a write lock, the server is asked to report the end from now on.
+func (h *Hold) Context() context.Context {
+	h.tenure.watch()
+	return h.context
+}
 
 // Deadline is until when the hold is certain if the server does not answer again.
 func (h *Hold) Deadline() time.Time {

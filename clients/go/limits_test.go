@@ -21,7 +21,7 @@ func TestOnlyAnswersTellHowLongAnAnswerTakes(t *testing.T) {
 	s := start(t)
 	servers := s.locker().servers
 	ask := func() error {
-		return servers.do(ctx, duration(machine.Reply), "order", []any{"RLOCK.INFO", "order"}).Err()
+		return servers.do(timeout(t, duration(machine.Reply)), "order", []any{"RLOCK.INFO", "order"}).Err()
 	}
 	if err := ask(); err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestOnlyAnswersTellHowLongAnAnswerTakes(t *testing.T) {
 	}
 	s.signal(syscall.SIGSTOP)
 	before := servers.rtt.Load()
-	servers.do(ctx, 800*time.Millisecond, "order", []any{"RLOCK.INFO", "order"})
+	servers.do(timeout(t, 800*time.Millisecond), "order", []any{"RLOCK.INFO", "order"})
 	if rtt := servers.rtt.Load(); rtt != before {
 		t.Error("what was not answered counts: ", rtt)
 	}
@@ -56,32 +56,25 @@ func TestTheTimeoutsOfTheUsersClientDoNotCutRequests(t *testing.T) {
 	}
 }
 
-// Nothing answers any more where the subscription for turns is connected anew.
+// Nothing answers any more where the subscription is connected anew.
 func TestCloseDoesNotWaitForAServer(t *testing.T) {
 	s := start(t)
 	s.client.Do(ctx, "RLOCK.ACQUIRE", "busy", "somebody", "LEASE", 60000)
-	l := s.locker(MaxBlocked(0))
+	l := s.locker()
 	hold := must(t)(l.Lock(ctx, "mine"))
 	waits := make(chan error, 1)
 	go func() {
 		_, err := l.Lock(ctx, "busy")
 		waits <- err
 	}()
-	subscribed := func() bool { return len(s.client.PubSubChannels(ctx, "*rlock.turn*").Val()) == 1 }
-	until(t, "it listens", subscribed)
+	until(t, "it listens", func() bool { return s.listeners() == 1 && s.waiters("busy") == 1 })
 	s.kill()
 	silent, err := net.Listen("tcp", s.addr())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { silent.Close() })
-	l.turns.mu.Lock()
-	pubsub := l.turns.perNode[l.servers.at("", nil)].pubsub
-	l.turns.mu.Unlock()
-	until(t, "it is being connected anew", func() bool {
-		_, isOver := heed(timeout(t, 100*time.Millisecond), func() string { return pubsub.String() }) // takes its mutex
-		return !isOver
-	})
+	until(t, "it is being connected anew", func() bool { return len(l.servers.at("", nil).opens) == 1 })
 	begin := time.Now()
 	l.Close()
 	<-hold.Context().Done()
@@ -91,8 +84,11 @@ func TestCloseDoesNotWaitForAServer(t *testing.T) {
 	if err := <-waits; !errors.Is(err, redis.ErrClosed) {
 		t.Error(err)
 	}
-	until(t, "the subscription has ended", func() bool { return errors.Is(pubsub.Ping(ctx), redis.ErrClosed) })
+	until(t, "the subscription has ended", func() bool { return l.lineCount() == 0 })
 }
+
+// listeners is how many channels are subscribed.
+func (s *server) listeners() int { return len(s.client.PubSubShardChannels(ctx, "rlock:tell:*").Val()) }
 
 func timeout(t testing.TB, after time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(ctx, after)

@@ -258,31 +258,25 @@ func TestAWaitDoesNotEndEarlyAfterAPause(t *testing.T) {
 			t.Error(what, ": ", err)
 		}
 	}
-	// What ends a wait before its time still does.
-	hold := make(chan error, 1)
-	go func() { hold <- errorOf(l.Lock(ctx, "busy", Wait(time.Minute))) }()
-	until(t, "it waits", func() bool { return s.waiters("busy") == 1 })
+	// The server itself ends each wait early.
+	s.client.ConfigSet(ctx, "rlock.max-tell-ms", "1000")
 	begin := time.Now()
+	if err := errorOf(l.Lock(ctx, "busy", Wait(2500*time.Millisecond))); !errors.Is(err, ErrNotAcquired) || time.Since(begin) < 2490*time.Millisecond {
+		t.Error(err, time.Since(begin))
+	}
+	// What ends a wait before its time still does.
+	waiting, stop := context.WithCancel(ctx)
+	waits := make(chan error, 1)
+	go func() { waits <- errorOf(l.Lock(waiting, "busy")) }()
+	until(t, "it waits", func() bool { return s.waiters("busy") == 1 })
+	begin = time.Now()
 	if err := errorOf(l.Lock(ctx, "busy", Wait(time.Minute), MaxQueue(1))); !errors.Is(err, ErrNotAcquired) || time.Since(begin) > 10*time.Second {
 		t.Error(err, time.Since(begin))
 	}
-	for _, id := range blocked(s) {
-		s.client.ClientUnblock(ctx, id)
+	stop()
+	if err := <-waits; !errors.Is(err, context.Canceled) || s.waiters("busy") != 0 {
+		t.Error(err, s.waiters("busy"))
 	}
-	if err := <-hold; !errors.Is(err, ErrNotAcquired) || time.Since(begin) > 20*time.Second {
-		t.Error(err, time.Since(begin))
-	}
-}
-
-// blocked are the ids of the connections that wait.
-func blocked(s *server) (ids []int64) {
-	for line := range strings.Lines(s.client.ClientList(ctx).Val()) {
-		var id int64
-		if _, err := fmt.Sscanf(line, "id=%d ", &id); err == nil && strings.Contains(line, "cmd=rlock.acquire") && strings.Contains(line, " flags=b") {
-			ids = append(ids, id)
-		}
-	}
-	return ids
 }
 
 // Nobody answers: the only trouble is that there is no answer.

@@ -13,9 +13,7 @@
 package rlock
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,35 +30,22 @@ import (
 
 // Locker acquires locks. Create one for the whole program.
 type Locker struct {
-	servers *servers
-	acked   *servers // the same, by connections for what replicas are to acknowledge first
-	turns   *turns
-	slots   chan struct{}
-	name    func() string
-	count   atomic.Uint64
-	holds   sync.Map        // of *tenure: what it has to look after
-	closing context.Context // ends with Close
-	close   context.CancelFunc
+	servers  *servers
+	name     func() string
+	count    atomic.Uint64
+	requests atomic.Uint64   // with a late reply
+	holds    sync.Map        // of *tenure: what it has to look after
+	closing  context.Context // ends with Close
+	close    context.CancelFunc
 
 	underWay atomic.Int64  // drivers
 	none     chan struct{} // told when it is closed and the last of them has ended
 
 	telemetry telemetry
-	err       error // of a setting
 }
 
 // Setting is a setting of a Locker.
 type Setting func(*Locker)
-
-// MaxBlocked is how many waits may each use a connection of their own at once; the default is 16. Further waits keep
-// their places by tickets, over one subscription. Such a place is as fair, but the server finds no deadlock through it.
-func MaxBlocked(count int) Setting {
-	return func(l *Locker) {
-		if l.err = cmp.Or(l.err, checkCount("MaxBlocked", count, 0, mostBlocked, "connections")); l.err == nil {
-			l.slots = make(chan struct{}, count)
-		}
-	}
-}
 
 // New makes a Locker for the servers of client. It opens its own connections and does not use client's pool.
 func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
@@ -71,20 +56,12 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	acked, err := newServers(client)
-	if err != nil {
-		return nil, err
-	}
 	l := &Locker{
 		servers: servers,
-		acked:   acked,
-		turns:   &turns{servers: servers, perNode: map[*node]*listener{}},
-		slots:   make(chan struct{}, 16),
 		none:    make(chan struct{}, 1),
-		// Drawn when it is first used, so that a snapshot of a program that has only begun does not have it.
 		name: sync.OnceValue(func() string {
 			host, _ := os.Hostname()
-			return fmt.Sprintf("%.64s/%d/%.10s", host, os.Getpid(), strings.ToLower(rand.Text()))
+			return fmt.Sprintf("%.64s/%d/%s", host, os.Getpid(), servers.name())
 		}),
 	}
 	l.closing, l.close = context.WithCancel(context.Background())
@@ -92,9 +69,7 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 		if set == nil {
 			return nil, refused("a setting is nil")
 		}
-		if set(l); l.err != nil {
-			return nil, l.err
-		}
+		set(l)
 	}
 	l.telemetry.start(l.closing)
 	return l, nil
@@ -118,20 +93,10 @@ func (l *Locker) Close() error {
 		}
 	}
 	l.servers.close()
-	l.acked.close()
-	l.turns.close()
 	return nil
 }
 
 func (l *Locker) isClosed() bool { return l.closing.Err() != nil }
-
-// serversFor a request with these options: no other one waits for a connection that waits for replicas.
-func (l *Locker) serversFor(o *options) *servers {
-	if o.acks > 0 {
-		return l.acked
-	}
-	return l.servers
-}
 
 type options struct {
 	wait                            machine.Ms
@@ -147,11 +112,13 @@ type options struct {
 }
 
 // called is what messages call the lock.
-func (o *options) called(key string) string {
-	if o.group != nil {
-		return strings.Join(o.group.keys(), ", ")
+func (o *options) called(key string) string { return strings.Join(o.keys(key), ", ") }
+
+func (o *options) keys(key string) (keys []string) {
+	for _, one := range o.parts(key) {
+		keys = append(keys, one.key)
 	}
-	return key
+	return keys
 }
 
 // Option says how to acquire a lock. Without options it is the write lock, and the wait ends with the context.

@@ -18,7 +18,7 @@ import (
 
 func TestOneAtATimeByManyGoroutines(t *testing.T) {
 	s := start(t)
-	l := s.locker(MaxBlocked(4)) // so that most of them wait by ticket
+	l := s.locker()
 	var count, inside atomic.Int64
 	var workers sync.WaitGroup
 	for range 20 {
@@ -134,16 +134,16 @@ func TestOneOwnerByManyGoroutines(t *testing.T) {
 
 func TestAWaitEndsInTime(t *testing.T) {
 	s := start(t)
-	for _, most := range []int{16, 0} { // by a connection, by a ticket
-		l := s.locker(MaxBlocked(most))
+	for _, choices := range ways {
+		l := s.locker()
 		hold := must(t)(l.Lock(ctx, "busy"))
 		begin := time.Now()
-		_, err := l.Lock(ctx, "busy", Wait(300*time.Millisecond))
+		_, err := l.Lock(ctx, "busy", append(choices, Wait(300*time.Millisecond))...)
 		if took := time.Since(begin); !errors.Is(err, ErrNotAcquired) || took < 290*time.Millisecond || took > 5*time.Second {
 			t.Fatal(err, took)
 		}
 		bounded, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-		if _, err = l.Lock(bounded, "busy"); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err = l.Lock(bounded, "busy", choices...); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
 		cancel()
@@ -156,7 +156,7 @@ func TestAWaitEndsInTime(t *testing.T) {
 
 func TestACancelledWaitLeavesNothing(t *testing.T) {
 	s := start(t)
-	l := s.locker(MaxBlocked(4))
+	l := s.locker()
 	var wait sync.WaitGroup
 	var granted atomic.Int64
 	for i := range 12 {
@@ -284,9 +284,19 @@ func TestErrorsHaveTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(t, must(t)(guest.Lock(ctx, "app:ours")))
-	s.client.ConfigSet(ctx, "rlock.max-waiters", "0")
+	s.client.ConfigSet(ctx, "rlock.max-tells", "1")
 	hold := must(t)(l.Lock(ctx, "few"))
+	only, cancel := context.WithCancel(ctx)
+	go func() {
+		_, err := l.Lock(only, "few")
+		waits <- err
+	}()
+	until(t, "one waits", func() bool { return s.waiters("few") == 1 })
 	if _, err := l.Lock(ctx, "few"); !errors.Is(err, ErrTooMany) {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-waits; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	release(t, hold)
@@ -408,12 +418,12 @@ func TestAWaitMayTakeLongerThanTheServerBlocks(t *testing.T) {
 	s := start(t)
 	month, cancel := context.WithTimeout(ctx, 30*24*time.Hour)
 	defer cancel()
-	for _, most := range []int{16, 0} { // by a connection, by a ticket
-		l := s.locker(MaxBlocked(most))
+	for what, choices := range ways {
+		l := s.locker()
 		for _, wait := range []func() (*Hold, error){
-			func() (*Hold, error) { return l.Lock(ctx, "busy", Wait(8*24*time.Hour)) },
-			func() (*Hold, error) { return l.Lock(ctx, "busy", Wait(math.MaxInt64)) },
-			func() (*Hold, error) { return l.Lock(month, "busy") },
+			func() (*Hold, error) { return l.Lock(ctx, "busy", append(choices, Wait(8*24*time.Hour))...) },
+			func() (*Hold, error) { return l.Lock(ctx, "busy", append(choices, Wait(math.MaxInt64))...) },
+			func() (*Hold, error) { return l.Lock(month, "busy", choices...) },
 			func() (*Hold, error) { return l.All([]One{Key("busy"), Key("free")}).Lock(month) },
 		} {
 			hold := must(t)(l.Lock(ctx, "busy"))
@@ -428,7 +438,7 @@ func TestAWaitMayTakeLongerThanTheServerBlocks(t *testing.T) {
 			until(t, "it waits", func() bool { return s.waiters("busy") == 1 || len(waits) == 1 })
 			release(t, hold)
 			if err := <-waits; err != nil {
-				t.Error(most, err)
+				t.Error(what, err)
 			}
 		}
 	}

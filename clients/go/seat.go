@@ -72,12 +72,17 @@ func (l *Locker) sitAt(ctx context.Context, key string, o *options, begin machin
 		return s, nil
 	default:
 	}
-	stand := machine.SeatIsTaken
+	// An owner does one thing at a time, so that who does not wait stays only for a moment; but what is undone passes.
+	err = fmt.Errorf("%w: %s is being acquired by this owner", ErrNotAcquired, key)
+	stays := 2 * machine.Late
 	if s.isUndone.Load() {
-		stand = machine.SeatIsUndone
+		err = fmt.Errorf("%w: %s: an earlier request of %s is not yet undone", ErrUnavailable, key, o.owner)
+		stays = machine.Patience
 	}
-	by, tell := machine.Come(begin, stand, o.wait, machine.Patience)
-	timer := time.NewTimer(remaining(by))
+	if o.wait > 0 {
+		stays = o.wait
+	}
+	timer := time.NewTimer(remaining(machine.After(begin, stays)))
 	defer timer.Stop()
 	select {
 	case s.turn <- struct{}{}:
@@ -87,10 +92,6 @@ func (l *Locker) sitAt(ctx context.Context, key string, o *options, begin machin
 	case <-l.closing.Done():
 		err = redis.ErrClosed
 	case <-timer.C:
-		err = fmt.Errorf("%w: %s is being acquired by this owner", ErrNotAcquired, key)
-		if tell == machine.Unavailable {
-			err = fmt.Errorf("%w: %s: an earlier request of %s is not yet undone", ErrUnavailable, key, o.owner)
-		}
 	}
 	s.unuse()
 	return nil, err
@@ -152,15 +153,13 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 	if held != nil {
 		depth, below = held.depth+1, held.token
 	}
-	d := &driver{l: l, seat: s, o: o, depth: depth, gone: ctx.Done(), isDirect: ctx.Done() == nil,
+	_, hears := l.servers.heard(s.id.key, place{})
+	d := &driver{asks: asks{l: l, key: s.id.key, o: o, depth: depth}, seat: s, gone: ctx.Done(), isDirect: ctx.Done() == nil,
 		notice: o.notice}
 	d.machine = machine.NewAttempt(machine.Ask{
-		Wait: wait, Patience: machine.Patience, Lease: millis(o.lease), Depth: depth, Below: below, AsksFirst: o.acks == 0,
-		Session: o.session, HasMaxQueue: o.maxQueueIs, HasAcks: o.acks > 0,
+		Wait: wait, Patience: machine.Patience, Lease: millis(o.lease), Depth: depth, Below: below, Hears: hears,
+		Session: o.session, HasAcks: o.acks > 0,
 	})
-	if wait > 0 && wait < machine.Forever {
-		d.ends = now() + wait
-	}
 	told := d.untilTold()
 	if told.Tell == machine.Granted {
 		hold, err := d.granted(ctx, held, told)

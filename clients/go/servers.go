@@ -2,6 +2,8 @@ package rlock
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -27,6 +29,9 @@ type servers struct {
 	nodes   map[string]*node
 	lines   map[*line]bool // those that are in use
 	rtt     atomic.Int64   // about how long a reply takes, in milliseconds
+
+	name      func() string // of the channels, and in those of owners
+	isSharded atomic.Bool   // a Cluster by the client of one of its nodes
 }
 
 // failover is what go-redis shows instead of an address with Sentinel.
@@ -45,12 +50,20 @@ type node struct {
 
 	wasPrimary atomic.Bool            // it has executed what only a primary does
 	dialled    atomic.Pointer[string] // with Sentinel: the primary that was found last
+	box        atomic.Pointer[inbox]  // nil: not needed yet
+	opens      chan struct{}          // taken by who opens it
 	mu         sync.Mutex
 	idle       []*line
 }
 
 func newServers(given redis.UniversalClient) (*servers, error) {
 	s := &servers{nodes: map[string]*node{}, lines: map[*line]bool{}}
+	// Drawn when it is first used, so that a snapshot of a program that has only begun does not have it.
+	s.name = sync.OnceValue(func() string {
+		random := make([]byte, 8)
+		_, _ = rand.Read(random)
+		return hex.EncodeToString(random)
+	})
 	switch client := given.(type) {
 	case *redis.Client:
 		s.at("", client)
@@ -81,7 +94,7 @@ func (s *servers) at(addr string, given *redis.Client) *node {
 	defer s.mu.Unlock()
 	n := s.nodes[addr]
 	if n == nil {
-		n = &node{options: *given.Options(), given: given, servers: s}
+		n = &node{options: *given.Options(), given: given, servers: s, opens: make(chan struct{}, 1)}
 		if addr != "" {
 			n.options.Addr = addr
 		}
@@ -164,65 +177,76 @@ func (n *node) redirection(err error) (addr string, isAsk bool) {
 	return "", false
 }
 
-// isElsewhere says whether the primary of key is not, or no longer, where l leads.
-func (s *servers) isElsewhere(ctx context.Context, key string, l *line) bool {
-	n, err := s.locate(ctx, key)
-	if err != nil || n != l.node {
-		return err == nil
-	}
-	found, w := n.dialled.Load(), l.wire.Load()
-	return found != nil && w != nil && w.RemoteAddr().String() != *found
+// isElsewhere says whether the primary that Sentinel names is no longer where l leads.
+func (n *node) isElsewhere(l *line) bool {
+	found := n.dialled.Load()
+	return found != nil && l.socket().RemoteAddr().String() != *found
 }
 
-// do asks the primary of key, follows redirections, and gives up after patience.
-func (s *servers) do(ctx context.Context, patience time.Duration, key string, words []any) *redis.Cmd {
-	if s.closed.Load() {
-		return redis.NewCmdResult(nil, redis.ErrClosed)
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+// do asks the primary of key, and follows redirections.
+func (s *servers) do(ctx context.Context, key string, words []any) *redis.Cmd {
 	n, err := s.locate(ctx, key)
 	if err != nil {
 		s.reload(ctx)
 		return redis.NewCmdResult(nil, err)
 	}
+	reply, n := s.ask(ctx, place{node: n}, words)
+	for range 3 {
+		addr, isAsk := n.redirection(reply.Err())
+		if addr == "" {
+			break
+		}
+		reply, n = s.ask(ctx, place{s.at(addr, n.given), isAsk}, words)
+	}
+	return reply
+}
+
+// ask asks one server, which it returns as well.
+func (s *servers) ask(ctx context.Context, at place, words []any) (*redis.Cmd, *node) {
+	n := at.node
+	if s.closed.Load() {
+		return redis.NewCmdResult(nil, redis.ErrClosed), n
+	}
 	client := n.client.Load()
 	if client.PoolStats().TotalConns == 0 {
 		if err := n.dials.ready(ctx); err != nil {
 			s.reload(ctx)
-			return redis.NewCmdResult(nil, n.known(err))
+			return redis.NewCmdResult(nil, n.known(err)), n
 		}
 	}
-	sent := time.Now()
-	cmd := n.judged(ctx, words, client.Do(ctx, words...))
+	sent := now()
+	var cmd *redis.Cmd
+	if at.isAsk {
+		pipe := client.Pipeline()
+		pipe.Do(ctx, "ASKING")
+		cmd = pipe.Do(ctx, words...)
+		_, _ = pipe.Exec(ctx)
+	} else {
+		cmd = client.Do(ctx, words...)
+	}
+	cmd = n.judged(ctx, words, cmd)
 	if !isBroken(cmd.Err()) && !isFault(cmd.Err()) {
-		s.replied(millis(time.Since(sent)))
+		s.replied(now() - sent)
 	}
-	for range 3 {
-		addr, isAsk := n.redirection(cmd.Err())
-		if addr == "" {
-			break
+	if isBroken(cmd.Err()) {
+		if !errors.Is(cmd.Err(), os.ErrDeadlineExceeded) {
+			n.isKnown.Store(false)
 		}
-		n = s.at(addr, n.given)
-		client = n.client.Load()
-		if isAsk {
-			pipe := client.Pipeline()
-			pipe.Do(ctx, "ASKING")
-			cmd = pipe.Do(ctx, words...)
-			_, _ = pipe.Exec(ctx)
-		} else {
-			s.reload(ctx)
-			cmd = client.Do(ctx, words...)
+		if now()-sent >= machine.Looks {
+			n.closeInbox(sent)
 		}
 	}
-	if isBroken(cmd.Err()) && !errors.Is(cmd.Err(), os.ErrDeadlineExceeded) {
-		n.isKnown.Store(false)
-	}
-	if isBroken(cmd.Err()) || code(cmd.Err()) == "READONLY" {
+	switch word := code(cmd.Err()); {
+	case word == "MOVED":
+		s.reload(ctx)
+	case isBroken(cmd.Err()), word == "READONLY":
+		if word != "" {
+			n.closeInbox(machine.Forever)
+		}
 		n.anew(client)
 		s.reload(ctx)
 	}
-	return cmd
+	return cmd, n
 }
 
 // replied is told how long a reply took. One fast reply disproves whatever slowed earlier ones: without that, waits after
@@ -250,7 +274,9 @@ func heed[T any](ctx context.Context, work func() T) (result T, isOver bool) {
 // heed asks for a caller that may go away.
 func (s *servers) heed(ctx context.Context, key string, words []any) *redis.Cmd {
 	reply, isOver := heed(ctx, func() *redis.Cmd {
-		return s.do(context.WithoutCancel(ctx), duration(machine.Reply), key, words)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), duration(machine.Reply))
+		defer cancel()
+		return s.do(ctx, key, words)
 	})
 	if !isOver {
 		return redis.NewCmdResult(nil, ctx.Err())
@@ -278,205 +304,3 @@ func (n *node) anew(was *redis.Client) {
 		time.AfterFunc(2*duration(machine.Patience), func() { was.Close() })
 	}
 }
-
-// line is a dedicated connection, for one blocked wait or for one session.
-type line struct {
-	node   *node
-	client *redis.Client
-	conn   asker
-	wire   atomic.Pointer[wire]
-	ended  chan struct{} // closed when the connection is
-	once   sync.Once
-	asking sync.Mutex // go-redis must not close what it is asking on
-}
-
-// asker is a redis.Conn, or the redis.Client whose only connection it is.
-type asker interface {
-	Do(ctx context.Context, words ...any) *redis.Cmd
-	Ping(ctx context.Context) *redis.StatusCmd
-	Close() error
-}
-
-// line returns an idle connection to n, or a new one, which is open.
-func (n *node) line(ctx context.Context) (*line, error) {
-	for l := n.pop(); l != nil; l = n.pop() {
-		if !l.isEnded() {
-			return l, nil
-		}
-		l.kill()
-	}
-	if err := n.dials.ready(ctx); err != nil {
-		return nil, n.known(err)
-	}
-	l := &line{node: n, ended: make(chan struct{})}
-	options, dial := n.options, n.options.Dialer
-	options.PoolSize, options.MaxActiveConns, options.ContextTimeoutEnabled = 1, 1, false
-	options.ConnMaxIdleTime, options.ConnMaxLifetime = -1, -1 // it ends with what it is for
-	options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if l.isEnded() || l.wire.Load() != nil {
-			return nil, errors.New("rlock: the connection has ended")
-		}
-		raw, err := dial(ctx, network, addr)
-		if err == nil && l.isEnded() {
-			raw.Close()
-			err = net.ErrClosed
-		}
-		if err != nil {
-			return nil, err
-		}
-		w := &wire{Conn: raw, in: make(chan []byte, 1), line: l, closed: make(chan struct{})}
-		l.wire.Store(w)
-		go w.pump()
-		return w, nil
-	}
-	l.client = n.newClient(&options)
-	if l.conn = l.client.Conn(); options.StreamingCredentialsProvider != nil {
-		l.conn = l.client // a redis.Conn panics where it would have to listen to such a provider
-	}
-	n.servers.mu.Lock()
-	n.servers.lines[l] = true
-	n.servers.mu.Unlock()
-	if n.servers.closed.Load() {
-		l.kill()
-	}
-	defer context.AfterFunc(ctx, l.kill)() // whatever it waits for
-	l.asking.Lock()
-	defer l.asking.Unlock()
-	if err := l.conn.Ping(ctx).Err(); err != nil {
-		l.kill()
-		if ctx.Err() != nil { // it was closed for that reason
-			err = unsent(errSilent)
-		}
-		return nil, n.known(err)
-	}
-	return l, nil
-}
-
-func (n *node) pop() *line {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(n.idle) == 0 {
-		return nil
-	}
-	l := n.idle[len(n.idle)-1]
-	n.idle = n.idle[:len(n.idle)-1]
-	return l
-}
-
-// put keeps the connection for the next wait.
-func (l *line) put(most int) {
-	l.node.mu.Lock()
-	defer l.node.mu.Unlock()
-	if l.isEnded() || len(l.node.idle) >= most {
-		go l.kill()
-		return
-	}
-	l.node.idle = append(l.node.idle, l)
-}
-
-func (l *line) isEnded() bool {
-	select {
-	case <-l.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// send asks on this connection. The reply has no time limit; if the connection closes, it is an error.
-func (l *line) send(words []any, asking bool) <-chan *redis.Cmd {
-	answer := make(chan *redis.Cmd, 1)
-	go func() {
-		l.asking.Lock()
-		defer l.asking.Unlock()
-		ctx := context.Background()
-		if asking {
-			_ = l.conn.Do(ctx, "ASKING").Err()
-		}
-		reply := l.conn.Do(ctx, words...)
-		asking, cancel := context.WithTimeout(ctx, duration(machine.Reply))
-		defer cancel()
-		answer <- l.node.judged(asking, words, reply)
-	}()
-	return answer
-}
-
-// kill closes the connection, whatever it waits for.
-func (l *line) kill() {
-	l.end()
-	l.node.servers.mu.Lock()
-	delete(l.node.servers.lines, l)
-	l.node.servers.mu.Unlock()
-	if w := l.wire.Load(); w != nil {
-		w.Close()
-	}
-	go func() {
-		l.asking.Lock()
-		defer l.asking.Unlock()
-		l.conn.Close()
-		l.client.Close()
-	}()
-}
-
-func (l *line) end() { l.once.Do(func() { close(l.ended) }) }
-
-// wire reads ahead, so that the end of a session is noticed without a request.
-type wire struct {
-	net.Conn
-	in     chan []byte
-	rest   []byte
-	line   *line
-	err    error
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (w *wire) pump() {
-	defer close(w.in)
-	for {
-		some := make([]byte, 512)
-		count, err := w.Conn.Read(some)
-		if count > 0 {
-			select {
-			case w.in <- some[:count]:
-			case <-w.closed:
-				return
-			}
-		}
-		if err != nil {
-			w.err = err
-			w.line.node.isKnown.Store(false)
-			w.line.end()
-			return
-		}
-	}
-}
-
-func (w *wire) Read(into []byte) (int, error) {
-	if len(w.rest) == 0 {
-		more, isOpen := <-w.in
-		if !isOpen {
-			if w.err == nil {
-				return 0, net.ErrClosed
-			}
-			return 0, w.err
-		}
-		w.rest = more
-	}
-	count := copy(into, w.rest)
-	w.rest = w.rest[count:]
-	return count, nil
-}
-
-// Close ends the pump too.
-func (w *wire) Close() error {
-	w.once.Do(func() { close(w.closed) })
-	w.line.end()
-	return w.Conn.Close()
-}
-
-// SetReadDeadline would end the pump; kill ends a wait.
-func (w *wire) SetReadDeadline(time.Time) error { return nil }
-
-// SetDeadline is for writing only.
-func (w *wire) SetDeadline(at time.Time) error { return w.SetWriteDeadline(at) }

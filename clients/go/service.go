@@ -55,6 +55,13 @@ func (s *servers) meet(ctx context.Context, n *node, conn *redis.Conn) error {
 	if isBroken(err) {
 		return err
 	}
+	s.isServer(n, about)
+	n.isKnown.Store(true)
+	return nil
+}
+
+// isServer notes what n says about itself.
+func (s *servers) isServer(n *node, about string) {
 	var ids []string
 	if n.options.Addr != failover { // Sentinel's services have no address that others could know them by
 		ids = append(ids, n.name)
@@ -63,8 +70,6 @@ func (s *servers) meet(ctx context.Context, n *node, conn *redis.Conn) error {
 		ids = append(ids, fmt.Sprint(id[1], "/", n.options.DB))
 	}
 	s.met(ids...)
-	n.isKnown.Store(true)
-	return nil
 }
 
 // identify asks who the servers are. Those of a Cluster have ids that outlive restarts and failovers.
@@ -100,11 +105,7 @@ func (s *servers) identifyPrimary(ctx context.Context) error {
 	if isBroken(err) {
 		return n.known(err)
 	}
-	ids := []string{n.name}
-	if id := runID.FindStringSubmatch(about); id != nil {
-		ids = append(ids, fmt.Sprint(id[1], "/", n.options.DB))
-	}
-	s.met(ids...)
+	s.isServer(n, about)
 	return nil
 }
 
@@ -119,20 +120,17 @@ func (l *Locker) service(ctx context.Context, by machine.Ms, notice *notice) (*s
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, typed(trouble))
 		}
 		most := min(duration(machine.Patience), remaining(by))
-		asked := make(chan error, 1)
-		go func() { // go-redis hears only of deadlines
+		asking, cancel := context.WithTimeout(ctx, most+duration(machine.Late))
+		stop := context.AfterFunc(l.closing, cancel)
+		err, isOver := heed(asking, func() error { // those of a Cluster do not even hear of deadlines
 			asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
 			defer cancel()
-			asked <- l.servers.identify(asking)
-		}()
-		var err error
-		select {
-		case err = <-asked:
-		case <-time.After(most + duration(machine.Late)): // those of a Cluster not even of these
+			return l.servers.identify(asking)
+		})
+		if stop(); !isOver {
 			err = context.DeadlineExceeded
-		case <-ctx.Done():
-		case <-l.closing.Done():
 		}
+		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return nil, ended(ctx, trouble)

@@ -170,32 +170,15 @@ func (g *group) acquire(o *options) []any {
 			modes = append(modes, one.mode)
 		}
 	}
-	return o.acked(g.words("RLOCK.MACQUIRE", o.owner, append(modes, "LEASE", o.lease.Milliseconds())...))
+	return g.words("RLOCK.MACQUIRE", o.owner, append(modes, "LEASE", o.lease.Milliseconds())...)
 }
 
-func (g *group) keys() []string {
-	keys := make([]string, len(g.parts))
-	for at, one := range g.parts {
-		keys[at] = one.key
+// parts are all the locks, of which key is the first.
+func (o *options) parts(key string) []One {
+	if o.group != nil {
+		return o.group.parts
 	}
-	return keys
-}
-
-// token looks for what the owner holds. One of the locks may have ended by itself.
-func (l *Locker) token(o *options, by machine.Ms) *redis.Cmd {
-	var reply *redis.Cmd
-	for _, one := range o.group.parts {
-		reply = l.servers.do(context.Background(), remaining(by), one.key, []any{"RLOCK.INFO", one.key, "HOLDERS", 10000, "WAITERS", 0})
-		if reply.Err() == nil {
-			alone := *o
-			alone.mode, alone.group = one.mode, nil
-			reply = tokenIn(reply.Val(), &alone)
-		}
-		if !errors.Is(reply.Err(), redis.Nil) {
-			break
-		}
-	}
-	return reply
+	return []One{{key: key, mode: o.mode}}
 }
 
 // released is what the release of all says: less than all is a loss.
@@ -217,8 +200,9 @@ func (e less) RedisError() {}
 // rest ends what is left of a hold that was lost. Its leases do that anyway.
 func (t *tenure) rest() {
 	if g := t.o.group; g != nil {
-		words := g.words("RLOCK.MRELEASE", t.o.owner, "TOKEN", t.token)
-		t.l.servers.do(context.Background(), duration(machine.Reply/4), t.seat.id.key, words)
+		ctx, cancel := context.WithTimeout(context.Background(), duration(machine.Reply/4))
+		defer cancel()
+		t.l.servers.do(ctx, t.seat.id.key, g.words("RLOCK.MRELEASE", t.o.owner, "TOKEN", t.token))
 	}
 }
 
@@ -314,9 +298,9 @@ func led(reply any, err error) (leader Leader, isNew bool, failure error) {
 	return leader, err == nil, err
 }
 
-// Observe sends who leads, at first and whenever that changes, until ctx ends: then it closes the channel. It uses one
-// connection, and asks again when that breaks. A receiver that is slow is told the latest change only. If the server
-// refuses, it logs one warning with [slog], and goes on asking: it may be allowed later.
+// Observe sends who leads, at first and whenever that changes, until ctx ends: then it closes the channel. The server
+// says so in a message. A receiver that is slow is told the latest change only. If the server refuses, it logs one warning
+// with [slog], and goes on asking: it may be allowed later.
 func (e *Election) Observe(ctx context.Context) <-chan Leader {
 	if err := checkContext(ctx); err != nil {
 		panic(err) // here, and not in a goroutine that nobody can save
@@ -324,73 +308,101 @@ func (e *Election) Observe(ctx context.Context) <-chan Leader {
 	leaders := make(chan Leader, 1)
 	go func() {
 		defer close(leaders)
-		var own own
-		defer func() {
-			if own.line != nil {
-				own.drop()
-			}
-		}()
-		leader, isFirst, pause, hasWarned := Leader{}, true, 10*time.Millisecond, false
-		for ctx.Err() == nil && !e.l.isClosed() {
-			next, isNew, err := e.next(ctx, &own, leader, isFirst)
-			if err != nil {
-				if !isPassing(err) && ctx.Err() == nil {
-					pause = time.Second
-					if !hasWarned {
-						hasWarned = true
-						slog.Warn(fmt.Sprintf("%s: the leader cannot be observed: %v", e.key, typed(err)))
-					}
+		hasWarned := false
+		(&observer{l: e.l, key: e.key, isNew: true, block: machine.Looks}).observe(ctx, func(leader Leader, err error) bool {
+			switch {
+			case err == nil:
+				select { // what nobody has received is old
+				case <-leaders:
+				default:
 				}
-				select {
-				case <-time.After(pause):
-				case <-ctx.Done():
-				}
-				pause = min(2*pause, duration(machine.LongestPause))
-				continue
+				leaders <- leader
+			case !isPassing(err) && !hasWarned:
+				hasWarned = true
+				slog.Warn(fmt.Sprintf("%s: the leader cannot be observed: %v", e.key, typed(err)))
 			}
-			pause = 10 * time.Millisecond
-			if !isNew && !isFirst {
-				continue
-			}
-			leader, isFirst = next, false
-			select { // what nobody has received is old
-			case <-leaders:
-			default:
-			}
-			leaders <- leader
-		}
+			return true
+		})
 	}()
 	return leaders
 }
 
-// next asks once, on the connection of the observer, for at most a second.
-func (e *Election) next(ctx context.Context, own *own, known Leader, isFirst bool) (Leader, bool, error) {
-	if own.line == nil {
-		next := own.next
-		own.next = place{} // if nobody is there, the primary is looked for again
-		opened := e.l.open(e.key, next.node, now()+machine.Reply)
-		if opened.err != nil {
-			return known, false, opened.err
+// observer learns who holds the write lock of a key.
+type observer struct {
+	l     *Locker
+	key   string
+	known Leader
+	isNew bool       // nobody is known yet
+	block machine.Ms // for how long the server is asked to wait for another one
+	moved place      // where a redirection has led
+}
+
+// observe tells each holder that is not the known one, and each failure, until ctx ends or told returns false.
+func (o *observer) observe(ctx context.Context, told func(Leader, error) bool) {
+	for pause := machine.FirstPause; ctx.Err() == nil && !o.l.isClosed(); {
+		leader, isNew, err := o.next(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			pause = machine.FirstPause
+			if !isNew && !o.isNew {
+				continue
+			}
+			o.known, o.isNew = leader, false
+		case !isPassing(err):
+			pause = machine.Looks
 		}
-		own.line, own.isAsk = opened.line, next.isAsk
-	}
-	words := []any{"RLOCK.AWAIT", e.key, known.Token}
-	if !isFirst {
-		words = append(words, "BLOCK", machine.Looks)
-	}
-	own.ask(words)
-	select {
-	case reply := <-own.answer:
-		leader, isNew, err := led(reply.Result())
+		if !told(leader, err) {
+			return
+		}
 		if err != nil {
-			_, _ = e.l.heard(own, reply)
-			own.drop()
+			select {
+			case <-time.After(duration(pause)):
+			case <-ctx.Done():
+			}
+			pause = min(2*pause, machine.LongestPause)
 		}
-		return leader, isNew, err
-	case <-time.After(duration(machine.Looks + machine.Reply)):
-	case <-ctx.Done():
-	case <-e.l.closing.Done():
 	}
-	own.drop()
-	return known, false, context.DeadlineExceeded
+}
+
+// next asks once, and waits for another holder than the known one.
+func (o *observer) next(ctx context.Context) (Leader, bool, error) {
+	words := []any{"RLOCK.AWAIT", o.key, o.known.Token}
+	if o.isNew {
+		return led(o.l.servers.heed(ctx, o.key, words).Result())
+	}
+	by, moved := now()+machine.Reply, o.moved
+	o.moved = place{} // if nobody is there, the primary is looked for again
+	listened, isOver := heed(ctx, func() arrival { return o.l.servers.listen(o.key, moved, by) })
+	if !isOver || listened.err != nil {
+		return o.known, false, cmp.Or(listened.err, ctx.Err())
+	}
+	ear := o.l.ear(listened.heard)
+	defer ear.hush()
+	reply, isOver := heed(ctx, func() arrival {
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), remaining(by))
+		defer cancel()
+		return o.l.sendTo(asking, listened.heard, append(words, "BLOCK", o.block, "TELL", ear.channel, ear.id))
+	})
+	switch o.moved = reply.next; {
+	case !isOver:
+		return o.known, false, ctx.Err()
+	case reply.in.Outcome.Ending != machine.Waiting:
+		return led(reply.reply.Result())
+	}
+	for by = now() + o.block + machine.Reply; now() < by; ear.box.line.watch() {
+		select {
+		case m := <-ear.came:
+			ended := m.in.Outcome
+			isNew := m.in.Event == machine.Message && ended.Ending == machine.Token && ended.Token != o.known.Token
+			return Leader{ended.Token, m.owner}, isNew, m.err
+		case <-time.After(duration(machine.Looks)):
+		case <-ctx.Done():
+			return o.known, false, ctx.Err()
+		case <-o.l.closing.Done():
+			return o.known, false, redis.ErrClosed
+		}
+	}
+	return o.known, false, nil
 }

@@ -13,7 +13,7 @@ import (
 
 func TestSeveralLocksAreOneHold(t *testing.T) {
 	s := start(t)
-	l := s.locker(MaxBlocked(0)) // there is no ticket for several: they wait all the same
+	l := s.locker()
 	all := l.All([]One{Key("b"), Key("a"), ReadKey("c"), LimitKey("p", 2), Key("a")})
 	hold := must(t)(all.Lock(ctx))
 	if s.mode("a") != "write" || s.mode("b") != "write" || s.mode("c") != "read" || s.mode("p") != "read" || len(hold.Keys()) != 4 {
@@ -150,13 +150,13 @@ func TestAnOwnerDoesNotMixSingleLocksAndSeveral(t *testing.T) {
 func TestAnObserverThatIsSentToNobodyAsksThePrimaryAgain(t *testing.T) {
 	s := start(t)
 	l := s.locker()
-	hold, election := must(t)(l.Lock(ctx, "leader")), l.Election("leader", "")
+	hold := must(t)(l.Lock(ctx, "leader"))
 	gone := l.servers.at(fmt.Sprint("127.0.0.1:", freePort(t)), s.client)
-	sent := own{next: place{node: gone}}
-	if _, _, err := election.next(ctx, &sent, Leader{}, true); !isUnsent(err) {
+	sent := observer{l: l, key: "leader", block: 1000, moved: place{node: gone}}
+	if _, _, err := sent.next(ctx); !isUnsent(err) {
 		t.Fatal(err)
 	}
-	leader, isNew, err := election.next(ctx, &sent, Leader{}, true)
+	leader, isNew, err := sent.next(ctx)
 	if err != nil || !isNew || leader.Token != hold.Token() {
 		t.Fatal(leader, isNew, err)
 	}

@@ -33,7 +33,7 @@ func (s *server) calls(command string) (count int) {
 func TestNothingGoesOnAfterClose(t *testing.T) {
 	s := start(t)
 	s.client.Do(ctx, "RLOCK.ACQUIRE", "busy", "somebody", "LEASE", 60000)
-	l := s.locker(MaxBlocked(1))
+	l := s.locker()
 	hold := must(t)(l.Lock(ctx, "plain", Lease(900*time.Millisecond)))
 	session := must(t)(l.Lock(ctx, "session", Session()))
 	waits := make(chan error, 2)
@@ -271,22 +271,38 @@ func TestACallThatIsCancelledEnds(t *testing.T) {
 	release(t, hold)
 }
 
-// Whoever listens anew is heard again.
-func TestASubscriptionThatNobodyNeedsEnds(t *testing.T) {
-	s := start(t)
-	l := s.locker(MaxBlocked(0))
-	listens := regexp.MustCompile(`(?m)^id=\d+ .* sub=1 `)
-	for range 2 {
+// There is one subscription, for all waits; and one that has ended is not connected anew while nobody waits.
+func TestASubscriptionIsKept(t *testing.T) {
+	s := durable(t)
+	l := s.locker()
+	listens := regexp.MustCompile(`(?m)^id=\d+ .* ssub=1 `)
+	subscribed := func() []string { return listens.FindAllString(s.client.ClientList(ctx).Val(), -1) }
+	wait := func() string {
 		s.client.Do(ctx, "RLOCK.ACQUIRE", "busy", "somebody", "LEASE", 60000)
 		waits := make(chan *Hold)
 		go func() { waits <- must(t)(l.Lock(ctx, "busy")) }()
-		var id string
-		until(t, "it listens", func() bool {
-			id, _, _ = strings.Cut(listens.FindString(s.client.ClientList(ctx).Val()), " ")
-			return id != ""
-		})
+		until(t, "it waits", func() bool { return s.waiters("busy") == 1 })
 		s.client.Do(ctx, "RLOCK.RELEASE", "busy", "somebody")
 		release(t, <-waits)
-		until(t, "its connection has ended", func() bool { return !strings.Contains(s.client.ClientList(ctx).Val(), id+" ") })
+		if count := len(subscribed()); count != 1 {
+			t.Fatal(count, " subscriptions")
+		}
+		id, _, _ := strings.Cut(subscribed()[0], " ")
+		return id
 	}
+	id := wait()
+	if again := wait(); again != id {
+		t.Error(again, id)
+	}
+	s.kill()
+	s.again()
+	hold := must(t)(l.Lock(ctx, "order"))
+	hold.Context()
+	release(t, hold)
+	if count := len(subscribed()); count != 0 {
+		t.Error(count, " subscriptions for nobody")
+	}
+	wait()
+	l.Close()
+	until(t, "it has ended", func() bool { return len(subscribed()) == 0 })
 }

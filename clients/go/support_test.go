@@ -173,6 +173,9 @@ func until(t testing.TB, what string, isSo func() bool) {
 	}
 }
 
+// ways are both ways to wait: on the connections that all requests share, and on the session's own.
+var ways = map[string][]Option{"": nil, "session": {Session()}}
+
 // owners are both kinds: each acquisition its own one, and one that is named.
 var owners = map[string][]Option{"": nil, "ann": {Owner("ann")}}
 
@@ -214,6 +217,8 @@ type cutter struct {
 
 	late    chan func() // each passes on a request for a session that was held back
 	ignores atomic.Bool // those to come are held back
+
+	isDeaf atomic.Bool // nothing of subscriptions is passed on any more
 }
 
 func cut(t testing.TB, to string) *cutter {
@@ -247,6 +252,7 @@ func (c *cutter) pass(near net.Conn) {
 	}
 	defer far.Close()
 	asked := make(chan bool, 1000)
+	var listens atomic.Bool
 	go func() {
 		buffer := make([]byte, 4096)
 		for {
@@ -258,6 +264,9 @@ func (c *cutter) pass(near net.Conn) {
 			if c.ignores.Load() && strings.Contains(string(buffer[:count]), "SESSION") {
 				c.late <- func() { far.Write(buffer[:count]) }
 				return
+			}
+			if strings.Contains(string(buffer[:count]), "SSUBSCRIBE") {
+				listens.Store(true)
 			}
 			asked <- strings.Contains(strings.ToUpper(string(buffer[:count])), "RLOCK.")
 			far.Write(buffer[:count])
@@ -284,6 +293,8 @@ func (c *cutter) pass(near net.Conn) {
 			default:
 			}
 		}
-		near.Write(buffer[:count])
+		if !listens.Load() || !c.isDeaf.Load() {
+			near.Write(buffer[:count])
+		}
 	}
 }

@@ -25,16 +25,16 @@ type tenure struct {
 	cancel  context.CancelCauseFunc
 
 	mu         sync.Mutex // guards what follows
-	renewed    *options   // with the lease that it is renewed by: that of any level
+	renewals   asks       // with the lease of any level; own is the next connection of a session
 	machine    *machine.Hold
 	lingers    bool
 	isLost     bool
 	isEnding   bool // its last level is being released
 	isReleased bool
 	timer      *time.Timer
-	own        own  // of a session
-	isDoubted  bool // its connection has ended
-	tying      own  // the next one
+	tie        own                // the connection of a session
+	isDoubted  bool               // it has ended
+	watching   context.CancelFunc // of who asks the server for the end of the hold; nil: nobody
 }
 
 // margin is how long before its deadline a hold is given up, because a signal takes time to arrive.
@@ -44,6 +44,7 @@ func margin(lease time.Duration) time.Duration {
 
 func newTenure(d *driver, told machine.Output) *tenure {
 	t := &tenure{l: d.l, seat: d.seat, o: d.o, token: told.Token, depth: 1, since: time.Now(), lingers: told.Lingers}
+	t.renewals = asks{l: d.l, key: d.key}
 	t.context, t.cancel = context.WithCancelCause(context.Background())
 	t.keep(d.o, told.Sent)
 	t.mu.Lock()
@@ -62,7 +63,7 @@ func newTenure(d *driver, told machine.Output) *tenure {
 
 // keep renews the hold, or not, as o says.
 func (t *tenure) keep(o *options, sent machine.Ms) {
-	t.renewed = o
+	t.renewals.o = o
 	t.machine = machine.NewHold(machine.Kept{
 		Token: t.token, Lease: millis(o.lease), Sent: sent, Margin: millis(margin(o.lease)),
 		HasAcks: o.acks > 0, Renews: !o.isNotRenewed,
@@ -75,7 +76,7 @@ func (t *tenure) entered(d *driver, told machine.Output) {
 	defer t.mu.Unlock()
 	t.depth++
 	t.lingers = t.lingers || told.Lingers
-	before := t.renewed
+	before := t.renewals.o
 	if t.context.Err() != nil || d.o.isNotRenewed || !before.isNotRenewed && d.o.lease <= before.lease {
 		t.extended(told.Sent, d.o.lease)
 		return
@@ -93,33 +94,27 @@ func (t *tenure) entered(d *driver, told machine.Output) {
 
 // extended is told of a lease that was granted by a request that was sent then.
 func (t *tenure) extended(sent machine.Ms, lease time.Duration) {
-	t.step(machine.Input{Event: machine.Extend, N: sent + millis(lease) - millis(t.renewed.lease)})
+	t.step(machine.Input{Event: machine.Extend, N: sent + millis(lease) - millis(t.renewals.o.lease)})
 }
 
 // tied ties the hold to a connection, whose end is heard of. The one before has ended.
 func (t *tenure) tied(own own) {
-	t.own.drop()
-	t.own = own
+	t.tie.end(false)
+	t.tie = own
 	go func() {
 		select {
 		case <-own.line.ended:
-			t.tell(arrival{in: machine.Input{Event: machine.Untied}})
+			t.tell(machine.Untied)
 		case <-t.context.Done(): // the connection may serve others
 		}
 	}()
 }
 
 // tell is for whatever comes by itself.
-func (t *tenure) tell(arrived arrival) {
+func (t *tenure) tell(event machine.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.tying.line = cmp.Or(t.tying.line, arrived.line); t.tying.line == nil || arrived.line == nil {
-		t.step(arrived.in)
-		return
-	}
-	if t.step(arrived.in); t.tying.answer == nil { // nobody needs it any more
-		t.tying.drop()
-	}
+	t.step(machine.Input{Event: event})
 }
 
 // step does what follows, for whoever has the mutex.
@@ -135,31 +130,22 @@ func (t *tenure) step(in machine.Input) {
 		case machine.Sleep:
 			pause := min(time.Hour, remaining(out.By)) // a timer stands still while the computer sleeps
 			if t.timer == nil {
-				t.timer = time.AfterFunc(pause, func() { t.tell(arrival{in: machine.Input{Event: machine.Time}}) })
+				t.timer = time.AfterFunc(pause, func() { t.tell(machine.Time) })
 			} else {
 				t.timer.Reset(pause)
 			}
-		case machine.Send:
-			go t.renew(t.machine, t.renewed, out)
 		case machine.TakeSeat:
 			go t.sit(t.machine)
-		case machine.Open:
-			next := t.tying.next
-			t.tying = own{isAsk: next.isAsk}
-			go func() {
-				t.tell(t.within(out, func() arrival { return t.l.open(t.seat.id.key, next.node, out.By) }))
-			}()
-		case machine.AskAlone:
-			t.tying.ask(t.renewed.alone(t.seat.id.key, out.Depth, out))
-			go t.await(t.tying, out.By)
+		case machine.Send, machine.Listen, machine.Wait, machine.Open, machine.AskAlone:
+			go t.goOn(t.machine, out, t.renewals.begin(out, false))
 		case machine.Doubt:
 			t.isDoubted = true
 		case machine.Tied:
-			t.tied(t.tying)
+			t.tied(t.renewals.own)
 			t.isDoubted = false
-			t.tying = own{}
+			t.renewals.own = own{}
 		case machine.Drop:
-			t.tying.drop()
+			t.renewals.own.end(false)
 		case machine.Leave:
 			if t.machine.IsUnsure() {
 				t.undo()
@@ -170,33 +156,21 @@ func (t *tenure) step(in machine.Input) {
 	}
 }
 
-// within ends in time, also if a function of the user's does not return: a hook, for example.
-func (t *tenure) within(op machine.Output, work func() arrival) arrival {
-	arrives, over := t.l.bring(work)
-	defer close(over)
-	select {
-	case arrived := <-arrives:
-		return arrived
-	case <-time.After(remaining(op.By)): // not later: it may be just before the deadline of the hold
-	}
-	select {
-	case arrived := <-arrives:
-		return arrived
-	case <-time.After(overdue(op.By)):
-		return arrival{in: timedOut(op.Act)}
-	}
-}
-
-// renew asks the server to renew the hold.
-func (t *tenure) renew(asks *machine.Hold, o *options, op machine.Output) {
-	arrived := t.within(op, func() arrival { return t.l.send(t.seat.id.key, o, 0, op) })
+// goOn goes on when an operation has ended: in time, also if a function of the user's does not return, a hook for example.
+func (t *tenure) goOn(asks *machine.Hold, op machine.Output, arrives <-chan arrival) {
+	arrived := ends(op, arrives)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if arrived.in.Outcome.Ending != machine.Token && !t.isEnding && !t.isLost {
+	isRenewal := op.Act == machine.Send || op.Act == machine.Wait && arrived.in.Event != machine.Unheard
+	if ending := arrived.in.Outcome.Ending; isRenewal && !t.isEnding && !t.isLost &&
+		(arrived.in.Event == machine.Time || ending != machine.Token && ending != machine.Waiting) {
 		t.l.telemetry.failedRenewals.Add(1)
 	}
-	if asks == t.machine {
+	if t.renewals.ended(op, arrived); asks == t.machine {
 		t.step(arrived.in)
+	}
+	if arrived.line != nil && !t.machine.IsTying() { // nobody needs it any more
+		t.renewals.own.end(false)
 	}
 }
 
@@ -222,25 +196,11 @@ func (t *tenure) sit(asks *machine.Hold) {
 // undo keeps the seat until a request to tie the hold, which nobody answered, can do nothing any more. Executed late, it
 // would tie the owner's next hold to a connection that is closed.
 func (t *tenure) undo() {
-	d := &driver{l: t.l, seat: t.seat, o: t.o, depth: 1, machine: machine.NewRelease(machine.Level{
-		Lease: millis(t.renewed.lease), Depth: 1, Token: t.token, Lingers: true,
+	d := &driver{asks: asks{l: t.l, key: t.seat.id.key, o: t.o, depth: 1}, seat: t.seat, machine: machine.NewRelease(machine.Level{
+		Lease: millis(t.renewals.o.lease), Depth: 1, Token: t.token, Lingers: true,
 	})}
 	d.start(machine.Cancel)
 	go d.rest()
-}
-
-// await waits for the reply on the connection that the hold is being tied to.
-func (t *tenure) await(asked own, by machine.Ms) {
-	told := machine.Input{Event: machine.Own, Outcome: machine.Outcome{Ending: machine.Silent}}
-	select {
-	case reply := <-asked.answer:
-		told.Outcome, _ = t.l.heard(&asked, reply)
-		t.mu.Lock()
-		t.tying.next = asked.next
-		t.mu.Unlock()
-	case <-time.After(remaining(by)):
-	}
-	t.tell(arrival{in: told})
 }
 
 // over is the end of it.
@@ -248,18 +208,43 @@ func (t *tenure) over() {
 	if t.timer != nil {
 		t.timer.Stop()
 	}
+	if t.watching != nil {
+		t.watching()
+	}
+	t.renewals.ear.hush()
 	t.l.holds.Delete(t)
 	if !t.isLost {
 		t.l.telemetry.ended(t.called(), t.since, false)
 	}
 	t.cancel(ErrReleased)
-	switch {
-	case t.own.line == nil:
-	case t.isReleased:
-		t.own.keep(cap(t.l.slots))
-	default: // what may still be tied to it ends with it
-		t.own.drop()
+	t.tie.end(t.isReleased) // else what may still be tied to it ends with it
+}
+
+// mayBeShort is how long a hold lasts before the server is asked to tell when it ends: most end sooner.
+const mayBeShort = 100 * time.Millisecond
+
+// watch learns from the server when the hold of a write lock ends: that is sooner than by the next renewal.
+func (t *tenure) watch() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.watching != nil || t.isLost || t.isEnding || t.isReleased {
+		return
 	}
+	var watching context.Context
+	watching, t.watching = context.WithCancel(t.l.closing)
+	time.AfterFunc(mayBeShort, func() {
+		for _, one := range t.o.parts(t.seat.id.key) {
+			if one.mode == "WRITE" && watching.Err() == nil {
+				seen := observer{l: t.l, key: one.key, known: Leader{Token: t.token}, block: millis(t.o.lease)}
+				go seen.observe(watching, func(_ Leader, err error) bool {
+					if err == nil {
+						_ = t.gone()
+					}
+					return err != nil && isPassing(err) // renewals go on
+				})
+			}
+		}
+	})
 }
 
 // lose ends it at once: the server has said so, or nobody renews it any more.
@@ -366,12 +351,15 @@ func (t *tenure) releaseInTurn() error {
 		patience = machine.Reply / 4
 	}
 	t.mu.Lock()
-	d := &driver{l: t.l, seat: t.seat, o: t.o, depth: t.depth, isDirect: true, machine: machine.NewRelease(machine.Level{
-		Patience: patience, Lease: millis(t.renewed.lease), Depth: t.depth, Token: t.token, Deadline: t.machine.Deadline(),
+	d := &driver{asks: asks{l: t.l, key: t.seat.id.key, o: t.o, depth: t.depth}, seat: t.seat, isDirect: true, machine: machine.NewRelease(machine.Level{
+		Patience: patience, Lease: millis(t.renewals.o.lease), Depth: t.depth, Token: t.token, Deadline: t.machine.Deadline(),
 		Lingers: t.lingers,
 	})}
 	if t.depth == 1 {
 		t.isEnding = true
+		if t.watching != nil { // it is no loss
+			t.watching()
+		}
 		t.step(machine.Input{Event: machine.Releasing})
 	}
 	t.mu.Unlock()

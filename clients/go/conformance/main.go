@@ -26,7 +26,7 @@ type request struct {
 	As, Do, Client, Kind, Service                string
 	User, Password, Lock, Key, Mode, Owner, Hold string
 	Addresses                                    []string
-	Pool, Waiting, Lease, Limit, Maxqueue, Acks  *int
+	Pool, Lease, Limit, Maxqueue, Acks           *int
 	Wait                                         *float64
 	Session, Upgrade, TLS                        bool
 	Within, Of, Users, Times, Ms                 int
@@ -253,11 +253,7 @@ func (r *runner) open(q request) error {
 		c = redis.NewClient(&redis.Options{Addr: q.Addresses[0],
 			Username: q.User, Password: q.Password, PoolSize: size(q.Pool), TLSConfig: secure})
 	}
-	var settings []rlock.Setting
-	if q.Waiting != nil {
-		settings = append(settings, rlock.MaxBlocked(*q.Waiting))
-	}
-	locker, err := rlock.New(c, settings...)
+	locker, err := rlock.New(c)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.clients[q.Client] = &client{c, locker}

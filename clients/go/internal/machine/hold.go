@@ -19,6 +19,7 @@ type Hold struct {
 	pause       Ms
 	sent        Ms
 	depth       int
+	isTying     bool // it has the seat, to be tied to a new connection
 	isReleasing bool
 	isUntied    bool
 	isUnsure    bool
@@ -38,6 +39,9 @@ func (h *Hold) Deadline() Ms { return h.deadline }
 // IsUnsure says whether a request to tie it may still be executed, or has tied another hold. On [Leave] the seat is not
 // free then: that is undone first.
 func (h *Hold) IsUnsure() bool { return h.isUnsure }
+
+// IsTying says whether it is being tied to a new connection.
+func (h *Hold) IsTying() bool { return h.isTying }
 
 func (h *Hold) emit(outputs ...Output) { h.out = append(h.out, outputs...) }
 
@@ -76,32 +80,44 @@ func (h *Hold) Step(now Ms, in Input) []Output {
 		}
 	case at == start && event == Call, at == idle && event == Time:
 		h.idle(now)
-	case at == renewing && event == Ended:
-		h.answered(now, in.Outcome)
+	case at == listening && event == Listening:
+		h.ask(now)
+	case (at == renewing || at == tying) && (event == Ended || event == Own) && in.Outcome.Ending == Waiting:
+		h.at = waiting
+		h.emit(Output{Act: Wait, By: h.by(h.sent, Acks)})
 	case at == seating && event == Seat && in.Yes:
-		h.at, h.depth = opening, int(in.N)
+		h.at, h.depth, h.isTying = opening, int(in.N), true
 		h.emit(Output{Act: Open, By: min(After(now, Reply), h.limit())})
-	case at == seating && event == Seat:
-		h.later(now)
 	case at == opening && event == Opened:
-		h.at, h.sent = tying, now
-		by := min(After(now, replyTime(h.kept.HasAcks)), h.limit())
-		h.emit(Output{Act: AskAlone, Session: true, Depth: h.depth, By: by})
-	case at == opening && event == Ended:
-		h.emit(Output{Act: Leave})
-		h.later(now)
-	case at == tying && event == Own:
+		h.begin(now)
+	case at == opening && event == Ended, at == listening && event == Ended && h.isTying:
+		h.failsToTie(now)
+	case at == tying && event == Own, at == waiting && event == Message && h.isTying:
 		h.tied(now, in.Outcome)
+	case at == waiting && (event == Unheard || event == Time) && h.isTying:
+		h.tied(now, Outcome{Ending: Silent})
+	case at == renewing && event == Ended, at == waiting && event == Message:
+		h.answered(now, in.Outcome)
+	case at == waiting && event == Unheard:
+		h.begin(now)
+	case at == listening && event == Ended, at == seating && event == Seat, at == waiting && event == Time:
+		h.later(now)
 	}
 	return h.out
 }
 
 // leave gives back the seat that it has while it is being tied to a new connection.
 func (h *Hold) leave() {
-	if h.at == opening || h.at == tying {
-		h.isUnsure = h.at == tying
+	if h.isTying {
+		h.isTying, h.isUnsure = false, h.at == tying || h.at == waiting
 		h.emit(Output{Act: Drop}, Output{Act: Leave})
 	}
+}
+
+func (h *Hold) failsToTie(now Ms) {
+	h.isTying = false
+	h.emit(Output{Act: Drop}, Output{Act: Leave})
+	h.later(now)
 }
 
 // limit is when the loss is told.
@@ -112,13 +128,36 @@ func (h *Hold) idle(now Ms) {
 	case now >= h.limit():
 		h.lose()
 	case now >= h.renewsAt:
-		h.at, h.sent = renewing, now
-		takes := min(replyTime(h.kept.HasAcks), max(50, h.kept.Lease/6))
-		h.emit(Output{Act: Send, Request: Renew, Token: h.kept.Token, By: min(After(now, takes), h.limit())})
+		h.begin(now)
 	default:
 		h.at = idle
 		h.emit(Output{Act: Sleep, By: min(h.renewsAt, h.limit())})
 	}
+}
+
+// begin asks, after it has subscribed to the channel that says what replicas acknowledged.
+func (h *Hold) begin(now Ms) {
+	if !h.kept.HasAcks {
+		h.ask(now)
+		return
+	}
+	h.at = listening
+	h.emit(Output{Act: Listen, By: h.by(now, Reply)})
+}
+
+func (h *Hold) ask(now Ms) {
+	if h.sent = now; h.isTying {
+		h.at = tying
+		h.emit(Output{Act: AskAlone, Session: true, Depth: h.depth, By: min(After(now, Reply), h.limit())})
+		return
+	}
+	h.at = renewing
+	h.emit(Output{Act: Send, Request: Renew, Token: h.kept.Token, By: h.by(now, Reply)})
+}
+
+// by is when a renewal that takes too long is given up: it is repeated while there is time.
+func (h *Hold) by(since, takes Ms) Ms {
+	return min(After(since, min(takes, max(50, h.kept.Lease/6))), h.limit())
 }
 
 func (h *Hold) answered(now Ms, outcome Outcome) {
@@ -148,15 +187,15 @@ func (h *Hold) later(now Ms) {
 }
 
 func (h *Hold) tied(now Ms, outcome Outcome) {
+	h.isTying = false
 	switch {
 	case outcome.Ending == Token && outcome.Token == h.kept.Token:
 		h.isUntied = false
 		h.renewed(h.sent)
 		h.emit(Output{Act: Leave}, Output{Act: Tied})
 		h.idle(now)
-	case outcome.Ending == Refused && Passes(outcome.Code):
-		h.emit(Output{Act: Drop}, Output{Act: Leave})
-		h.later(now)
+	case outcome.Ending == Unsent, outcome.Ending == Refused && Passes(outcome.Code):
+		h.failsToTie(now)
 	default:
 		// Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one
 		// that the server does not tie is no session.
@@ -170,71 +209,3 @@ func (h *Hold) lose() {
 	h.at = done
 	h.emit(Output{Act: Say, Tell: Lost}, Output{Act: Done})
 }
-
-// Stand is how it stands with a seat: one owner at one key in one mode, at one server.
-type Stand int
-
-// How it stands with a seat.
-const (
-	SeatIsFree Stand = iota
-	SeatIsTaken
-	SeatIsUndone // what the last request left is being undone
-)
-
-// Come is until when somebody waits for a seat that is not free, and what they are then told. An owner does one thing at
-// a time, so that who does not wait stays only for a moment; but what is undone passes.
-func Come(now Ms, stand Stand, wait, patience Ms) (until Ms, tell Tell) {
-	least, tell := soon, NotAcquired
-	if stand == SeatIsUndone {
-		least, tell = patience, Unavailable
-	}
-	if wait > 0 {
-		least = wait
-	}
-	return After(now, least), tell
-}
-
-// Dial is what becomes of who needs a connection.
-type Dial int
-
-// What becomes of who needs a connection.
-const (
-	DialNow Dial = iota // for all
-	Join                // somebody dials already
-	Rest                // a dial failed a moment ago, or the client is closed: nobody was there
-)
-
-// Server is the dials of one server.
-type Server struct {
-	isDialling, isClosed bool
-	restsUntil           Ms
-}
-
-// Need is for who needs a connection.
-func (s *Server) Need(now Ms) Dial {
-	switch {
-	case s.Rests(now):
-		return Rest
-	case s.isDialling:
-		return Join
-	}
-	s.isDialling = true
-	return DialNow
-}
-
-// Rests says whether a dial failed a moment ago, or the client is closed.
-func (s *Server) Rests(now Ms) bool { return s.isClosed || now < s.restsUntil }
-
-// IsDialling says whether somebody dials.
-func (s *Server) IsDialling() bool { return s.isDialling }
-
-// Dialled is told that it is connected.
-func (s *Server) Dialled() { s.isDialling = false }
-
-// Failed is told that it was not reached; random is below 1000.
-func (s *Server) Failed(now, random Ms) {
-	s.isDialling, s.restsUntil = false, After(now, Dials*(500+random)/1000)
-}
-
-// Close ends dialling.
-func (s *Server) Close() { s.isClosed = true }

@@ -12,18 +12,16 @@ type Ms = int64
 // The constants of clients/ALGORITHM.md.
 const (
 	Forever      Ms = math.MaxInt64 // a time that never comes
-	Reply        Ms = 2000          // how long a reply may take; three times that if it waits for acknowledgments
+	Reply        Ms = 2000          // how long a reply may take
+	Acks            = 3 * Reply     // how long replicas may take to acknowledge a renewal
 	Late         Ms = 50            // for a reply at the end of the patience, and again for what is undone at once
-	Ticket       Ms = 3000          // how long a ticket keeps its place
 	Dials        Ms = 200           // the pause, more or less, before a server that was not reached is connected to again
 	Patience     Ms = 3000          // how long a request that does not wait is repeated
-	Looks        Ms = 1000          // how often a blocked wait asks for its place
-	asks         Ms = 1000
+	Looks        Ms = 1000          // how often a wait is asked again: a message that was lost costs at most this
 	FirstPause   Ms = 10
 	LongestPause Ms = 500 // before it is asked again
 	again        Ms = 500
-	soon            = 2 * Late // how long who does not wait stays for another request of the same owner
-	Closes       Ms = 1000     // how long what is left is undone after Close
+	Closes       Ms = 1000 // how long what is left is undone after Close
 	firstRetry   Ms = 20
 	hops            = 5 // how often a request follows redirections without a pause
 )
@@ -35,6 +33,7 @@ type Ending int
 const (
 	Token   Ending = iota // an integer: a token, or how many
 	Nil                   // nil
+	Waiting               // the request waits: a message follows
 	Refused               // an error of the server
 	Unsent                // nobody was there to send it to: surely not executed
 	Broken                // the connection ended before the reply
@@ -65,13 +64,12 @@ type Event int
 // What a machine is told.
 const (
 	Call      Event = iota // it begins
-	Slot                   // Yes: it may have one of the connections for waits
-	Opened                 // an own connection is there; N: about how long a round trip takes
-	Ended                  // a request on a shared connection ended, or opening an own one failed
-	Own                    // the request on the own connection ended
-	Place                  // Yes: the wait has its place; IsUnknown: nobody can say
-	Listening              // it is subscribed to its turns
-	Turn                   // its turn has come
+	Opened                 // an own connection is there
+	Ended                  // a request on a shared connection ended, or opening an own one or subscribing failed
+	Own                    // the request on the own connection ended; or, during a wait, that connection
+	Listening              // the channel is subscribed; N: about how long a round trip takes
+	Message                // the message for the latest request
+	Unheard                // the subscription has ended
 	Time                   // the time has come
 	Taken                  // the caller has the hold
 	Cancel                 // the caller went away
@@ -87,10 +85,9 @@ const (
 // Input is what a machine is told, and what belongs to it.
 type Input struct {
 	Event
-	Outcome   Outcome
-	Yes       bool
-	IsUnknown bool
-	N         Ms
+	Outcome Outcome
+	Yes     bool
+	N       Ms
 }
 
 // Request is what is asked on a shared connection.
@@ -99,9 +96,7 @@ type Request int
 // What is asked on a shared connection.
 const (
 	Acquire Request = iota
-	Queue           // Acquire with QUEUE
-	AskPlace
-	Renew // of Token
+	Renew           // of Token
 	CancelWait
 	Info        // the token of this owner's hold
 	ReleaseDown // of Token, down to Depth
@@ -128,26 +123,23 @@ type Act int
 
 // What a machine has done.
 const (
-	AskSlot   Act = iota // operation: is there a connection for this wait?
-	Open                 // operation: an own connection
-	AskAlone             // operation: RLOCK.ACQUIRE on the own connection
-	Read                 // operation: goes on waiting for that reply
-	Look                 // operation: asks for the wait's place, while its reply may come as well
-	Send                 // operation: Request on a shared connection
-	Await                // operation: goes on waiting for the reply to the request that was interrupted
-	Listen               // operation: subscribes to its turns
-	AwaitTurn            // operation: waits for its turn
-	Sleep                // operation: waits
-	TakeSeat             // operation: is the seat free?
-	Keep                 // the own connection is free for others
-	Drop                 // the own connection is closed
-	Say                  // what the caller is told: Tell
-	Undo                 // from here on the seat is undone
-	Free                 // the seat is free; the end
-	Doubt                // the connection of the session ended: nobody may rely on the hold until it is tied again
-	Tied                 // the own connection belongs to the hold
-	Leave                // the seat that was taken to tie the hold is free again
-	Done                 // the end of a hold
+	Open     Act = iota // operation: an own connection
+	AskAlone            // operation: RLOCK.ACQUIRE on the own connection
+	Send                // operation: Request on a shared connection
+	Await               // operation: goes on waiting for the reply to the request that was interrupted
+	Listen              // operation: subscribes to the channel of the key
+	Wait                // operation: waits for the message
+	Sleep               // operation: waits
+	TakeSeat            // operation: is the seat free?
+	Keep                // the own connection is free for others
+	Drop                // the own connection is closed
+	Say                 // what the caller is told: Tell
+	Undo                // from here on the seat is undone
+	Free                // the seat is free; the end
+	Doubt               // the connection of the session ended: nobody may rely on the hold until it is tied again
+	Tied                // the own connection belongs to the hold
+	Leave               // the seat that was taken to tie the hold is free again
+	Done                // the end of a hold
 )
 
 // Output is what a machine has done. An operation ends at By at the latest.
@@ -162,23 +154,15 @@ type Output struct {
 	Sent    Ms
 	Lingers bool // an earlier request was never answered
 	Blocks  bool
-	Block   Ms // for how long the server may block it; 0 is for ever
+	Block   Ms // for how long it waits at the server; 0 is for ever
 	Session bool
 }
 
 // left is what requests may have left at the server.
 type left struct {
-	inDoubt   bool  // something was sent, and its outcome is unknown or nobody has taken it
-	lingers   bool  // something was never answered, and may still be executed
-	hasTicket bool  // a place may stand
-	token     int64 // of a grant that nobody takes
-}
-
-func replyTime(hasAcks bool) Ms {
-	if hasAcks {
-		return 3 * Reply
-	}
-	return Reply
+	inDoubt bool  // something was sent, and its outcome is unknown or nobody has taken it
+	lingers bool  // something was never answered, and may still be executed
+	token   int64 // of a grant that nobody takes
 }
 
 // After is that much later; Forever stays.

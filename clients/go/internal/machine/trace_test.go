@@ -12,7 +12,7 @@ import (
 
 // The traces that the Rust machine has written in the simulation: this one answers the same.
 func TestTraces(t *testing.T) {
-	files := []string{"../../../traces/golden.txt"}
+	files := []string{"../../../traces/golden-tell.txt"}
 	if more := os.Getenv("RLOCK_TRACES"); more != "" {
 		found, err := filepath.Glob(more)
 		if err != nil || len(found) == 0 {
@@ -42,8 +42,6 @@ func replay(t *testing.T, lines *bufio.Scanner) (count int) {
 	lines.Buffer(nil, 1<<20)
 	var title string
 	var machine stepper
-	var server *Server
-	var patience Ms
 	for lines.Scan() {
 		text := lines.Text()
 		words := strings.Fields(text)
@@ -52,22 +50,13 @@ func replay(t *testing.T, lines *bufio.Scanner) (count int) {
 			continue
 		case words[0] == "trace":
 			count, title = count+1, text
-			machine, server, patience = begun(words)
+			machine = begun(words)
 			continue
 		}
 		now, said, told := number(words[0]), strings.SplitN(text, " -> ", 2)[0], []string(nil)
 		input := words[1 : strings.Count(said, " ")+1]
-		switch {
-		case machine != nil:
-			for _, out := range machine.Step(now, read(input)) {
-				told = append(told, out.text())
-			}
-		case input[0] == "heard": // here a request that nobody answers closes all that are idle
-			continue
-		case server != nil:
-			told = server.told(now, input)
-		default:
-			told = []string{come(now, input, patience)}
+		for _, out := range machine.Step(now, read(input)) {
+			told = append(told, out.text())
 		}
 		answer := strings.Join(told, "; ")
 		if answer == "" {
@@ -80,7 +69,7 @@ func replay(t *testing.T, lines *bufio.Scanner) (count int) {
 	return count
 }
 
-func begun(words []string) (stepper, *Server, Ms) {
+func begun(words []string) stepper {
 	value := map[string]Ms{}
 	for _, word := range words[3:] {
 		name, text, _ := strings.Cut(word, "=")
@@ -91,23 +80,20 @@ func begun(words []string) (stepper, *Server, Ms) {
 	case "attempt":
 		return NewAttempt(Ask{
 			Wait: value["wait"], Patience: value["patience"], Lease: value["lease"], Depth: int(value["depth"]),
-			Below: value["below"], AsksFirst: is("first"), Session: is("session"), HasMaxQueue: is("maxqueue"),
-			HasAcks: is("acks"),
-		}), nil, 0
+			Below: value["below"], Hears: is("hears"), Session: is("session"), HasAcks: is("acks"),
+		})
 	case "release":
 		return NewRelease(Level{
 			Patience: value["patience"], Lease: value["lease"], Depth: int(value["depth"]), Token: value["token"],
 			Deadline: value["deadline"], Lingers: is("lingers"),
-		}), nil, 0
+		})
 	case "hold":
 		return NewHold(Kept{
 			Token: value["token"], Lease: value["lease"], Sent: value["sent"], Margin: value["margin"],
 			HasAcks: is("acks"), Renews: is("renews"),
-		}), nil, 0
-	case "server":
-		return nil, &Server{}, 0
+		})
 	}
-	return nil, nil, value["patience"]
+	panic(words[2])
 }
 
 func number(text string) Ms {
@@ -118,22 +104,25 @@ func number(text string) Ms {
 	return number
 }
 
-var endings = map[string]Ending{"token": Token, "nil": Nil, "refused": Refused, "unsent": Unsent, "broken": Broken, "silent": Silent}
+var endings = map[string]Ending{"token": Token, "nil": Nil, "waiting": Waiting, "refused": Refused, "unsent": Unsent, "broken": Broken, "silent": Silent}
 
 var events = map[string]Event{
-	"call": Call, "slot": Slot, "opened": Opened, "place": Place, "listening": Listening, "turn": Turn, "time": Time,
+	"call": Call, "opened": Opened, "listening": Listening, "lost": Unheard, "time": Time,
 	"taken": Taken, "cancel": Cancel, "close": Close, "ended": Untied, "seat": Seat, "releasing": Releasing,
 	"released": Released, "gone": Gone, "extend": Extend,
 }
 
 func read(words []string) Input {
 	in := Input{Event: Ended}
-	if words[0] == "own" {
+	switch words[0] {
+	case "own":
 		in.Event, words = Own, words[1:]
+	case "message":
+		in.Event, words = Message, words[1:]
 	}
 	last := words[len(words)-1]
 	if event, is := events[words[0]]; is {
-		return Input{Event: event, Yes: len(words) > 1 && words[1] == "yes", IsUnknown: last == "unknown", N: number(last)}
+		return Input{Event: event, Yes: len(words) > 1 && words[1] == "yes", N: number(last)}
 	}
 	in.Outcome.Ending = endings[words[0]]
 	switch in.Outcome.Ending {
@@ -143,29 +132,6 @@ func read(words []string) Input {
 		in.Outcome.Code = last
 	}
 	return in
-}
-
-func (s *Server) told(now Ms, words []string) []string {
-	switch words[0] {
-	case "need":
-		return []string{[]string{"dial", "join", "rest"}[s.Need(now)]}
-	case "dialled":
-		s.Dialled()
-	case "failed":
-		s.Failed(now, number(words[1]))
-	case "close":
-		s.Close()
-	}
-	return nil
-}
-
-func come(now Ms, words []string, patience Ms) string {
-	stand := map[string]Stand{"taken": SeatIsTaken, "undone": SeatIsUndone}[words[1]]
-	if stand == SeatIsFree {
-		return "take"
-	}
-	until, tell := Come(now, stand, number(strings.TrimPrefix(words[2], "wait=")), patience)
-	return fmt.Sprintf("wait by=%s %s", ms(until), tells[tell])
 }
 
 func ms(some Ms) string {
@@ -181,12 +147,12 @@ var tells = map[Tell]string{
 }
 
 var acts = map[Act]string{
-	AskSlot: "slot", Open: "open", AskAlone: "own acquire", Read: "read", Look: "look", Await: "await", Listen: "listen",
-	AwaitTurn: "turn", Sleep: "sleep", TakeSeat: "seat", Keep: "keep", Drop: "drop", Undo: "undo", Free: "free",
+	Open: "open", AskAlone: "own acquire", Await: "await", Listen: "listen",
+	Wait: "wait", Sleep: "sleep", TakeSeat: "seat", Keep: "keep", Drop: "drop", Undo: "undo", Free: "free",
 	Doubt: "doubt", Tied: "tied", Leave: "leave", Done: "done",
 }
 
-var requests = map[Request]string{Acquire: "acquire", Queue: "acquire queue", AskPlace: "place", CancelWait: "cancel", Info: "info"}
+var requests = map[Request]string{Acquire: "acquire", CancelWait: "cancel", Info: "info"}
 
 func (out Output) text() string {
 	by := " by=" + ms(out.By)
@@ -210,12 +176,9 @@ func (out Output) text() string {
 		case ReleaseDown:
 			return fmt.Sprintf("send release %d %d%s", out.Token, out.Depth, by)
 		}
-		return "send " + requests[out.Request] + by
+		return "send " + requests[out.Request] + out.block() + by
 	case AskAlone:
-		text := acts[out.Act]
-		if out.Blocks {
-			text += fmt.Sprint(" block=", out.Block)
-		}
+		text := acts[out.Act] + out.block()
 		if out.Session {
 			text += " session"
 		}
@@ -223,8 +186,15 @@ func (out Output) text() string {
 			text += fmt.Sprint(" depth=", out.Depth)
 		}
 		return text + by
-	case AskSlot, TakeSeat, Keep, Drop, Undo, Free, Doubt, Tied, Leave, Done:
+	case TakeSeat, Keep, Drop, Undo, Free, Doubt, Tied, Leave, Done:
 		return acts[out.Act]
 	}
 	return acts[out.Act] + by
+}
+
+func (out Output) block() string {
+	if out.Blocks {
+		return fmt.Sprint(" block=", out.Block)
+	}
+	return ""
 }

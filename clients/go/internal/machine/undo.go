@@ -2,14 +2,13 @@ package machine
 
 // undo undoes whatever was sent, until the server has confirmed that or the lease has expired.
 type undo struct {
-	lease   Ms
-	depth   int
-	left    left
-	before  left // the request that was interrupted
-	session bool
-	at      at
-	until   Ms
-	pause   Ms
+	lease  Ms
+	depth  int
+	left   left
+	before left // the request that was interrupted
+	at     at
+	until  Ms
+	pause  Ms
 }
 
 func (u *undo) starts(now Ms, out *[]Output) {
@@ -17,9 +16,11 @@ func (u *undo) starts(now Ms, out *[]Output) {
 	*out = append(*out, Output{Act: Undo})
 }
 
-// begin is for when nothing is under way.
-func (u *undo) begin(now Ms, out *[]Output) {
-	u.starts(now, out)
+// begin is for when nothing is under way. A session that nobody takes ends with its connection.
+func (u *undo) begin(now Ms, hasLink bool, out *[]Output) {
+	if u.starts(now, out); hasLink {
+		*out = append(*out, Output{Act: Drop})
+	}
 	u.round(now, out)
 }
 
@@ -30,13 +31,6 @@ func (u *undo) awaitReply(now Ms, out *[]Output) {
 	*out = append(*out, Output{Act: Await, By: After(now, Reply/4)})
 }
 
-// endWait is for when a wait on its own connection is under way.
-func (u *undo) endWait(now Ms, out *[]Output) {
-	u.starts(now, out)
-	u.at = endingWait
-	*out = append(*out, Output{Act: Send, Request: CancelWait, By: After(now, Reply/4)})
-}
-
 func (u *undo) step(now Ms, in Input, out *[]Output) {
 	switch at, event := u.at, in.Event; {
 	case at == done:
@@ -44,22 +38,6 @@ func (u *undo) step(now Ms, in Input, out *[]Output) {
 		u.until = min(u.until, After(now, Closes))
 	case at == awaiting && event == Ended:
 		u.replied(in.Outcome)
-		u.round(now, out)
-	case at == endingWait && event == Ended:
-		u.left.lingers = u.left.lingers || in.Outcome.IsUnknown()
-		u.at = lastReply
-		takes := Late // 0: it has just been granted, or has not begun to wait
-		if in.Outcome.Ending == Token && in.Outcome.Token > 0 {
-			takes = Reply / 4
-		}
-		*out = append(*out, Output{Act: Read, By: After(now, takes)})
-	case at == lastReply && event == Own:
-		u.replied(in.Outcome)
-		if in.Outcome.IsUnknown() || u.session && in.Outcome.Ending == Token {
-			*out = append(*out, Output{Act: Drop})
-		} else {
-			*out = append(*out, Output{Act: Keep})
-		}
 		u.round(now, out)
 	case (at == cancelling || at == informing || at == releasing) && event == Ended:
 		u.did(now, in.Outcome, out)
@@ -75,6 +53,7 @@ func (u *undo) replied(outcome Outcome) {
 		u.left.token = outcome.Token
 	case Nil:
 		u.left.inDoubt = false
+	case Waiting:
 	case Refused, Unsent:
 		u.left = u.before
 	default:
@@ -86,7 +65,7 @@ func (u *undo) round(now Ms, out *[]Output) {
 	switch {
 	case now >= u.until:
 		u.free(out)
-	case u.left.hasTicket, (u.left.inDoubt || u.left.lingers) && u.left.token == 0:
+	case (u.left.inDoubt || u.left.lingers) && u.left.token == 0:
 		// A replica answers what is looked for as well, but refuses this.
 		u.send(now, cancelling, Output{Request: CancelWait}, out)
 	default:
@@ -130,13 +109,13 @@ func (u *undo) did(now Ms, outcome Outcome, out *[]Output) {
 	}
 }
 
-// done Looks once more, if something was never answered: the server may only now execute what it had yet to read.
+// done looks once more, if something was never answered: the server may only now execute what it had yet to read.
 func (u *undo) done(now Ms, out *[]Output) {
 	if !u.left.lingers {
 		u.free(out)
 		return
 	}
-	u.left = left{inDoubt: true, hasTicket: u.left.hasTicket}
+	u.left = left{inDoubt: true}
 	u.rest(now, again, out)
 }
 
@@ -251,5 +230,5 @@ func (r *Release) tell(now Ms, what Output, token int64, lingers bool) {
 		return
 	}
 	r.undo = undo{lease: r.level.Lease, depth: r.level.Depth, left: left{inDoubt: true, lingers: lingers, token: token}}
-	r.undo.begin(now, &r.out)
+	r.undo.begin(now, false, &r.out)
 }
