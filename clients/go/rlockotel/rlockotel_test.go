@@ -6,8 +6,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -169,5 +171,25 @@ func TestKeysAreThereIfAskedFor(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal(e.points(t))
 		}
+	}
+}
+
+// The snippet in the README of rlock compiles where its users write it: where they make their client.
+func TestTheSnippetOfTheReadmeCompiles(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, snippet, _ := strings.Cut(string(readme), "```go\ntelemetry, err := ")
+	snippet, _, _ = strings.Cut(snippet, "```\n")
+	program := "package main\n\nimport (\n\"github.com/redis/go-redis/v9\"\n\"rlock.example/rlock\"\n" +
+		"\"rlock.example/rlock/rlockotel\"\n)\n\nfunc main() {}\n\n" +
+		"func locks(client *redis.Client) (*rlock.Locker, error) {\ntelemetry, err := " + snippet + "return locker, err\n}\n"
+	file := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(file, []byte(program), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil {
+		t.Fatal(err, string(said))
 	}
 }
