@@ -131,8 +131,16 @@ impl Host for Ctx {
         self.is_in_longer()
     }
 
-    fn has_listener(&self, channel: &[u8]) -> Option<bool> {
+    fn knows_listeners(&self) -> bool {
+        self.knows_listeners()
+    }
+
+    fn has_listener(&self, channel: &[u8]) -> bool {
         self.has_listener(channel)
+    }
+
+    fn have_listeners(&self, channels: &[&[u8]]) -> Vec<bool> {
+        self.have_listeners(channels)
     }
 
     fn may_publish(&self, user: Option<&[u8]>, channel: &[u8]) -> bool {

@@ -1,17 +1,32 @@
 //! Replies to blocked connections.
 
 use rlock_core::manager::WaitEnd;
-use rlock_core::{WaiterId, Wake};
+use rlock_core::{Reply, WaiterId, Wake};
 
 use crate::happening::Happening;
 use crate::host::{Deferred, Host};
-use crate::sink;
+use crate::sink::{self, Audience, Listener};
 
 /// How many late replies are sent in one iteration of the loop.
 const LATE_MAX: usize = 256;
 
-/// Sends blocked connections the replies to their waits.
+/// Sends the replies of a step to those who waited.
+pub(crate) fn send_of_step<H: Host>(host: &H, wakes: Vec<Wake>) {
+    // A step grants nobody without asking who listens.
+    let audience = Audience::default();
+    send_all(host, wakes, |wake| match wake.reply {
+        Reply::Granted { .. } => Listener::Asked,
+        _ => Listener::Unknown(&audience),
+    });
+}
+
+/// Sends replies to those who waited.
 pub(crate) fn send<H: Host>(host: &H, wakes: Vec<Wake>) {
+    let audience = Audience::of(host, wakes.iter().map(|wake| wake.waiter));
+    send_all(host, wakes, |_| Listener::Unknown(&audience));
+}
+
+fn send_all<'a, H: Host>(host: &H, wakes: Vec<Wake>, listener: impl Fn(&Wake) -> Listener<'a>) {
     if wakes.is_empty() {
         return;
     }
@@ -21,7 +36,7 @@ pub(crate) fn send<H: Host>(host: &H, wakes: Vec<Wake>) {
         if all_late || sink::is_late(host, wake.waiter) {
             send_later(host, &wake);
         } else if note(host, &wake) {
-            sink::send(host, wake.waiter);
+            sink::send(host, wake.waiter, listener(&wake));
         }
     }
 }
@@ -56,8 +71,9 @@ pub(crate) fn later<H: Host>(host: &H, waiters: Vec<WaiterId>) {
 pub(crate) fn send_late<H: Host>(host: &H) {
     let mut late = host.state(|state| std::mem::take(&mut state.late));
     let rest = late.split_off(late.len().min(LATE_MAX));
+    let audience = Audience::of(host, late.iter().copied());
     for waiter in late {
-        sink::send(host, waiter);
+        sink::send(host, waiter, Listener::Unknown(&audience));
     }
     if rest.is_empty() {
         return;
@@ -78,7 +94,7 @@ pub(crate) fn tell<H: Host>(host: &H, waiter: WaiterId, end: WaitEnd) {
     if host.state(|state| state.manager.tell(waiter, end)) {
         match sink::is_late(host, waiter) {
             true => later(host, vec![waiter]),
-            false => sink::send(host, waiter),
+            false => sink::send(host, waiter, Listener::Unknown(&Audience::default())),
         }
     }
 }

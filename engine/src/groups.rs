@@ -14,7 +14,7 @@ use crate::host::{Deferred, Gate, Host, KeyName, OpenKey};
 use crate::open_locks::{AcquireAll, OpenLocks, Telling};
 use crate::planted::PlantedFault;
 use crate::reports::Report;
-use crate::sink;
+use crate::sink::{self, Audience};
 use crate::state::State;
 use crate::unit::{self, Done, RequestError};
 
@@ -279,7 +279,7 @@ fn grant<'a, H: Host>(
         return Some(Due::Turn);
     }
     let may = |user: &[u8], owner: &[u8]| host.may_acquire_several(user, names, owner);
-    match sink::right_of(host, waiter, may) {
+    match sink::right_of(host, waiter, &Audience::default(), may) {
         Right::May => {}
         Right::MayNot => {
             refuse(host, waiter, Refusal::NotPermittedSeveral);

@@ -219,9 +219,17 @@ pub trait Host: Replies {
     /// not leave before that has ended.
     fn is_in_longer(&self) -> bool;
 
-    /// Whether this shard channel has a subscriber on this server; `None` if the server does not
-    /// say.
-    fn has_listener(&self, channel: &[u8]) -> Option<bool>;
+    /// Whether the server says who listens to a shard channel ([`Host::has_listener`]): an
+    /// administrator can take that away, until the next restart.
+    fn knows_listeners(&self) -> bool;
+
+    /// Whether this shard channel has a subscriber on this server.
+    fn has_listener(&self, channel: &[u8]) -> bool;
+
+    /// The same for many channels at once.
+    fn have_listeners(&self, channels: &[&[u8]]) -> Vec<bool> {
+        channels.iter().map(|channel| self.has_listener(channel)).collect()
+    }
 
     /// Whether this user may publish to this channel now. Nobody's user may.
     fn may_publish(&self, user: Option<&[u8]>, channel: &[u8]) -> bool;

@@ -64,20 +64,52 @@ pub fn to_await(host: &impl Replies, held: Option<&SeenHold>) {
 
 /// What a message says that is the late reply to a request; `id` begins it.
 pub fn message_of(id: &[u8], end: &WaitEnd, key: &[u8], owner: &[u8]) -> Vec<u8> {
-    let nil = |ms: Option<u64>| format!("nil {}", ms.map_or(-1, u64::cast_signed));
-    let said = match end {
-        WaitEnd::Saw(Some(held)) => format!("holder {} ", held.token.get()),
-        WaitEnd::Saw(None) => "holder 0".into(),
+    let mut message = Vec::with_capacity(id.len().saturating_add(ROOM));
+    message.extend_from_slice(id);
+    let (word, numbers): (&[u8], [Option<u64>; 2]) = match end {
+        WaitEnd::Saw(Some(held)) => (b" holder ", [Some(held.token.get()), None]),
+        WaitEnd::Saw(None) => (b" holder 0", [None; 2]),
         WaitEnd::Replied(Reply::Granted { token, remaining_ms }) => {
-            format!("token {} {remaining_ms}", token.get())
+            (b" token ", [Some(token.get()), Some(*remaining_ms)])
         }
-        WaitEnd::Replied(Reply::Renewed) => "renewed".into(),
-        WaitEnd::Replied(Reply::Refused(refusal)) => {
-            format!("error {}", refusal.line(key, owner))
-        }
-        WaitEnd::Replied(Reply::NotNow { wait_ms } | Reply::MustWait { wait_ms }) => nil(*wait_ms),
-        WaitEnd::Replied(_) | WaitEnd::Waits | WaitEnd::Departed => nil(None),
+        WaitEnd::Replied(Reply::Renewed) => (b" renewed", [None; 2]),
+        WaitEnd::Replied(Reply::Refused(_)) => (b" error ", [None; 2]),
+        WaitEnd::Replied(
+            Reply::NotNow { wait_ms: Some(ms) } | Reply::MustWait { wait_ms: Some(ms) },
+        ) => (b" nil ", [Some(*ms), None]),
+        WaitEnd::Replied(_) | WaitEnd::Waits | WaitEnd::Departed => (b" nil -1", [None; 2]),
     };
-    let seen = if let WaitEnd::Saw(Some(held)) = end { held.owner.as_bytes() } else { &[] };
-    [id, b" ", said.as_bytes(), seen].concat()
+    message.extend_from_slice(word);
+    for (place, number) in numbers.into_iter().flatten().enumerate() {
+        message.extend_from_slice(if place > 0 { b" " } else { b"" });
+        add_number(&mut message, number);
+    }
+    match end {
+        WaitEnd::Saw(Some(held)) => {
+            message.push(b' ');
+            message.extend_from_slice(held.owner.as_bytes());
+        }
+        WaitEnd::Replied(Reply::Refused(refusal)) => {
+            message.extend_from_slice(refusal.line(key, owner).as_bytes());
+        }
+        _ => {}
+    }
+    message
+}
+
+/// How much most messages add to their `id`: a word and two numbers.
+const ROOM: usize = 48;
+
+/// The digits of a number: a hand-off has no time for the formatter.
+fn add_number(bytes: &mut Vec<u8>, number: u64) {
+    let mut digits = [0; 20];
+    let (mut rest, mut count) = (number, 0_usize);
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0'.saturating_add(u8::try_from(rest % 10).unwrap_or(0));
+        (rest, count) = (rest / 10, count.saturating_add(1));
+        if rest == 0 {
+            break;
+        }
+    }
+    bytes.extend(digits.iter().skip(digits.len().saturating_sub(count)));
 }

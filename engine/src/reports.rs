@@ -78,9 +78,11 @@ pub(crate) fn answer<H: Host>(host: &H, all: Vec<Report>, parked: Option<WaiterI
         }
         wakes.extend(one.wakes);
     }
-    wakes.extend(host.state(|state| state.manager.take_answers()));
-    let (own, others) =
-        wakes.into_iter().partition::<Vec<Wake>, _>(|wake| parked == Some(wake.waiter));
-    answers::send(host, others);
-    own.iter().for_each(|wake| answers::send_later(host, wake));
+    let due = host.state(|state| state.manager.take_answers());
+    let is_own = |wake: &Wake| parked == Some(wake.waiter);
+    let [(own, of_steps), (own_due, due)] =
+        [wakes, due].map(|wakes| wakes.into_iter().partition::<Vec<Wake>, _>(is_own));
+    answers::send_of_step(host, of_steps);
+    answers::send(host, due);
+    own.iter().chain(&own_due).for_each(|wake| answers::send_later(host, wake));
 }

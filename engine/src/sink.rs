@@ -2,10 +2,11 @@
 //! Only this file knows the difference.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use rlock_core::grammar::{Arguments, TellTo};
-use rlock_core::manager::{LockId, Parked};
+use rlock_core::manager::{Line, LockId, Parked};
 use rlock_core::slow::Outcome;
 use rlock_core::{Owner, Parking, Refusal, Right, WaiterId};
 
@@ -32,7 +33,7 @@ pub(crate) fn may_tell<H: Host>(host: &H, said: &Arguments<'_>) -> Result<(), Re
     if !host.may_publish((!user.is_empty()).then_some(&user), channel) {
         return Err(Refusal::ChannelNotPermitted);
     }
-    host.has_listener(channel).map(|_| ()).ok_or(Refusal::NotListed)
+    if host.knows_listeners() { Ok(()) } else { Err(Refusal::NotListed) }
 }
 
 /// The user on whose behalf a request waits.
@@ -131,15 +132,58 @@ fn aside(key: &[u8], is_cluster: bool) -> Cow<'_, [u8]> {
 }
 
 fn hears<H: Host>(host: &H, user: Option<&[u8]>, channel: &[u8]) -> bool {
-    let listens = host.has_listener(channel) == Some(true);
-    (listens || host.has_fault(PlantedFault::ListenersNotAsked))
+    (host.has_listener(channel) || host.has_fault(PlantedFault::ListenersNotAsked))
         && (host.may_publish(user, channel) || host.has_fault(PlantedFault::ChannelRightsForgotten))
+}
+
+/// Who listens, asked for several requests at once: so the server is asked once for all of their
+/// channels.
+#[derive(Default)]
+pub(crate) struct Audience(BTreeMap<Publisher, bool>);
+
+/// A user that publishes, and the channel.
+type Publisher = (Option<Rc<[u8]>>, Rc<[u8]>);
+
+impl Audience {
+    /// Of these requests.
+    pub(crate) fn of<H: Host>(host: &H, waiters: impl ExactSizeIterator<Item = WaiterId>) -> Self {
+        if waiters.len() < 2 || host.state(|state| state.manager.tell_count() == 0) {
+            return Self::default();
+        }
+        let line = |waiter| host.state(|state| state.manager.told_line(waiter));
+        let lines = waiters.filter_map(line);
+        let mut all: BTreeMap<_, bool> =
+            lines.map(|line| ((line.user.clone(), line.channel.clone()), false)).collect();
+        if all.is_empty() {
+            return Self::default();
+        }
+        let mut listening = {
+            let channels: Vec<&[u8]> = all.keys().map(|(_, channel)| &**channel).collect();
+            host.have_listeners(&channels).into_iter()
+        };
+        let is_asked = !host.has_fault(PlantedFault::ListenersNotAsked);
+        let is_checked = !host.has_fault(PlantedFault::ChannelRightsForgotten);
+        for ((user, channel), hears) in &mut all {
+            let listens = listening.next() == Some(true) || !is_asked;
+            *hears = listens && (!is_checked || host.may_publish(user.as_deref(), channel));
+        }
+        Self(all)
+    }
+
+    fn hears<H: Host>(&self, host: &H, line: &Line) -> bool {
+        if self.0.is_empty() {
+            return hears(host, line.user.as_deref(), &line.channel);
+        }
+        let known = self.0.get(&(line.user.clone(), line.channel.clone()));
+        known.copied().unwrap_or_else(|| hears(host, line.user.as_deref(), &line.channel))
+    }
 }
 
 /// The right of this waiter to a lock; `is_allowed` asks for that of its user, for this owner.
 pub(crate) fn right_of<H: Host>(
     host: &H,
     waiter: WaiterId,
+    audience: &Audience,
     is_allowed: impl FnOnce(&[u8], &[u8]) -> bool,
 ) -> Right {
     let asks = host.state(|state| {
@@ -152,7 +196,7 @@ pub(crate) fn right_of<H: Host>(
     });
     // Nobody is there any more.
     let Some((user, owner, line)) = asks else { return Right::Unheard };
-    if line.is_some_and(|line| !hears(host, line.user.as_deref(), &line.channel)) {
+    if line.is_some_and(|line| !audience.hears(host, &line)) {
         return Right::Unheard;
     }
     // Another module may do everything.
@@ -165,16 +209,27 @@ pub(crate) fn is_late<H: Host>(host: &H, waiter: WaiterId) -> bool {
     host.state(|state| state.manager.is_told(waiter)) && host.is_in_longer()
 }
 
+/// Whether it is known that the one who gets a reply listens.
+#[derive(Clone, Copy)]
+pub(crate) enum Listener<'a> {
+    /// The step that decided the reply has asked before.
+    Asked,
+    /// Nobody has asked since the reply was decided, except for these.
+    Unknown(&'a Audience),
+}
+
 /// Sends the reply that was noted: makes the server ask a blocked connection for it, or publishes
 /// the message.
-pub(crate) fn send<H: Host>(host: &H, waiter: WaiterId) {
+pub(crate) fn send<H: Host>(host: &H, waiter: WaiterId, listener: Listener<'_>) {
     if let Some(blocked) = host.state(|state| state.blocked.remove(&waiter)) {
         return host.unblock(blocked);
     }
     let Some(due) = host.state(|state| state.manager.due_message(waiter)) else { return };
     let Some(end) = &due.end else { return ended(host, waiter) };
     let (line, owner) = (&due.line, due.owner.as_deref().map_or(&[][..], Owner::as_bytes));
-    if !hears(host, line.user.as_deref(), &line.channel) {
+    if let Listener::Unknown(audience) = listener
+        && !audience.hears(host, line)
+    {
         host.observe(Happening::Untold);
         return lost(host, waiter);
     }

@@ -11,8 +11,9 @@ use smallvec::SmallVec;
 use crate::happening::Happening;
 use crate::host::{Content, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
+use crate::sink::{self, Audience};
 use crate::state::State;
-use crate::{acks, answers, publish, sink};
+use crate::{acks, answers, publish};
 
 /// What refuses a request before the core decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,9 +126,10 @@ type Checked = SmallVec<[(WaiterId, Right); 1]>;
 
 /// Asks whether the users of these blocked connections still have the right to the lock.
 fn check<H: Host>(host: &H, name: &H::Name<'_>, waiters: &[WaiterId], rights: &mut Checked) {
+    let audience = Audience::of(host, waiters.iter().copied());
     for waiter in waiters {
         let may = |user: &[u8], owner: &[u8]| host.may_acquire(user, name, owner);
-        rights.push((*waiter, sink::right_of(host, *waiter, may)));
+        rights.push((*waiter, sink::right_of(host, *waiter, &audience, may)));
     }
 }
 
@@ -255,5 +257,5 @@ pub(crate) fn answer<H: Host>(host: &H, name: &H::Name<'_>, effects: &mut Effect
     if effects.awaits_acks {
         acks::watch(host);
     }
-    answers::send(host, std::mem::take(&mut effects.wakes));
+    answers::send_of_step(host, std::mem::take(&mut effects.wakes));
 }

@@ -29,6 +29,20 @@ fn no_connection_is_blocked_and_the_message_follows_the_effects_and_the_events()
     assert!(event.is_some() && event < message, "{log:#?}");
 }
 
+#[test]
+fn a_grant_asks_once_who_listens_and_an_outcome_that_comes_later_asks_again() {
+    let host = held();
+    host.ask(2, "acquire k bob BLOCK 0 TELL one 7");
+    assert_eq!(host.world().channels.asked, 0, "nothing is due yet");
+    host.ask(1, "release k ann");
+    assert_eq!((told(&host).len(), host.world().channels.asked), (1, 1));
+    // The end of a wait is decided without that question.
+    host.ask(3, "acquire k cid BLOCK 100 TELL two 8");
+    host.at(2000);
+    host.turn();
+    assert_eq!((told(&host).len(), host.world().channels.asked), (1, 2));
+}
+
 /// One `WAITING` of each of three owners, of whom the second does not listen and the third lost the
 /// right to the channel. Fails if the first is not told once, or another one is told or granted.
 fn is_told_once(fault: Option<PlantedFault>) -> Result<(), String> {

@@ -290,8 +290,12 @@ impl<'s> Host for Edge<'s> {
         false
     }
 
-    fn has_listener(&self, _: &[u8]) -> Option<bool> {
-        Some(false)
+    fn knows_listeners(&self) -> bool {
+        true
+    }
+
+    fn has_listener(&self, _: &[u8]) -> bool {
+        false
     }
 
     fn may_publish(&self, _: Option<&[u8]>, _: &[u8]) -> bool {

@@ -5,9 +5,56 @@ use std::io::Error;
 use super::*;
 
 impl Ctx {
-    /// Whether a shard channel has a subscriber on this server. `None` if an administrator took the
+    /// Whether the server says who listens to a shard channel; an administrator can take the
     /// command away that says so.
-    pub fn has_listener(&self, channel: &[u8]) -> Option<bool> {
+    pub fn knows_listeners(&self) -> bool {
+        /// It can be taken away only by a restart.
+        static IS_THERE: AtomicBool = AtomicBool::new(false);
+        if !IS_THERE.load(Relaxed) {
+            IS_THERE.store(self.listeners(b"").is_some(), Relaxed);
+        }
+        IS_THERE.load(Relaxed)
+    }
+
+    /// Whether a shard channel has a subscriber on this server.
+    pub fn has_listener(&self, channel: &[u8]) -> bool {
+        self.listeners(channel).is_some_and(|count| count > 0)
+    }
+
+    /// The same for many channels at once.
+    pub fn have_listeners(&self, channels: &[&[u8]]) -> Vec<bool> {
+        // SAFETY: context; bytes; the format names a string, then a vector of strings of ours with
+        // its length, as given, which we free after the last use. We free the reply, after reading
+        // it; a missing element is null, which has no number.
+        unsafe {
+            let create = there(raw::RedisModule_CreateString);
+            let string = |bytes: &&[u8]| create(self.0, bytes.as_ptr().cast(), bytes.len());
+            let names: Vec<*mut raw::RedisModuleString> = channels.iter().map(string).collect();
+            let call = there(raw::RedisModule_Call);
+            let (command, of) = (c"PUBSUB".as_ptr(), c"SHARDNUMSUB".as_ptr());
+            let reply = call(self.0, command, c"cv".as_ptr(), of, names.as_ptr(), names.len());
+            let element = there(raw::RedisModule_CallReplyArrayElement);
+            let is_list = !reply.is_null() && {
+                let kind = there(raw::RedisModule_CallReplyType)(reply);
+                isize::try_from(kind) == Ok(raw::REDISMODULE_REPLY_ARRAY)
+            };
+            let listens = (0..names.len()).map(|place| {
+                // Behind each channel is its number.
+                let at = place.saturating_mul(2).saturating_add(1);
+                let count = if is_list { element(reply, at) } else { null_mut() };
+                !count.is_null() && there(raw::RedisModule_CallReplyInteger)(count) > 0
+            });
+            let all = listens.collect();
+            if !reply.is_null() {
+                there(raw::RedisModule_FreeCallReply)(reply);
+            }
+            names.iter().for_each(|name| there(raw::RedisModule_FreeString)(self.0, *name));
+            all
+        }
+    }
+
+    /// How many subscribers a shard channel has on this server.
+    fn listeners(&self, channel: &[u8]) -> Option<i64> {
         // SAFETY: context; the format names a string, then bytes with their length, as given. We
         // free the reply, after reading it; a missing element is null, which has no length and no
         // number.
@@ -28,7 +75,7 @@ impl Ctx {
                 false => Some(there(raw::RedisModule_CallReplyInteger)(count)),
             };
             there(raw::RedisModule_FreeCallReply)(reply);
-            number.map(|number| number > 0)
+            number
         }
     }
 
@@ -47,17 +94,12 @@ impl Ctx {
 
     /// Whether a user may publish to this channel now. A deleted user may not.
     pub fn may_publish(&self, user: &[u8], channel: &[u8]) -> bool {
-        // SAFETY: context; bytes. The strings and the user are ours and freed here, after the last
+        let Some(known) = Self::user_called(user) else { return false };
+        // SAFETY: context; bytes. The string and the user are ours and freed here, after the last
         // use.
         unsafe {
             let create = there(raw::RedisModule_CreateString);
             let free = there(raw::RedisModule_FreeString);
-            let name = create(self.0, user.as_ptr().cast(), user.len());
-            let known = there(raw::RedisModule_GetModuleUserFromUserName)(name);
-            free(self.0, name);
-            if known.is_null() {
-                return false;
-            }
             let channel = create(self.0, channel.as_ptr().cast(), channel.len());
             let check = there(raw::RedisModule_ACLCheckChannelPermissions);
             let answer = check(known, channel, raw::REDISMODULE_CMD_CHANNEL_PUBLISH.cast_signed());

@@ -36,6 +36,55 @@ fn may_in_database() -> Option<MayInDatabase> {
     })
 }
 
+/// A server's string, which lasts as long as this.
+struct Lasting {
+    bytes: Vec<u8>,
+    string: *mut raw::RedisModuleString,
+}
+
+impl Lasting {
+    fn new(bytes: &[u8]) -> Self {
+        // SAFETY: bytes; a string without a context lasts until it is freed.
+        let string = unsafe {
+            let create = there(raw::RedisModule_CreateString);
+            create(null_mut(), bytes.as_ptr().cast(), bytes.len())
+        };
+        Self { bytes: bytes.to_vec(), string }
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        // SAFETY: the string is ours, and nobody else has it.
+        unsafe { there(raw::RedisModule_FreeString)(null_mut(), self.string) };
+    }
+}
+
+/// Strings that are asked for again and again, the last ones first.
+type Strings = Exclusive<Vec<Lasting>>;
+
+/// So many of them are kept.
+const KEPT: usize = 4;
+
+/// The names of commands.
+static COMMANDS: Strings = Exclusive::empty();
+/// The names of users.
+static USERS: Strings = Exclusive::empty();
+
+/// The server's string of these bytes. It lasts until other strings of these have been asked for.
+fn lasting(bytes: &[u8], of: &Strings) -> *mut raw::RedisModuleString {
+    of.with(|all| {
+        if let Some(known) = all.iter().find(|known| known.bytes == bytes) {
+            return known.string;
+        }
+        all.truncate(KEPT.saturating_sub(1));
+        let new = Lasting::new(bytes);
+        let string = new.string;
+        all.insert(0, new);
+        string
+    })
+}
+
 impl Ctx {
     /// The user as which the caller is logged in. Only for a caller that may be blocked: Redis up
     /// to 7.4 and Valkey 7.2 crash if the caller is another module, which has no user.
@@ -60,58 +109,63 @@ impl Ctx {
         }
     }
 
+    /// The server's user of this name, to be freed; `None` if it is deleted.
+    pub(super) fn user_called(name: &[u8]) -> Option<*mut raw::RedisModuleUser> {
+        // SAFETY: the string lasts, and the server only reads it.
+        let known =
+            unsafe { there(raw::RedisModule_GetModuleUserFromUserName)(lasting(name, &USERS)) };
+        (!known.is_null()).then_some(known)
+    }
+
     /// Whether a user may send this command for this key of this database now. A deleted user may
     /// send none.
     pub fn may(
         &self,
         user: &[u8],
-        command: &CStr,
+        command: &'static CStr,
         db: c_int,
         name: &Name<'_>,
         owner: &[u8],
     ) -> bool {
-        self.may_send(user, db, &[command.to_bytes()], slice::from_ref(name), owner)
+        self.may_send(user, db, (command, None), slice::from_ref(name), owner)
     }
 
     /// The same for a command that names several keys, behind their number.
     pub fn may_several(
         &self,
         user: &[u8],
-        command: &CStr,
+        command: &'static CStr,
         db: c_int,
         names: &[Name<'_>],
         owner: &[u8],
     ) -> bool {
         let count = names.len().to_string();
-        self.may_send(user, db, &[command.to_bytes(), count.as_bytes()], names, owner)
+        self.may_send(user, db, (command, Some(count.as_bytes())), names, owner)
     }
 
     fn may_send(
         &self,
         user: &[u8],
         db: c_int,
-        first: &[&[u8]],
+        (command, count): (&'static CStr, Option<&[u8]>),
         names: &[Name<'_>],
         owner: &[u8],
     ) -> bool {
-        // SAFETY: context; bytes. All strings and the user are ours and freed here, after the last
-        // use, except the keys' names, which are their owner's.
+        let Some(known) = Self::user_called(user) else { return false };
+        // SAFETY: context; bytes. The strings of number and owner, and the user, are ours and freed
+        // here, after the last use; the others are their owner's.
         unsafe {
             let create = there(raw::RedisModule_CreateString);
             let free = there(raw::RedisModule_FreeString);
             let string = |bytes: &[u8]| create(self.0, bytes.as_ptr().cast(), bytes.len());
-            let user = string(user);
-            let known = there(raw::RedisModule_GetModuleUserFromUserName)(user);
-            free(self.0, user);
-            if known.is_null() {
-                return false;
-            }
-            let own: SmallVec<[*mut raw::RedisModuleString; 3]> =
-                first.iter().copied().chain([owner]).map(string).collect();
-            let (first, owner) = own.split_at(first.len());
-            let names = names.iter().map(|name| name.string);
+            let own: SmallVec<[*mut raw::RedisModuleString; 2]> =
+                count.into_iter().chain([owner]).map(string).collect();
+            let (count, owner) = own.split_at(own.len().saturating_sub(1));
             let mut words: SmallVec<[*mut raw::RedisModuleString; 4]> =
-                first.iter().copied().chain(names).chain(owner.iter().copied()).collect();
+                SmallVec::from_iter([lasting(command.to_bytes(), &COMMANDS)]);
+            words.extend(count.iter().copied());
+            words.extend(names.iter().map(|name| name.string));
+            words.extend(owner.iter().copied());
             let count = c_int::try_from(words.len()).unwrap_or(0);
             let answer = match may_in_database() {
                 Some(check) => check(known, words.as_mut_ptr(), count, db, null_mut()),

@@ -238,10 +238,14 @@ impl Host for MapHost {
         self.world().channels.is_in_longer
     }
 
-    fn has_listener(&self, channel: &[u8]) -> Option<bool> {
+    fn knows_listeners(&self) -> bool {
+        !self.world().channels.is_hidden
+    }
+
+    fn has_listener(&self, channel: &[u8]) -> bool {
         let channels = &mut self.world().channels;
         channels.asked += 1;
-        (!channels.is_hidden).then(|| channels.listening.contains(channel))
+        !channels.is_hidden && channels.listening.contains(channel)
     }
 
     fn may_publish(&self, user: Option<&[u8]>, channel: &[u8]) -> bool {
