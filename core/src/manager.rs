@@ -360,12 +360,13 @@ impl Manager {
             return true;
         }
         let id = &id;
-        let volatile = self.volatile(id.db, &id.key);
-        if volatile.is_some_and(|volatile| volatile.is_pending(waiter)) {
+        let Some(volatile) = self.volatile(id.db, &id.key) else { return true };
+        let (is_pending, is_known) = (volatile.is_pending(waiter), volatile.knows(waiter));
+        if is_pending {
             // Somebody else sent it a reply.
             self.locks.mark(id.db, &id.key, Mark::Due, None);
             self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
-        } else if self.volatile(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
+        } else if is_known {
             self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.heard(waiter));
         }
         true

@@ -270,6 +270,14 @@ pub fn key_came<H: Host>(host: &H, waiter: WaiterId) {
 
 /// The reply to a blocked connection is due: it was granted, or its time has passed.
 pub fn reply<H: Host>(host: &H, waiter: WaiterId) {
+    let granted = host.state(|state| {
+        let parked = state.manager.parked(waiter)?;
+        let WaitEnd::Replied(reply @ Reply::Granted { .. }) = &parked.end else { return None };
+        Some((reply.clone(), parked.with_ttl))
+    });
+    if let Some((reply, with_ttl)) = granted {
+        return host.reply_acquire(&reply, with_ttl, &[], &[]);
+    }
     let Some(parked) = host.state(|state| state.manager.parked(waiter).cloned()) else {
         return host.reply_null();
     };

@@ -36,7 +36,11 @@ pub fn acquire<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> R
 }
 
 /// Checks what has to be true before a request is decided that may get a late reply.
+#[inline]
 fn may_ask<H: Host>(host: &H, said: &Arguments<'_>) -> Result<(), String> {
+    if said.acks == 0 && said.tell.is_none() {
+        return Ok(());
+    }
     let may = acks::may_confirm(host, said.acks, said.tell.is_some());
     may.and_then(|()| sink::may_tell(host, said)).map_err(|why| why.line(said.key, said.owner))
 }

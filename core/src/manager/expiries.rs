@@ -82,10 +82,12 @@ impl Manager {
     /// This is the lock at a key now: remembers when the first of several holds expires. The caller
     /// reports each lock that it loads or replays; decisions are remembered by themselves.
     pub fn is_at(&mut self, db: i32, key: &[u8], lock: &Lock) {
-        let earliest = lock.holders.earliest_deadline().filter(|_| lock.hold_count() > 1);
-        match earliest {
-            Some(at) => self.expiries.add(db, key, at),
-            None => self.expiries.remove(db, key),
+        if lock.hold_count() > 1
+            && let Some(at) = lock.holders.earliest_deadline()
+        {
+            self.expiries.add(db, key, at);
+        } else {
+            self.expiries.remove(db, key);
         }
     }
 }

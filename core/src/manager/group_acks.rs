@@ -34,6 +34,9 @@ impl Groups {
     /// A part of this grant ended, or its caller waits no more: nothing of it is told, and the rest
     /// is revoked in one unit. Its ticket waits on.
     pub(super) fn revoke(&mut self, grant: WaiterId) {
+        if self.held_back_replies.is_empty() {
+            return;
+        }
         let Some(reply) = self.held_back_replies.remove(&grant) else { return };
         if let Some(ticket) = reply.ticket {
             self.taken.remove(&ticket);

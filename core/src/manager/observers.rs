@@ -148,6 +148,9 @@ impl Observers {
 
     /// Forgets one. Nothing happens if it is not known.
     pub fn remove(&mut self, waiter: WaiterId) {
+        if self.all.is_empty() {
+            return;
+        }
         let Some(observer) = self.all.remove(&waiter) else { return };
         let Observer { id, known, ends_at, is_told } = observer;
         self.told = self.told.saturating_sub(is_told.into());

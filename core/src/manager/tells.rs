@@ -21,40 +21,24 @@ pub struct Line {
     pub channel: Rc<[u8]>,
 }
 
-/// What begins a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Id {
-    /// Most are numbers.
-    Number(u64),
-    Text(Box<[u8]>),
-}
-
-impl Id {
-    fn of(bytes: &[u8]) -> Self {
-        let text = str::from_utf8(bytes).ok();
-        let number = text.and_then(|text| text.parse().ok());
-        match number.filter(|number: &u64| number.to_string().as_bytes() == bytes) {
-            Some(number) => Self::Number(number),
-            None => Self::Text(bytes.into()),
-        }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        match self {
-            Self::Number(number) => number.to_string().into_bytes(),
-            Self::Text(bytes) => bytes.to_vec(),
-        }
-    }
+/// The number that begins a message; most do not begin with anything else.
+fn number_of(id: &[u8]) -> Option<u64> {
+    let number: u64 = str::from_utf8(id).ok()?.parse().ok()?;
+    (number.to_string().as_bytes() == id).then_some(number)
 }
 
 /// A request that waits for a message.
 #[derive(Clone, Debug)]
 pub struct Told {
     line: Rc<Line>,
-    id: Id,
+    /// What begins the message, unless it is in [`Tells::texts`].
+    number: u64,
     /// As in [`Tells::by_owner`].
     hash: u64,
 }
+
+/// There may be a million of them.
+const _: () = assert!(size_of::<Told>() <= 24, "a request with TELL takes more memory");
 
 /// A message that is due: to whom it goes, and what it says.
 #[derive(Clone, Debug)]
@@ -95,6 +79,8 @@ type End = (Option<WaitEnd>, Option<Box<Owner>>);
 #[derive(Default)]
 pub(super) struct Tells {
     all: HashMap<WaiterId, Told>,
+    /// What begins a message and is no number.
+    texts: HashMap<WaiterId, Box<[u8]>>,
     /// With how many requests have each.
     lines: HashMap<Rc<Line>, usize>,
     /// By a hash of database, owner and user; an observer by one of its key and of where its
@@ -113,8 +99,8 @@ fn hash_of(db: i32, user: Option<&[u8]>, owner: &[u8]) -> u64 {
 }
 
 /// Of an observer of this line.
-fn observer_hash(line: &Line, id: &Id) -> u64 {
-    let place = Owner::hash_of(&line.channel).rotate_left(11) ^ Owner::hash_of(&id.bytes());
+fn observer_hash(line: &Line, id: &[u8]) -> u64 {
+    let place = Owner::hash_of(&line.channel).rotate_left(11) ^ Owner::hash_of(id);
     hash_of(line.lock.db, line.user.as_deref(), &line.lock.key) ^ place.rotate_left(3)
 }
 
@@ -162,6 +148,12 @@ impl Tells {
         }
     }
 
+    /// What the message to this waiter begins with.
+    fn id_of(&self, waiter: WaiterId, told: &Told) -> Vec<u8> {
+        let text = if self.texts.is_empty() { None } else { self.texts.get(&waiter) };
+        text.map_or_else(|| told.number.to_string().into_bytes(), |text| text.to_vec())
+    }
+
     fn begin(&mut self, waiter: WaiterId, told: Told, client: Option<ClientId>) {
         self.by_owner.insert((told.hash, waiter));
         if let Some(client) = client {
@@ -173,9 +165,15 @@ impl Tells {
 
     /// Forgets where the message of a request goes. What its grant waits for stays.
     fn take(&mut self, waiter: WaiterId) -> Option<Told> {
+        if self.all.is_empty() {
+            return None;
+        }
         let told = self.all.remove(&waiter)?;
         self.by_owner.remove(&(told.hash, waiter));
         self.due.remove(&waiter);
+        if !self.texts.is_empty() {
+            self.texts.remove(&waiter);
+        }
         if let Some(client) = self.clients.remove(&waiter) {
             self.sessions.remove(&(client, waiter));
         }
@@ -184,8 +182,11 @@ impl Tells {
     }
 
     /// Forgets a request. Returns the lock for which it waited.
+    #[inline]
     pub(super) fn end(&mut self, waiter: WaiterId) -> Option<LockId> {
-        self.pending.remove(&waiter);
+        if !self.pending.is_empty() {
+            self.pending.remove(&waiter);
+        }
         self.take(waiter).map(|told| told.line.lock.clone())
     }
 
@@ -242,12 +243,15 @@ impl Manager {
         let Parked { lock, owner, user, client, .. } = parked;
         let (channel, user) = (to.channel.into(), (!user.is_empty()).then_some(user));
         let line = self.tells.share(Line { lock, user, channel });
-        let id = Id::of(to.id);
         let hash = match &owner {
             Some(owner) => hash_of(line.lock.db, line.user.as_deref(), owner.as_bytes()),
-            None => observer_hash(&line, &id),
+            None => observer_hash(&line, to.id),
         };
-        self.tells.begin(waiter, Told { line, id, hash }, client);
+        let number = number_of(to.id).unwrap_or_else(|| {
+            self.tells.texts.insert(waiter, to.id.into());
+            0
+        });
+        self.tells.begin(waiter, Told { line, number, hash }, client);
     }
 
     /// A connection is blocked for a request that waited for a message.
@@ -294,7 +298,8 @@ impl Manager {
         let (told, (end, owner)) = (self.tells.all.get(&waiter)?, self.tells.due.get(&waiter)?);
         let pending = self.tells.pending.get(&waiter);
         let owner = owner.clone().or_else(|| pending.map(|it| Box::new(it.owner.clone())));
-        Some(DueMessage { line: told.line.clone(), id: told.id.bytes(), owner, end: end.clone() })
+        let id = self.tells.id_of(waiter, told);
+        Some(DueMessage { line: told.line.clone(), id, owner, end: end.clone() })
     }
 
     /// Gives a request its reply, which is a message. False if it has one already.
@@ -383,10 +388,10 @@ impl Manager {
     pub fn told_observer(&self, lock: &LockId, user: &[u8], to: TellTo<'_>) -> Option<WaiterId> {
         let user: Option<Rc<[u8]>> = (!user.is_empty()).then(|| user.into());
         let line = Line { lock: lock.clone(), user, channel: to.channel.into() };
-        let id = Id::of(to.id);
-        let mut all = self.tells.with_hash(observer_hash(&line, &id));
+        let mut all = self.tells.with_hash(observer_hash(&line, to.id));
         let same = |(waiter, told): &(WaiterId, &Told)| {
-            *told.line == line && told.id == id && self.observers.knows(*waiter)
+            let is_it = *told.line == line && self.tells.id_of(*waiter, told) == to.id;
+            is_it && self.observers.knows(*waiter)
         };
         all.find(same).map(|(waiter, _)| waiter)
     }
@@ -430,6 +435,7 @@ impl Manager {
             ("sessions", sessions.collect::<BTreeSet<_>>() == tells.sessions),
             ("clients", tells.clients.keys().all(is_known)),
             ("due", tells.due.keys().all(is_known)),
+            ("texts", tells.texts.keys().all(is_known)),
             ("pending", tells.pending.keys().all(is_known)),
             ("lines", tells.lines.values().sum::<usize>() == tells.all.len()),
         ];

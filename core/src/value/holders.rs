@@ -377,7 +377,12 @@ impl Holders {
 
     /// When the first hold expires that does not count as ended.
     pub(crate) fn earliest_deadline(&self) -> Option<EpochMs> {
-        self.by_deadline().map(|(deadline, _)| deadline).next()
+        match self {
+            Self::Free => None,
+            Self::Short(only) => Some(only.deadline),
+            Self::Long(only) => Some(only.deadline),
+            Self::Both(_) | Self::Shared(_) => self.by_deadline().map(|(at, _)| at).next(),
+        }
     }
 
     /// When each hold expires that does not count as ended, the earliest first.
