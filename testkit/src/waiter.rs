@@ -3,10 +3,10 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 
-use redis::Value;
+use redis::{PushKind, Value};
 
 use crate::link::{Link, REPLY_MS_MAX};
-use crate::{Client, Server, TOKEN_END, integer, items, until};
+use crate::{Client, Server, TOKEN_END, integer, items, text, until};
 
 /// A connection whose replies are taken one by one, when the test wants them.
 pub struct Waiter {
@@ -278,6 +278,7 @@ fn parsed(bytes: &[u8]) -> Option<(Result<Value, String>, usize)> {
         b'+' => Ok(Value::SimpleString(line)),
         b':' => Ok(Value::Int(line.parse().unwrap())),
         b'$' | b'*' if line == "-1" => Ok(Value::Nil),
+        b'_' => Ok(Value::Nil),
         b'$' => {
             let len: usize = line.parse().unwrap();
             let text = bytes.get(begin..begin + len)?;
@@ -285,7 +286,10 @@ fn parsed(bytes: &[u8]) -> Option<(Result<Value, String>, usize)> {
             return Some((Ok(Value::BulkString(text.to_vec())), begin + len + 2));
         }
         b'*' => return parsed_array(bytes, begin, line.parse().unwrap()),
-        other => panic!("not RESP2: {other}"),
+        // Of RESP3 a map, as its keys and values, and a message.
+        b'%' => return parsed_array(bytes, begin, 2 * line.parse::<usize>().unwrap()),
+        b'>' => return parsed_array(bytes, begin, line.parse().unwrap()).map(message),
+        other => panic!("neither RESP2 nor a part of RESP3 that is known here: {other}"),
     };
     Some((reply, begin))
 }
@@ -302,6 +306,16 @@ fn parsed_array(
         at += len;
     }
     Some((Ok(Value::Array(items)), at))
+}
+
+/// An array that is a message: its first word says of what kind.
+fn message(parsed: (Result<Value, String>, usize)) -> (Result<Value, String>, usize) {
+    let (Ok(Value::Array(mut data)), len) = parsed else { panic!("{parsed:?}") };
+    let kind = match text(&data.remove(0)).as_str() {
+        "smessage" => PushKind::SMessage,
+        other => PushKind::Other(other.to_owned()),
+    };
+    (Ok(Value::Push { kind, data }), len)
 }
 
 #[test]

@@ -72,6 +72,7 @@ mod several;
 mod slot_moves;
 mod slow_log;
 mod tell;
+mod tell_crowds;
 mod tell_fates;
 mod tickets;
 mod tokens;
