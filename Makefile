@@ -99,6 +99,9 @@ bench: ## RLOCK compared with its alternatives: docs/benchmarks.md (QUICK=1; SER
 bench-wait: ## how long jobs that arrive at random wait for a lock, by RLOCK and by its peers: docs/benchmarks.md (LOADS, QUICK=1)
 	@LOADS="$(LOADS)" scripts/bench-wait.sh $(PEERS)
 
+bench-tell: ## waits with TELL compared with BLOCK, QUEUE, PING and WAIT, and a hundred thousand of them (SERVERS, QUICK=1)
+	@scripts/bench.sh tell
+
 bench-gate: ## allocations and instructions compared with the recorded ones (RECORD=1 records new ones), also while 10 000 others hold or wait
 	@scripts/bench.sh gate
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # RLOCK beside what would be used instead, on the default server or on those in SERVERS ("default redis-8.0
 # valkey-8.1 valkey-9.1"): prints the table of goals, writes bench/results and docs/benchmarks.md. Some twenty
-# minutes each. QUICK=1: three, and nothing is written. With `acks`, `capacity`, `contended`, `instructions`,
-# `lease-end`, `long-steps`, `pair`, `peers`, `several` or `hand-off`, only these, into the results of earlier runs. With `tables`, nothing is
-# measured, and all tables are in target/tables.md. With `gate`, only what
+# minutes each. QUICK=1: three, and nothing is written. With `acks`, `capacity`, `contended`, `hand-off`,
+# `instructions`, `lease-end`, `long-steps`, `pair`, `peers`, `several` or `tell`, only these, into the results of
+# earlier runs. With `tables`, nothing is measured, and all tables are in target/tables.md. With `gate`, only what
 # continuous integration looks at: allocations and instructions as recorded in bench/gate.json (RECORD=1 records them
 # anew), the steps of the core.
 set -euo pipefail
@@ -28,11 +28,12 @@ main() {
         tables) "$bench" report ;;
         '') compare run ;;
         acks) compare part acknowledged ;;
+        tell) if [ -n "${QUICK-}" ]; then compare tell; else compare part TELL; fi ;;
         hand-off) compare part "waiting: hand-off" ;;
         lease-end) compare part "waiting: lease end" ;;
         long-steps) compare part "long steps" ;;
         capacity | contended | instructions | pair | peers | several) compare part "$1" ;;
-        *) die "usage: $0 [gate|tables|acks|capacity|contended|hand-off|instructions|lease-end|long-steps|pair|peers|several]" ;;
+        *) die "usage: $0 [gate|tables|acks|capacity|contended|hand-off|instructions|lease-end|long-steps|pair|peers|several|tell]" ;;
     esac
 }
 

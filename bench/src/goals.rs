@@ -2,7 +2,10 @@
 
 use crate::book::{Book, column, short};
 use crate::flatness;
-use crate::{contended, hand_off, instructions, lateness, limits, memory, pair, rivals, sessions};
+use crate::{
+    contended, hand_off, instructions, lateness, limits, memory, pair, rivals, sessions, tell,
+    tell_acks, tell_crowd,
+};
 
 /// A goal.
 pub struct Goal {
@@ -274,6 +277,54 @@ pub const ALL: &[Goal] = &[
     at_least("tickets, served in order", 1e5, |book| {
         book.value(limits::SECTION, limits::TICKETS, limits::SERVED)
     }),
+    Goal {
+        work: "hand-off with TELL, release sent to the message, p50",
+        rival: tell::PING,
+        limit: Limit::TimesAtMost(1.2),
+        figure: |book| tell_beside(book, tell::PING),
+    },
+    Goal {
+        work: "the same",
+        rival: tell::BLOCK,
+        limit: Limit::TimesAtMost(1.0),
+        figure: |book| tell_beside(book, tell::BLOCK),
+    },
+    Goal {
+        work: "grants per second that one replica confirms, ACKS 1 TELL, 1 connection",
+        rival: tell_acks::WAIT,
+        limit: Limit::TimesAtLeast(1.0),
+        figure: |book| confirmed_beside(book, 1),
+    },
+    Goal {
+        work: "the same, 50 connections",
+        rival: tell_acks::WAIT,
+        limit: Limit::TimesAtLeast(1.0),
+        figure: |book| confirmed_beside(book, 50),
+    },
+    Goal {
+        work: "the same, 500 connections",
+        rival: tell_acks::WAIT,
+        limit: Limit::TimesAtLeast(1.0),
+        figure: |book| confirmed_beside(book, 500),
+    },
+    Goal {
+        work: "bytes per request that waits with TELL, names of 39 bytes",
+        rival: "",
+        limit: Limit::AtMost(350.0, "bytes"),
+        figure: |book| book.value(tell_crowd::SECTION, tell_crowd::ROW, tell_crowd::BYTES),
+    },
+    Goal {
+        work: "memory of 100 000 such requests",
+        rival: "",
+        limit: Limit::AtMost(40.0, "MB"),
+        figure: |book| book.value(tell_crowd::SECTION, tell_crowd::ROW, tell_crowd::MEGABYTES),
+    },
+    flat("server CPU of a hand-off with TELL, 1000 to 100 000 requests", |book| {
+        let of = |size| book.value(tell_crowd::CPU, tell_crowd::HAND_OFF, &column(size));
+        let all: Option<Vec<f64>> = tell_crowd::SIZES.into_iter().map(of).collect();
+        let all = all?;
+        Some(all.iter().copied().fold(0.0, f64::max) / all.iter().copied().fold(f64::MAX, f64::min))
+    }),
     at_least("sessions, kept past their leases", 1e4, |book| {
         book.value(limits::SECTION, limits::SESSIONS, limits::KEPT)
     }),
@@ -293,6 +344,14 @@ fn cpu_beside(book: &Book, section: &str, rival: &str) -> Option<f64> {
 
 fn hand_off_beside(book: &Book, rival: &str) -> Option<f64> {
     book.ratio(hand_off::SECTION, "p50", hand_off::HAND_OFF, rival)
+}
+
+fn tell_beside(book: &Book, rival: &str) -> Option<f64> {
+    book.ratio(tell::SECTION, "p50", tell::TELL, rival)
+}
+
+fn confirmed_beside(book: &Book, connections: usize) -> Option<f64> {
+    book.ratio(tell_acks::GRANTS, &column(connections), tell_acks::TELL, tell_acks::WAIT)
 }
 
 /// With the default settings.

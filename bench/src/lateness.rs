@@ -1,4 +1,5 @@
-//! A lease expires while a client waits: how long after the deadline it gets the reply.
+//! A lease expires while a client waits, or beside another hold: how long after the deadline the
+//! client gets the reply, or a subscriber the event.
 
 use std::time::UNIX_EPOCH;
 
@@ -7,12 +8,16 @@ use crate::book::Book;
 use crate::crowd::exchange_all;
 use crate::sample::Sample;
 use crate::stage::{self, server, until_all_is_read};
-use rlock_testkit::{Server, Waiter};
+use rlock_testkit::{Server, Waiter, items, text};
 
 /// From the deadline to the grant, in microseconds.
 pub const SECTION: &str = "waiting: lease end to grant, µs";
 pub const QUIET: &str = "nothing else on the server";
 const FULL: &str = "with 100 000 volatile keys";
+
+/// From the deadline to the event, in microseconds.
+const NOTICED: &str = "waiting: lease end to rlock.expired, µs";
+const BESIDE: &str = "a reader beside another one, nobody waits";
 
 const VOLATILE_KEYS: usize = 100_000;
 
@@ -23,6 +28,26 @@ pub fn measure(book: &mut Book, profile: Profile) {
     let full = server(&[]);
     fill(&full);
     lateness(book, &full, FULL, expiries);
+    beside(book, expiries);
+}
+
+/// The event of each reader's end comes by the module: the server expires only a lock's last hold.
+fn beside(book: &mut Book, expiries: i64) {
+    let server = server(&["notify-keyspace-events", "Kd"]);
+    let (mut holder, mut ears) = (server.client(), Waiter::connect(&server));
+    holder.granted("RLOCK.ACQUIRE hot stays READ LEASE 3600000");
+    ears.ask("SUBSCRIBE __keyspace@0__:hot");
+    let mut late_us = Sample::default();
+    for number in 0..expiries {
+        // The key of the other lock says when both of the holds end.
+        holder.granted(&format!("RLOCK.MACQUIRE 2 hot other goes READ LEASE {}", 20 + number % 20));
+        let ends_at_ms = holder.deadline("other");
+        assert!(ends_at_ms > 0, "the hold was over before it could be looked at");
+        while text(&items(&ears.answer())[2]) != "rlock.expired" {}
+        late_us.add((now_ms() - ends_at_ms as f64) * 1e3);
+    }
+    assert!(late_us.min() >= 0.0, "noticed {} µs before the deadline", -late_us.min());
+    book.put_percentiles(NOTICED, BESIDE, &late_us);
 }
 
 /// Keys that expire evenly over ten minutes, so that some do at any moment.

@@ -47,6 +47,9 @@ mod sessions;
 mod several;
 mod stage;
 mod steps;
+mod tell;
+mod tell_acks;
+mod tell_crowd;
 mod wire;
 
 use std::process::ExitCode;
@@ -96,6 +99,13 @@ fn main() -> ExitCode {
             acks::measure(&mut Book::default(), Profile::Quick);
             true
         }
+        ["tell"] => {
+            stage::take_own_core();
+            let mut book = Book::default();
+            tell::measure(&mut book, Profile::Quick);
+            println!("\n{}", report::goals_of(&book));
+            book.missing.is_empty()
+        }
         // Only these sections, into the results of earlier runs.
         ["part", name] => {
             stage::take_own_core();
@@ -109,6 +119,7 @@ fn main() -> ExitCode {
                 "pair" => pair::measure(&mut book, Profile::Full),
                 "peers" => book.measure("peers", peers::measure),
                 "several" => several::measure(&mut book, Profile::Full),
+                "TELL" => tell::measure(&mut book, Profile::Full),
                 "waiting: hand-off" => hand_off::measure(&mut book, Profile::Full),
                 "waiting: lease end" => lateness::measure(&mut book, Profile::Full),
                 _ => panic!("{name}: see scripts/bench.sh"),
@@ -140,6 +151,7 @@ fn run(profile: Profile, is_with_peers: bool) -> bool {
     book.measure("session's end", |book| sessions::measure(book, profile));
     book.measure("memory", memory::held);
     book.measure("acknowledged", |book| acks::measure(book, profile));
+    tell::measure(&mut book, profile);
     book.measure("limits", |book| limits::measure(book, profile));
     book.measure("long steps", |book| long_steps::measure(book, profile));
     book.measure("capacity", |book| capacity::measure(book, profile));

@@ -76,6 +76,23 @@ impl Room {
         Room { poll, seats, table: Table { outboxes, speakers: Vec::new() } }
     }
 
+    /// Each connection speaks RESP3, and listens to its own shard channel.
+    pub fn greet_in_resp3(&mut self, channel: impl Fn(usize) -> String) {
+        for seat in 0..self.seats.len() {
+            self.table.say(seat, &wire::line("HELLO 3"));
+            self.table.say(seat, &wire::line(&format!("SSUBSCRIBE {}", channel(seat))));
+        }
+        let mut greeting = Greeting { owed: 2 * self.seats.len() };
+        self.play_until(&mut greeting, |greeting| greeting.owed == 0);
+    }
+
+    /// This connection is closed.
+    pub fn leave(&mut self, seat: usize) {
+        let stream = &mut self.seats[seat].stream;
+        self.poll.registry().deregister(stream).unwrap();
+        stream.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+
     /// Plays for this long.
     pub fn play(&mut self, game: &mut impl Game, time: Duration) {
         let end = Instant::now() + time;
@@ -112,6 +129,18 @@ impl Room {
             self.seats[seat].send(outbox);
             outbox.clear();
         }
+    }
+}
+
+/// The replies to what each connection says first.
+struct Greeting {
+    owed: usize,
+}
+
+impl Game for Greeting {
+    fn hear(&mut self, _: usize, reply: &[u8], _: &mut Table) {
+        assert!(matches!(reply[0], b'%' | b'>'), "{}", reply.escape_ascii());
+        self.owed -= 1;
     }
 }
 

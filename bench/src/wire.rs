@@ -21,18 +21,26 @@ pub fn reply_len(bytes: &[u8]) -> Option<usize> {
     let end = bytes.iter().position(|byte| *byte == b'\n')? + 1;
     let number = || std::str::from_utf8(&bytes[1..end - 2]).unwrap().parse::<i64>().unwrap();
     match bytes[0] {
-        b'+' | b'-' | b':' => Some(end),
+        b'+' | b'-' | b':' | b'_' | b'#' | b',' => Some(end),
         b'$' => match number() {
             -1 => Some(end),
             len => Some(end + len as usize + 2).filter(|end| *end <= bytes.len()),
         },
-        b'*' => {
+        b'*' | b'>' | b'~' | b'%' => {
             let mut at = end;
-            for _ in 0..number() {
+            let parts = if bytes[0] == b'%' { 2 * number() } else { number() };
+            for _ in 0..parts {
                 at += reply_len(&bytes[at..])?;
             }
             Some(at)
         }
-        other => panic!("not RESP2: {other}"),
+        other => panic!("not RESP: {other}"),
     }
+}
+
+/// What a message says that a subscriber gets: the last line of the reply.
+pub fn message(reply: &[u8]) -> &[u8] {
+    let said = reply.strip_suffix(b"\r\n").unwrap_or(reply);
+    let begin = said.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    &said[begin..]
 }
