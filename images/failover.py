@@ -41,8 +41,9 @@ class Service:
         self.process: subprocess.Popen | None = None
 
     def make_data(self) -> None:
-        self.data.mkdir()
-        os.chmod(self.data, 0o777)
+        """As a new volume is: it belongs to the image's own user."""
+        self.data.mkdir(mode=0o755)
+        os.chown(self.data, 999, 999)
 
     @property
     def space(self) -> str:
@@ -107,7 +108,7 @@ def run(*words: str) -> None:
     subprocess.run(words, check=True)
 
 
-def until(what: str, is_so, seconds: float = 60) -> float:
+def until(what: str, is_so, seconds: float = 120) -> float:
     start = time.monotonic()
     while not is_so():
         if time.monotonic() - start > seconds:
@@ -129,14 +130,25 @@ class Play:
         self.serve = services["serve"]
         self.count = 0
 
-    def primary(self) -> Service:
+    def named(self) -> Service | None:
         """According to a running Sentinel, which an application may ask."""
         for sentinel in (one for one in self.sentinels if one.process):
             address = sentinel.ask("sentinel", "get-master-addr-by-name", NETWORK, port=26379)
             for server in self.servers:
                 if address and address[0] == server.known_as:
                     return server
-        sys.exit("no Sentinel knows a primary")
+        return None
+
+    def primary(self) -> Service:
+        """A Sentinel that starts may wait for others."""
+        found: list[Service | None] = []
+
+        def is_named() -> bool:
+            found[:] = [self.named()]
+            return found[0] is not None
+
+        until("a Sentinel names a primary", is_named)
+        return found[0]
 
     def replicas(self) -> list[Service]:
         primary = self.primary()
@@ -165,7 +177,12 @@ class Play:
     def all_is_known(self, sentinel: Service) -> bool:
         lines = sentinel.ask("sentinel", "master", NETWORK, port=26379)
         known = dict(zip(lines[::2], lines[1::2]))
-        return (known.get("num-slaves"), known.get("num-other-sentinels"), known.get("flags")) == ("2", "2", "master")
+        if (known.get("num-slaves"), known.get("num-other-sentinels"), known.get("flags")) != ("2", "2", "master"):
+            return False
+        # Each may be promoted: it has everything, and this Sentinel has seen that.
+        said = sentinel.ask("sentinel", "replicas", NETWORK, port=26379)
+        priorities = [value for name, value in zip(said, said[1:]) if name == "slave-priority"]
+        return len(priorities) == 2 and "0" not in priorities
 
     def held(self) -> list[str]:
         return self.primary().ask("rlock.acquire", "app:kept", "worker-1", "depth", "1", "lease", "600000")

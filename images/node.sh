@@ -39,6 +39,13 @@ die() {
     exit 1
 }
 
+# The server runs as its own user: what root writes here, it could not read.
+case ${1-} in
+    server | sentinel | promote)
+        [ "$(id -u)" != 0 ] || [ "$(stat -c %u "$data")" = 0 ] || die "run this as the user who owns $data, $(stat -c %u "$data"), not as root"
+        ;;
+esac
+
 for password in "$RLOCK_NODE_PASSWORD" "$RLOCK_APP_PASSWORD" "$RLOCK_OPERATOR_PASSWORD" "$RLOCK_METRICS_PASSWORD"; do
     case $password in
         '' | *[!A-Za-z0-9._~+/=-]*) die 'a password is made of letters, digits and . _ ~ + / = -' ;;

@@ -335,7 +335,7 @@ def random_play(set_: Members, seed: int, steps: int = 14) -> str:
             one = chance.choice(running)
             # What one replica confirmed survives the death of the primary, not that of both before the other replica
             # has it, too.
-            until("the replicas follow", lambda: not set_.primary() or set_.follow(""), 20)
+            until("the replicas follow", lambda: not set_.primary() or set_.follow(""), members=set_)
             one.kill()
             trail.append(f"-{one.name}")
         elif what == "power":

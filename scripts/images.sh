@@ -86,7 +86,8 @@ debian() {
 }
 
 # entrypoint BASE SERVER: what the official images' own does with the words that images/ gives it, and their server's
-# own default for protected-mode.
+# own default for protected-mode. As root, it becomes the server's user, and since Redis 8.0.2 the files that node.sh
+# writes stay root's.
 entrypoint() {
     mkdir -p "$1/usr/local/bin" "$1/data"
     cat >"$1/usr/local/bin/docker-entrypoint.sh" <<END
@@ -94,6 +95,7 @@ entrypoint() {
 case \$1 in
     -* | *.conf) set -- $2-server "\$@" --protected-mode no ;;
 esac
+[ "\$(id -u)" != 0 ] || exec setpriv --reuid=$2 --regid=$2 --clear-groups -- "\$0" "\$@"
 umask 0077
 exec "\$@"
 END
