@@ -26,6 +26,7 @@ main() {
     step "$lint/check-jsonschema" --builtin-schema vendor.compose-spec images/compose.yaml && passed=$((passed + 1)) || true
     for file in images/kubernetes.yaml images/kubernetes-ha.yaml; do
         step "$lint/kubernetes-validate" --strict "$file" && passed=$((passed + 1)) || true
+        step "$lint/python" -B images/reasons.py "$file" && passed=$((passed + 1)) || true
     done
     step "$lint/check-jsonschema" --builtin-schema vendor.github-workflows .github/workflows/*.yml && passed=$((passed + 1)) || true
     [ "$(id -u)" = 0 ] || skip 'the steps of a Dockerfile need root'
