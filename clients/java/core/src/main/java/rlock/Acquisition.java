@@ -86,7 +86,7 @@ final class Acquisition {
             locks.refuseClosed();
             RuntimeException failure;
             try {
-                locks.service(key, locks.links.limit(Machine.after(end, Machine.LATE), false));
+                locks.service(key, locks.links.limit(Machine.after(end, Machine.LATE)));
                 return;
             } catch (ServerException error) {
                 if (!Machine.passes(error.code())) throw LockException.of(error);
@@ -170,8 +170,7 @@ final class Acquisition {
                 throw new LockLostException(seat + " was lost; release what is left of the hold before acquiring it again");
             long left = waits == 0 || waits == Machine.FOREVER ? waits : Math.max(1, end - Clock.now());
             var ask = new Attempt.Ask(left, Math.max(1, end - Clock.now()), options.leaseMillis(), seat.depth + 1,
-                    held == null ? 0 : held.token, options.acks() <= 0, options.session(), options.maxQueue() != Options.UNSET,
-                    options.acks() > 0);
+                    held == null ? 0 : held.token, locks.links.inbox.hears(seat.name.key()), options.session(), options.acks() > 0);
             return new Attempt(ask);
         } catch (RuntimeException failed) {
             seat.free();

@@ -87,7 +87,7 @@ final class AsyncAcquisition {
         inTurn(() -> {
             if (isOver()) return;
             try {
-                locks.service(key, locks.links.limit(Machine.after(common.end, Machine.LATE), false));
+                locks.service(key, locks.links.limit(Machine.after(common.end, Machine.LATE)));
                 sit();
                 return;
             } catch (ServerException error) {

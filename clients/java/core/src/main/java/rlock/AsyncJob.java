@@ -3,18 +3,16 @@ package rlock;
 import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.function.Consumer;
-import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 import rlock.Machine.Act;
 import rlock.Machine.Event;
 import rlock.Machine.Input;
 import rlock.Machine.Outcome;
-import rlock.Machine.Output;
 import rlock.Machine.Tell;
 
 /**
  * A {@link Job} of a caller without a thread. Requests are sent in the few threads for the key's server; between them
- * nothing but a timer waits, or what is called when a reply or a turn has come.
+ * nothing but a timer waits, or what is called when a message has come.
  */
 final class AsyncJob extends Job {
     private final Consumer<Tell> then;
@@ -46,7 +44,9 @@ final class AsyncJob extends Job {
     void signal() {
         synchronized (this) {
             if (!isTold) {
-                if (op != null && !isStarted) looks();
+                if (op == null || isStarted) return;
+                if (links.isClosing()) stop(Event.CLOSE);
+                else if (op.act() == Act.WAIT && waiter.isOver()) advance(message());
                 return;
             }
         }
@@ -56,13 +56,6 @@ final class AsyncJob extends Job {
     @Override
     void rest() {
         leave();
-    }
-
-    private void looks() {
-        boolean isReading = op.act() == Act.OWN || op.act() == Act.READ || op.act() == Act.LOOK;
-        if (links.isClosing()) stop(Event.CLOSE);
-        else if (op.act() == Act.TURN && turn != null && turn.isCalled()) advance(Input.of(Event.TURN));
-        else if (isReading && reply != null && reply.isDone()) advance(answer());
     }
 
     private void stop(Event event) {
@@ -103,49 +96,37 @@ final class AsyncJob extends Job {
             return Input.of(Event.CLOSE);
         }
         return switch (op.act()) {
-            case SLOT -> Input.of(Event.SLOT, hasSlot = links.waits.tryAcquire());
-            case READ -> reads();
-            case TURN -> turn != null && turn.isCalled() ? Input.of(Event.TURN) : waits(Input.of(Event.TIME));
-            case SLEEP -> {
-                warnOnce();
-                yield waits(Input.of(Event.TIME));
+            case WAIT -> waiter.isOver() ? message() : waits();
+            case SLEEP -> waits();
+            case LISTEN -> {
+                Input now = listens();
+                yield now == null ? works() : now;
             }
             default -> works();
         };
     }
 
-    private Input waits(Input late) {
-        long number = operation;
-        if (op.by() != Machine.FOREVER) timer = links.later(op.by() - Clock.now(), () -> arrived(number, late));
-        return null;
-    }
-
-    private Input reads() {
-        if (reply == null) return Input.of(Event.OWN, Outcome.BROKEN);
-        if (reply.isDone()) return answer();
+    private Input waits() {
+        warnOnce();
         long number = operation;
         long by = op.by();
-        if (by != Machine.FOREVER) timer = links.later(by - Clock.now(), () -> readLate(number, by));
+        if (by != Machine.FOREVER) timer = links.later(by - Clock.now(), () -> isTime(number, by));
         return null;
     }
 
     // What lies in a socket is read before a process that slept believes that it did not come.
-    private synchronized void readLate(long number, long by) {
+    private synchronized void isTime(long number, long by) {
         long late = Clock.now() - by;
         if (number != operation || isTold) return;
-        if (late >= 2) timer = links.later(Math.min(Machine.LATE, late), () -> arrived(number, silence()));
-        else arrived(number, silence());
+        if (late < 2) arrived(number, Input.of(Event.TIME));
+        else timer = links.later(Math.min(Machine.LATE, late), () -> arrived(number, Input.of(Event.TIME)));
     }
 
-    private synchronized Input silence() {
-        return reply.isDone() ? answer() : Input.of(Event.OWN, Outcome.SILENT);
-    }
-
-    private Input answer() {
+    private Input message() {
         try {
-            return reply();
-        } catch (ServerException | LinkException failed) {
-            return failed(failed);
+            return heard(waiter);
+        } catch (ServerException refused) {
+            return failed(refused);
         }
     }
 
@@ -164,33 +145,12 @@ final class AsyncJob extends Job {
     }
 
     private void work(long number) {
-        Output mine;
         synchronized (this) {
             if (number != operation || isTold) return;
-            mine = op;
             isQueued = false;
-            // Whether it has its place is of no use to a wait whose reply has come.
-            isStarted = mine.act() != Act.LOOK;
+            isStarted = true;
         }
-        Input in = mine.act() == Act.LOOK ? Input.of(Event.PLACE, hasPlace(mine.by())) : does();
-        synchronized (this) {
-            if (in == null && !isCancelled) {
-                isStarted = false;
-                in = reads();
-            }
-            if (in != null || isCancelled) arrived(number, in);
-        }
-    }
-
-    // Null: it is sent, and the reply is still to come.
-    private Input does() {
-        try {
-            if (op.act() != Act.OWN) return perform();
-            sendAlone();
-            return null;
-        } catch (ServerException | LinkException failed) {
-            return failed(failed);
-        }
+        arrived(number, perform());
     }
 
     private synchronized void unstarted(long number) {
@@ -198,11 +158,6 @@ final class AsyncJob extends Job {
     }
 
     private Input unsent() {
-        return switch (op.act()) {
-            case OWN -> Input.of(Event.OWN, Outcome.UNSENT);
-            case LOOK -> Input.of(Event.PLACE, (Boolean) null);
-            case LISTEN -> Input.of(Event.LISTENING);
-            default -> Input.of(Event.REPLIED, Outcome.UNSENT);
-        };
+        return Input.of(op.act() == Act.OWN ? Event.OWN : Event.REPLIED, Outcome.UNSENT);
     }
 }

@@ -4,31 +4,28 @@ package rlock;
 final class Attempt extends Undoing {
     /**
      * What is asked for. {@code waits} 0 is not at all; {@code patience} is how long it is repeated then. {@code below}
-     * is the token of the levels below, or 0; {@code asksFirst} on a shared connection, before it waits.
+     * is the token of the levels below, or 0; {@code hears} says that the channel of the key is subscribed.
      */
-    record Ask(long waits, long patience, long lease, int depth, long below, boolean asksFirst, boolean session,
-            boolean hasMaxQueue, boolean hasAcks) {}
+    record Ask(long waits, long patience, long lease, int depth, long below, boolean hears, boolean session, boolean hasAcks) {}
 
     private final Ask ask;
-    private boolean asksFirst;
-    private long end = FOREVER; // of the wait
-    private long patience = FOREVER; // when trouble is believed
+    private boolean asksFirst; // a plain request, which is answered at once
+    private long patience = FOREVER; // when trouble is believed, and the wait ends
     private long pause = FIRST_PAUSE;
     private int hops;
-    private Boolean hasSlot;
     private boolean hasLink; // of its own
-    private long sent; // the request under way
-    private long replyBy; // until when the reply on the own connection may come
-    private int misses;
+    private long roundTrip;
+    private long sent; // the latest request, and for how long it waits
+    private long block;
+    private boolean isBusy; // the latest reply was that somebody has it
     private boolean hadDoubt;
-    private boolean hadTicket;
     private Told why;
 
     Attempt(Ask ask) {
         // A connection that ends would take the levels below along.
         super(ask.lease, ask.depth, ask.session && ask.depth == 1);
         this.ask = ask;
-        this.asksFirst = ask.asksFirst && !session;
+        this.asksFirst = !ask.hasAcks && (ask.waits == 0 || !ask.hears);
     }
 
     @Override
@@ -50,224 +47,135 @@ final class Attempt extends Undoing {
 
     // What else comes belongs to an operation that was interrupted.
     private void goOn(long now, Event event, Input in) {
-        Outcome outcome = in.outcome();
-        switch (event) {
-            case CALL -> begin(now);
-            case SLOT -> {
-                if (at != At.SLOTTING) return;
-                hasSlot = in.yes();
+        switch (at) {
+            case START -> {
+                patience = after(now, ask.waits > 0 ? ask.waits : ask.patience);
                 next(now);
             }
-            case OPENED -> {
-                if (at == At.OPENING) askAlone(now, in.number());
-            }
-            case OWN -> {
-                if (at == At.WAITING || at == At.LOOKING) waited(now, outcome);
-            }
-            case PLACE -> {
-                if (at == At.LOOKING) looked(now, in.yes());
+            case OPENING -> {
+                if (event == Event.REPLIED) failed(now, in.outcome());
+                if (event != Event.OPENED) return;
+                hasLink = true;
+                next(now);
             }
             case LISTENING -> {
-                if (at == At.LISTENING) queue(now);
+                if (event == Event.REPLIED) failed(now, in.outcome());
+                if (event != Event.LISTENING) return;
+                roundTrip = in.number();
+                // The message comes in time, however far the server is.
+                send(now, ask.waits == 0 ? -1 : patience == FOREVER ? 0 : Math.max(1, patience - now - roundTrip));
             }
-            case TURN, TIME -> {
-                if (at == At.TURNING || at == At.PAUSING && now < patience) next(now);
-                else if (at == At.PAUSING) finish(now, why);
+            case ASKING -> {
+                if (event == Event.REPLIED || event == Event.OWN) asked(now, in.outcome());
             }
-            case REPLIED -> replied(now, outcome);
-            default -> {}
-        }
-    }
-
-    private void begin(long now) {
-        if (at != At.START) return;
-        patience = after(now, ask.waits > 0 ? ask.waits : ask.patience);
-        if (ask.waits > 0) end = patience;
-        next(now);
-    }
-
-    private void replied(long now, Outcome outcome) {
-        switch (at) {
-            case ASKING -> asked(now, outcome);
-            case OPENING -> failed(now, outcome);
-            case LISTENING -> queue(now);
-            case QUEUEING -> queued(now, outcome);
-            case PLACING -> {
-                if (outcome.isToken()) {
-                    awaitTurn(now);
-                } else {
-                    if (outcome.isNil()) hasTicket = false;
-                    if (outcome.isNil()) finish(now, Told.NIL);
-                    else failed(now, outcome);
-                }
+            case WAITING -> waited(now, event, in.outcome());
+            case PAUSING -> {
+                if (event != Event.TIME) return;
+                if (now < patience) next(now);
+                else finish(now, why);
             }
-            case CONFIRMING -> confirmed(now, outcome);
             default -> {}
         }
     }
 
     // In the best way there is.
     private void next(long now) {
-        if (ask.waits == 0 && !session || asksFirst) {
-            send(now, At.ASKING, Request.ACQUIRE);
-        } else if (hasTicket && now >= end) {
-            finish(now, Told.NIL);
-        } else if (hasSlot == null && ask.waits > 0) {
-            at = At.SLOTTING;
-            say(Act.SLOT);
-        } else if (hasSlot == Boolean.FALSE) {
+        if (session && !hasLink) {
+            at = At.OPENING;
+            say(Output.of(Act.OPEN, by(now, REPLY)));
+        } else if (asksFirst) {
+            send(now, -1);
+        } else {
             at = At.LISTENING;
             say(Output.of(Act.LISTEN, by(now, REPLY)));
-        } else {
-            open(now);
         }
     }
 
-    // When a request that may take so long is given up: at the end of the patience at the latest.
+    // When what may take so long is given up: at the end of the patience at the latest.
     private long by(long now, long takes) {
         return Math.min(now + takes, Math.max(now, after(patience, LATE)));
     }
 
-    private void send(long now, At next, Request request) {
-        at = next;
-        if (request == Request.ACQUIRE || request == Request.QUEUE) doubt();
-        if (request != Request.PLACE) sent = now;
-        long takes = replyTime(ask.hasAcks && request != Request.PLACE);
-        say(Output.send(request, request == Request.RENEW ? token : 0, 0, by(now, takes)));
-    }
-
-    private void doubt() {
+    private void send(long now, long waits) {
+        at = At.ASKING;
+        sent = now;
+        block = waits;
         hadDoubt = inDoubt;
         inDoubt = true;
-    }
-
-    private void open(long now) {
-        at = At.OPENING;
-        say(Output.of(Act.OPEN, by(now, REPLY)));
+        long by = by(now, REPLY);
+        say(session ? Output.own(block, true, 0, by) : new Output(Act.SEND, by, Request.ACQUIRE, 0, 0, block, false, null));
     }
 
     private void asked(long now, Outcome outcome) {
         if (outcome.isToken()) {
             granted(now, outcome.token());
         } else if (outcome.isNil()) {
-            inDoubt = asksFirst = false;
-            if (ask.waits > 0) next(now);
+            inDoubt = false;
+            isBusy = true;
+            boolean waits = ask.waits > 0 && asksFirst;
+            if (ask.waits > 0) asksFirst = false;
+            if (waits) next(now);
             else finish(now, Told.NIL);
+        } else if (outcome.ending() == Ending.WAITING) { // it has the place of an earlier one of this owner
+            at = At.WAITING;
+            pause = FIRST_PAUSE;
+            hadDoubt = false;
+            say(Output.of(Act.WAIT, by(now, LOOKS)));
         } else {
-            failed(now, outcome);
-        }
-    }
-
-    // On its own connection: a blocked wait, or a session.
-    private void askAlone(long now, long roundTrip) {
-        at = At.WAITING;
-        hasLink = true;
-        sent = now;
-        misses = 0;
-        doubt();
-        // A ticket that was granted is moved to its own connection. The reply comes in time, however far the server is.
-        boolean blocks = ask.waits > 0 && hasSlot == Boolean.TRUE;
-        long block = !blocks ? -1 : end == FOREVER ? 0 : Math.max(1, end - now - roundTrip);
-        replyBy = blocks ? after(end, LATE) : by(now, replyTime(ask.hasAcks));
-        say(Output.own(block, session, 0, Math.min(replyBy, now + LOOKS)));
-    }
-
-    private void waited(long now, Outcome outcome) {
-        if (outcome.isToken()) {
-            granted(now, outcome.token());
-        } else if (outcome.isNil()) {
-            inDoubt = false;
-            finish(now, Told.NIL);
-        } else if (outcome.ending() == Ending.SILENT && now < replyBy) {
-            at = At.LOOKING;
-            say(Output.of(Act.LOOK, by(now, REPLY)));
-        } else {
-            say(outcome.ending() == Ending.REFUSED ? Act.KEEP : Act.DROP);
+            if (hasLink) say(outcome.isUnknown() ? Act.DROP : Act.KEEP);
             hasLink = false;
             failed(now, outcome);
         }
     }
 
-    // A reply may be on its way, so the place is missed twice before it is believed; null: no server decides.
-    private void looked(long now, Boolean yes) {
-        if (yes != null) misses = yes ? 0 : misses + 1;
-        if (misses == 2) {
+    private void waited(long now, Event event, Outcome outcome) {
+        if (event == Event.MESSAGE && outcome.isNil()) {
+            inDoubt = false;
+            // The server may have ended it early, or is nearer than it was during a pause.
+            roundTrip = Math.min(roundTrip, Math.max(0, now - sent - Math.max(0, block)));
+            if (ask.waits > 0 && patience - now > roundTrip + LATE) next(now);
+            else finish(now, Told.NIL);
+        } else if (event == Event.MESSAGE) {
+            asked(now, outcome);
+        } else if (event == Event.LOST || event == Event.TIME && now < patience) {
+            next(now);
+        } else if (event == Event.TIME) {
+            finish(now, ask.waits > 0 ? Told.NIL : Told.UNAVAILABLE);
+        } else if (event == Event.OWN) { // it ended with the connection of the session
+            hasLink = false;
             say(Act.DROP);
-            hasLink = false;
-            failed(now, Outcome.SILENT);
-            return;
+            trouble(now, Told.UNAVAILABLE);
         }
-        at = At.WAITING;
-        say(Output.of(Act.READ, Math.min(replyBy, now + LOOKS)));
-    }
-
-    // By a ticket, whose owner listens for its turn.
-    private void queue(long now) {
-        hadTicket = hasTicket;
-        hasTicket = true;
-        send(now, At.QUEUEING, Request.QUEUE);
-    }
-
-    private void queued(long now, Outcome outcome) {
-        if (outcome.isToken()) {
-            hasTicket = false;
-            if (!session) {
-                granted(now, outcome.token());
-            } else {
-                token = outcome.token();
-                open(now);
-            }
-        } else if (outcome.isNil()) {
-            inDoubt = false;
-            if (ask.hasMaxQueue && !hadTicket) send(now, At.PLACING, Request.PLACE); // the queue may have been full
-            else awaitTurn(now);
-        } else {
-            if (!outcome.isUnknown()) hasTicket = hadTicket;
-            failed(now, outcome);
-        }
-    }
-
-    private void awaitTurn(long now) {
-        at = At.TURNING;
-        pause = FIRST_PAUSE;
-        say(Output.of(Act.TURN, Math.max(now, Math.min(end, now + ASKS))));
     }
 
     private void granted(long now, long number) {
         token = number;
-        if (now - sent > lease / 3) { // the grant may be as old as the request
-            hadDoubt = true;
-            send(now, At.CONFIRMING, Request.RENEW);
-        } else if (ask.below != 0 && ask.below != number) {
+        if (ask.below != 0 && ask.below != number) {
             depth = 1; // the levels below are gone, and this is another hold
             finish(now, Told.LOST);
+        } else if (now - sent > lease / 3) { // the grant may be as old as the request: it may have ended, and be another one
+            asksFirst = !ask.hasAcks;
+            token = 0;
+            next(now);
         } else {
-            if (hasLink && !session) {
-                hasLink = false;
-                say(Act.KEEP);
-            }
             at = At.GRANTED;
             tell(new Tell(Told.GRANTED, number, sent, lingers, ""));
         }
     }
 
-    private void confirmed(long now, Outcome outcome) {
-        if (outcome.isToken()) {
-            granted(now, token);
+    // A request, a subscription or a connection.
+    private void failed(long now, Outcome outcome) {
+        boolean wasAsked = at == At.ASKING || at == At.WAITING;
+        boolean wasBusy = isBusy && at == At.LISTENING;
+        isBusy = false;
+        if (wasBusy && outcome.ending() != Ending.REFUSED && now >= patience) { // no time was left to wait in
+            finish(now, Told.NIL);
             return;
         }
-        if (hasLink) say(Act.DROP);
-        hasLink = false;
-        token = 0;
-        if (outcome.isNotHeld() && depth == 1) trouble(now, Told.UNAVAILABLE); // it has ended already: once more
-        else failed(now, outcome);
-    }
-
-    private void failed(long now, Outcome outcome) {
         switch (outcome.ending()) {
             case REFUSED -> {
                 String code = outcome.code();
-                if (at != At.OPENING && at != At.PLACING) inDoubt = hadDoubt;
+                if (wasAsked) inDoubt = hadDoubt;
                 if (outcome.isNotHeld()) {
                     finish(now, Told.LOST);
                 } else if ((code.equals("MOVED") || code.equals("ASK")) && hops < HOPS && now < patience) {
@@ -280,12 +188,12 @@ final class Attempt extends Undoing {
                 }
             }
             case UNSENT -> {
-                if (at == At.ASKING || at == At.QUEUEING) inDoubt = hadDoubt;
+                if (wasAsked) inDoubt = hadDoubt;
                 trouble(now, Told.UNAVAILABLE);
             }
             default -> {
-                lingers |= at != At.PLACING;
-                if (session) pause = AGAIN; // tied late, it would end with its connection: not before that
+                lingers |= wasAsked;
+                if (wasAsked && session) pause = AGAIN; // tied late, it would end with its connection: not before that
                 trouble(now, Told.UNAVAILABLE);
             }
         }
@@ -304,20 +212,14 @@ final class Attempt extends Undoing {
 
     // The caller goes away, whatever is under way.
     private void leave(long now, Told told) {
-        if (!isAsked()) {
+        if (at != At.ASKING) {
             finish(now, told);
             return;
         }
         tell(Tell.of(told));
-        undoFrom(now);
-    }
-
-    private boolean isBlocked() {
-        return at == At.WAITING || at == At.LOOKING;
-    }
-
-    private boolean isAsked() {
-        return isBlocked() || at == At.ASKING || at == At.QUEUEING;
+        lingers |= session;
+        if (session) undo(now, hasLink);
+        else undo(now, new Left(hadDoubt, lingers, token));
     }
 
     private void finish(long now, Told told) {
@@ -325,25 +227,16 @@ final class Attempt extends Undoing {
     }
 
     private void finish(long now, Tell tell) {
-        // A session that nobody takes ends with its connection.
-        if (hasLink) say(session && token != 0 ? Act.DROP : Act.KEEP);
-        hasLink = false;
+        if (hasLink && !inDoubt) {
+            hasLink = false;
+            say(Act.KEEP);
+        }
         tell(tell);
         undoAll(now);
     }
 
     private void undoAll(long now) {
-        if (inDoubt || lingers || hasTicket) undoFrom(now);
+        if (inDoubt || lingers) undo(now, hasLink); // a session that nobody takes ends with its connection
         else free();
-    }
-
-    private void undoFrom(long now) {
-        if (isAsked()) {
-            undo(now, isBlocked(), new Left(hadDoubt, lingers, at == At.QUEUEING ? hadTicket : hasTicket, token));
-        } else {
-            if (hasLink) say(Act.DROP);
-            undo(now);
-        }
-        hasLink = false;
     }
 }

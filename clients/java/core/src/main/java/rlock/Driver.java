@@ -5,7 +5,6 @@ import java.security.cert.CertificateException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
-import java.util.function.BiConsumer;
 import javax.net.ssl.SSLException;
 
 /**
@@ -22,15 +21,10 @@ public interface Driver extends AutoCloseable {
     /** Opens a connection to a Sentinel, which has credentials of its own. */
     Link connectSentinel(Address at, long timeoutMillis);
 
-    /**
-     * Opens a connection that listens to {@code channel}, and to more as they are added.
-     *
-     * @param heard is told the channel and the message
-     * @param ended runs once, when the connection has ended
-     */
-    Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended);
+    /** Opens a connection that hears the messages of shard channels. Fails as {@link #connect} does. */
+    Feed listen(Address at, long timeoutMillis, Ear ear);
 
-    /** The number of the database, which is part of the names of event channels. */
+    /** The number of the database: locks of different ones are different locks. */
     int database();
 
     /** Frees what the driver itself has opened; connections are closed by who asked for them. */
@@ -46,9 +40,6 @@ public interface Driver extends AutoCloseable {
          * @throws LinkException if no reply came in time, or the connection broke
          */
         Object call(long timeoutMillis, String... words);
-
-        /** Sends a command whose reply may take its time. The same exceptions end the future. */
-        CompletableFuture<Object> send(String... words);
 
         /** From now on nothing more is sent; {@code closed} runs once the connection has ended, whoever ends it. */
         void whenClosed(Runnable closed);
@@ -81,16 +72,28 @@ public interface Driver extends AutoCloseable {
         }
     }
 
-    /** A connection that listens. */
+    /** A connection that hears messages. */
     interface Feed extends AutoCloseable {
-        /** Listens to one more channel; the future ends when the server has confirmed it. */
-        CompletableFuture<Void> add(String channel);
-
-        /** Listens to it no longer. */
-        void remove(String channel);
+        /**
+         * Subscribes to a shard channel, once more if it is; the future ends when the server has confirmed that, or with
+         * the exceptions of {@link Link#call}.
+         */
+        CompletableFuture<Void> subscribe(String channel);
 
         @Override
         void close();
+    }
+
+    /** What a {@link Feed} tells of, in a thread of its own; it returns at once. */
+    interface Ear {
+        /** A message has come. */
+        void heard(String message);
+
+        /** The server has ended a subscription. */
+        void left(String channel);
+
+        /** The connection has ended. */
+        void ended();
     }
 
     /**

@@ -3,10 +3,8 @@ package rlock;
 import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
-import rlock.Driver.Link;
-import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 
 /** Who leads: whoever holds the lock of the key, in a session. Immutable and thread-safe, made by {@link Locks#election}. */
@@ -48,118 +46,74 @@ public final class Election {
 
     /** Who leads now; empty if nobody does. */
     public Optional<Leader> leader() {
-        return leader(locks.call(key, "RLOCK.AWAIT", key, "0"));
+        Object reply = locks.call(key, "RLOCK.AWAIT", key, "0");
+        if (!(reply instanceof List<?> pair) || pair.get(1) == null) return Optional.empty();
+        return leader((Long) pair.get(0), Topology.text(pair.get(1)));
     }
 
-    private Optional<Leader> leader(Object reply) {
-        if (!(reply instanceof List<?> pair) || pair.get(1) == null) return Optional.empty();
-        String owner = Topology.text(pair.get(1));
+    private Optional<Leader> leader(long token, String owner) {
+        if (token == 0) return Optional.empty();
         String given = owner.startsWith(locks.prefix()) ? owner.substring(locks.prefix().length()) : owner;
         int end = given.lastIndexOf('/');
-        return Optional.of(new Leader((Long) pair.get(0), owner, end < 0 ? given : given.substring(0, end)));
+        return Optional.of(new Leader(token, owner, end < 0 ? given : given.substring(0, end)));
     }
 
     /**
-     * Tells who leads, at first and whenever that changes, until the result is closed. It has a thread, in which {@code
-     * heard} runs, and a connection. Who is slow hears the latest change only.
+     * Tells who leads, at first and whenever that changes, until the result is closed. {@code heard} runs in a thread of
+     * the package, once at a time. Who is slow hears the latest change only.
      */
     public Observer observe(Consumer<Optional<Leader>> heard) {
         locks.refuseClosed();
         var observer = new Observer(heard);
         locks.observers.add(observer);
-        locks.background(observer::run);
+        observer.watch.ask();
         return observer;
     }
 
     /** Observes an election until it is closed. */
     public final class Observer implements AutoCloseable {
         private final Consumer<Optional<Leader>> heard;
-        private Link link; // guarded by this
-        private long token = -1; // what was told last
-        private boolean closed; // guarded by this
+        private final Watch watch = new Watch(
+                locks.links, key, -1, Machine.LOOKS, (token, owner) -> leads(leader(token, owner)), this::refused);
+        private Optional<Leader> latest; // that is yet to be told, or null; from here on guarded by this
+        private CompletableFuture<Void> telling = CompletableFuture.completedFuture(null);
+        private boolean closed;
 
         private Observer(Consumer<Optional<Leader>> heard) {
             this.heard = heard;
         }
 
-        private void run() {
-            long pause = Machine.FIRST_PAUSE;
-            while (!isClosed()) {
-                try {
-                    Object reply = ask();
-                    pause = Machine.FIRST_PAUSE;
-                    if (reply == null && token >= 0) continue;
-                    Optional<Leader> leads = leader(reply);
-                    token = leads.map(Leader::token).orElse(0L);
-                    if (!isClosed()) tell(leads);
-                } catch (ServerException | LinkException failed) {
-                    leave();
-                    if (isClosed()) return;
-                    pause = rest(failed, pause);
-                }
-            }
+        private synchronized void leads(Optional<Leader> leader) {
+            latest = leader;
+            telling = telling.thenRunAsync(this::tell, locks::tell);
         }
 
-        private Object ask() {
-            Link own = link();
-            if (token < 0) return own.call(locks.links.timeoutMillis, "RLOCK.AWAIT", key, "0");
-            return own.call(Machine.LOOKS + Machine.REPLY, "RLOCK.AWAIT", key, String.valueOf(token), "BLOCK", String.valueOf(Machine.LOOKS));
-        }
-
-        private Link link() {
+        private void tell() {
+            Optional<Leader> leader;
             synchronized (this) {
-                if (link != null) return link;
+                leader = closed ? null : latest;
+                latest = null;
             }
-            long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(locks.links.timeoutMillis);
-            Link opened = locks.links.open(locks.links.primary(key, end), end);
-            synchronized (this) {
-                link = opened;
-                if (closed) leave();
-            }
-            return opened;
-        }
-
-        private long rest(RuntimeException failed, long pause) {
-            boolean passes = true;
-            if (failed instanceof ServerException error) {
-                passes = Machine.passes(error.code());
-                if (error.code().equals("MOVED")) locks.links.redirected(error, key, locks.links.topology.primary(key));
-            }
-            locks.links.refresh();
-            // It may be allowed again.
-            if (!passes) LOG.log(System.Logger.Level.WARNING, key + ": who leads is not known: " + failed.getMessage());
             try {
-                TimeUnit.MILLISECONDS.sleep(passes ? pause : Machine.LOOKS);
-            } catch (InterruptedException closing) {
-                close();
-            }
-            return Math.min(2 * pause, Machine.LONGEST_PAUSE);
-        }
-
-        private void tell(Optional<Leader> leads) {
-            try {
-                heard.accept(leads);
+                if (leader != null) heard.accept(leader);
             } catch (Throwable theirs) {
-                // Whatever it is, also an Error, this thread has more to tell.
+                // Whatever it is, also an Error, there is more to tell.
                 LOG.log(System.Logger.Level.WARNING, key + ": an observer failed", theirs);
             }
         }
 
-        private synchronized void leave() {
-            if (link != null) link.close();
-            link = null;
-        }
-
-        private synchronized boolean isClosed() {
-            return closed;
+        private void refused(ServerException error) {
+            LOG.log(System.Logger.Level.WARNING, key + ": who leads is not known: " + error.getMessage());
         }
 
         /** Ends it. What is being told at the moment goes on. */
         @Override
-        public synchronized void close() {
-            closed = true;
+        public void close() {
+            synchronized (this) {
+                closed = true;
+            }
             locks.observers.remove(this);
-            leave();
+            watch.close();
         }
     }
 }

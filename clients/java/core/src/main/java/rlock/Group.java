@@ -158,15 +158,15 @@ final class Group extends Seat {
     }
 
     @Override
-    String[] acquire(Options options, int at, boolean tied, String... wait) {
+    String[] acquire(Options options, int at, boolean tied, long block, String... tell) {
         List<String> words = words("RLOCK.MACQUIRE", "MODES");
         parts.forEach(each -> words.add(each.word()));
-        return options.acquire(words, tied, wait);
+        return options.acquire(words, tied, block, tell);
     }
 
     @Override
-    String[] renew(Options options, long token, long millis) {
-        return options.renew(words("RLOCK.MRENEW"), token, millis);
+    String[] renew(Options options, long token, long millis, String... tell) {
+        return options.renew(words("RLOCK.MRENEW"), token, millis, tell);
     }
 
     @Override

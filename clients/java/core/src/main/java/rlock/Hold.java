@@ -85,12 +85,12 @@ public final class Hold implements AutoCloseable {
      * is released. Stop the work under the lock then. Callers cannot complete or cancel it, only what they derive from it.
      */
     public CompletableFuture<Void> lost() {
-        return tenure.lost;
+        return tenure.lost();
     }
 
     /** Runs this when the hold is lost, in a thread of the package. */
     public Hold onLost(Runnable action) {
-        tenure.lost.thenRun(action);
+        tenure.lost().thenRun(action);
         return this;
     }
 

@@ -3,7 +3,7 @@ package rlock;
 /** A hold from its grant to its end, shared by all levels: renewed, lost or released. */
 final class Holding extends Machine {
     /** Where it is. */
-    private enum At { START, IDLE, RENEWING, SEATING, OPENING, TYING, DONE }
+    private enum At { START, IDLE, LISTENING, RENEWING, WAITING, SEATING, OPENING, TYING, DONE }
 
     /**
      * What was granted: its lease counts from {@code sent}, and its loss is told {@code margin} before its deadline,
@@ -22,6 +22,7 @@ final class Holding extends Machine {
     private int depth;
     private boolean isReleasing;
     private boolean isUntied;
+    private boolean isTying; // it has the seat of its owner, to be tied to a new connection
     private boolean isUnsure;
 
     Holding(Kept kept) {
@@ -58,7 +59,9 @@ final class Holding extends Machine {
     @Override
     void react(long now, Input in) {
         if (at == At.DONE) return;
-        switch (in.event()) {
+        Event event = in.event();
+        Outcome outcome = in.outcome();
+        switch (event) {
             case RELEASED -> {
                 at = At.DONE;
                 say(Act.DONE);
@@ -82,26 +85,44 @@ final class Holding extends Machine {
                 renewsAt = now;
                 idle(now);
             }
-            case CALL, TIME -> {
-                if (at == At.START || at == At.IDLE) idle(now);
+            default -> goOn(now, event, outcome, in.number());
+        }
+    }
+
+    // What else comes belongs to an operation that was interrupted.
+    private void goOn(long now, Event event, Outcome outcome, long number) {
+        boolean isReply = event == Event.REPLIED || event == Event.OWN;
+        switch (at) {
+            case START, IDLE -> {
+                if (event == Event.CALL || event == Event.TIME) idle(now);
             }
-            case REPLIED -> {
-                if (at == At.RENEWING) answered(now, in.outcome());
-                if (at != At.OPENING) return;
-                say(Act.LEAVE);
-                later(now);
+            case LISTENING -> {
+                if (event == Event.LISTENING) ask(now);
+                else if (isReply && isTying) failsToTie(now);
+                else if (isReply) later(now);
             }
-            case SEAT -> {
-                if (at == At.SEATING) seated(now, in);
+            case RENEWING, TYING -> {
+                if (!isReply) return;
+                if (outcome.ending() != Ending.WAITING) {
+                    ended(now, outcome);
+                    return;
+                }
+                at = At.WAITING;
+                say(Output.of(Act.WAIT, by(sent, ACKS)));
             }
-            case OPENED -> {
-                if (at != At.OPENING) return;
-                at = At.TYING;
-                sent = now;
-                say(Output.own(-1, true, depth, Math.min(now + replyTime(kept.hasAcks), limit())));
+            case WAITING -> {
+                if (event == Event.MESSAGE) ended(now, outcome);
+                else if (isTying && (event == Event.LOST || event == Event.TIME || event == Event.OWN)) tied(now, Outcome.SILENT);
+                else if (event == Event.LOST) begin(now);
+                else if (event == Event.TIME) later(now);
             }
-            case OWN -> {
-                if (at == At.TYING) tied(now, in.outcome());
+            case SEATING -> {
+                if (event == Event.SEAT && number > 0) open(now, (int) number);
+                else if (event == Event.SEAT) later(now);
+            }
+            case OPENING -> {
+                if (event == Event.OPENED) begin(now);
+                else if (isReply) failsToTie(now);
             }
             default -> {}
         }
@@ -109,28 +130,58 @@ final class Holding extends Machine {
 
     // Gives back the seat that it has while it is being tied to a new connection.
     private void leave() {
-        if (at != At.OPENING && at != At.TYING) return;
-        isUnsure = at == At.TYING;
+        if (!isTying) return;
+        isUnsure = at == At.TYING || at == At.WAITING;
         dropped();
     }
 
     private void dropped() {
+        isTying = false;
         say(Act.DROP);
         say(Act.LEAVE);
+    }
+
+    private void failsToTie(long now) {
+        dropped();
+        later(now);
     }
 
     private void idle(long now) {
         if (now >= limit()) {
             lose();
         } else if (now >= renewsAt) {
-            at = At.RENEWING;
-            sent = now;
-            long takes = Math.min(replyTime(kept.hasAcks), Math.max(50, kept.lease / 6));
-            say(Output.send(Request.RENEW, kept.token, 0, Math.min(now + takes, limit())));
+            begin(now);
         } else {
             at = At.IDLE;
             say(Output.of(Act.SLEEP, Math.min(renewsAt, limit())));
         }
+    }
+
+    // Asks, once it is subscribed to the channel that says what replicas acknowledged.
+    private void begin(long now) {
+        if (!kept.hasAcks) {
+            ask(now);
+            return;
+        }
+        at = At.LISTENING;
+        say(Output.of(Act.LISTEN, by(now, REPLY)));
+    }
+
+    private void ask(long now) {
+        sent = now;
+        at = isTying ? At.TYING : At.RENEWING;
+        say(isTying ? Output.own(-1, true, depth, Math.min(now + REPLY, limit()))
+                : Output.send(Request.RENEW, kept.token, 0, by(now, REPLY)));
+    }
+
+    // A renewal that takes too long is repeated while there is time.
+    private long by(long since, long takes) {
+        return Math.min(since + Math.min(takes, Math.max(50, kept.lease / 6)), limit());
+    }
+
+    private void ended(long now, Outcome outcome) {
+        if (isTying) tied(now, outcome);
+        else answered(now, outcome);
     }
 
     private void answered(long now, Outcome outcome) {
@@ -153,13 +204,11 @@ final class Holding extends Machine {
         idle(now);
     }
 
-    private void seated(long now, Input in) {
-        if (!in.yes()) {
-            later(now);
-            return;
-        }
+    // It has the seat of its owner, which holds so many levels.
+    private void open(long now, int levels) {
         at = At.OPENING;
-        depth = (int) in.number();
+        isTying = true;
+        depth = levels;
         say(Output.of(Act.OPEN, Math.min(now + REPLY, limit())));
     }
 
@@ -172,19 +221,22 @@ final class Holding extends Machine {
 
     private void tied(long now, Outcome outcome) {
         if (outcome.isToken() && outcome.token() == kept.token) {
-            isUntied = false;
+            isUntied = isTying = false;
             renewed(sent);
             say(Act.LEAVE);
             say(Act.TIED);
             idle(now);
             return;
         }
-        isUnsure = outcome.isUnknown() || outcome.isToken();
-        dropped();
-        if (outcome.ending() == Ending.REFUSED && !outcome.isFinal()) later(now);
+        if (outcome.ending() == Ending.UNSENT || outcome.ending() == Ending.REFUSED && !outcome.isFinal()) {
+            failsToTie(now);
+            return;
+        }
         // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one
         // that the server does not tie is no session.
-        else lose();
+        isUnsure = outcome.isUnknown() || outcome.isToken();
+        dropped();
+        lose();
     }
 
     private void lose() {

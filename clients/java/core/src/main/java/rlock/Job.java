@@ -2,10 +2,8 @@ package rlock;
 
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 import rlock.Driver.Address;
@@ -43,11 +41,9 @@ sealed class Job permits AsyncJob {
     Output op; // under way
     private Tell told;
     Input brought; // by an operation that was interrupted
-    CompletableFuture<Object> reply; // on its own connection
-    private Address at; // where that leads
+    final Inbox.Waiter waiter;
+    private Address at; // where its own connection leads
     private Address asked; // where -ASK pointed
-    Turns.Turn turn;
-    boolean hasSlot;
     private long warnsAt;
     private volatile Thread thread; // that waits
 
@@ -59,6 +55,7 @@ sealed class Job permits AsyncJob {
         this.machine = machine;
         this.interruptible = interruptible;
         this.warnsAt = warnsAt;
+        this.waiter = links.inbox.waiter(this::signal);
         links.jobs.add(this);
     }
 
@@ -115,7 +112,7 @@ sealed class Job permits AsyncJob {
                 while (!freed.isDone()) {
                     if (op.act() == Act.SLEEP && !links.isClosing()) {
                         Runnable later = () -> goOn(Input.of(Event.TIME));
-                        if (links.after(op.by() - Clock.now(), later)) return;
+                        if (links.later(op.by() - Clock.now(), later) != null) return;
                     }
                     step(bring());
                 }
@@ -141,9 +138,8 @@ sealed class Job permits AsyncJob {
 
     private synchronized void end() {
         if (freed.isDone()) return;
-        if (hasSlot) links.waits.release();
-        if (turn != null) turn.close();
-        letGo(reply == null);
+        waiter.close();
+        letGo(false);
         links.jobs.remove(this);
         seat.free();
         freed.complete(null);
@@ -197,15 +193,12 @@ sealed class Job permits AsyncJob {
         long by = op.by();
         try {
             return switch (op.act()) {
-                case SLOT -> Input.of(Event.SLOT, hasSlot = links.waits.tryAcquire());
                 case OPEN -> open(by);
-                case OWN -> asksAlone(by);
-                case READ -> read(by);
-                case LOOK -> look(by);
+                case OWN -> Input.of(Event.OWN, outcome(link.call(links.limit(by), acquire(op.session()))));
                 case SEND -> Input.of(Event.REPLIED, send());
                 case AWAIT -> brought == null ? Input.of(Event.REPLIED, Outcome.BROKEN) : brought;
                 case LISTEN -> listen(by);
-                case TURN -> Input.of(await(by, () -> turn != null && turn.isCalled()) ? Event.TURN : Event.TIME);
+                case WAIT -> waits(by);
                 default -> sleep(by);
             };
         } catch (ServerException | LinkException failed) {
@@ -213,15 +206,15 @@ sealed class Job permits AsyncJob {
         }
     }
 
-    Input failed(RuntimeException failure) {
-        if (op.act() == Act.LOOK) return Input.of(Event.PLACE, (Boolean) null); // no server decides at the moment
+    Input failed(RuntimeException why) {
+        RuntimeException failure = links.tagged(why);
         // What came of a request whose time was over says less, unless a server said it.
         if (failure instanceof ServerException || trouble == null || Clock.now() < op.by()) trouble = failure;
-        if (failure instanceof LinkException) links.dropIdle(seat.name.key());
-        boolean isOwn = op.act() == Act.OWN || op.act() == Act.READ;
-        if (isOwn && failure instanceof ServerException error) asked = links.redirected(error, seat.name.key(), at);
+        if (failure instanceof LinkException && op.act() != Act.LISTEN) links.dropIdle(seat.name.key());
+        if (op.act() == Act.OWN && failure instanceof ServerException error) asked = links.redirected(error, seat.name.key(), at);
         links.refresh();
-        return Input.of(isOwn ? Event.OWN : Event.REPLIED, outcome(failure));
+        Event ended = op.act() == Act.OWN ? Event.OWN : op.act() == Act.WAIT ? Event.MESSAGE : Event.REPLIED;
+        return Input.of(ended, outcome(failure));
     }
 
     static Outcome outcome(RuntimeException failure) {
@@ -231,105 +224,77 @@ sealed class Job permits AsyncJob {
     }
 
     static Outcome outcome(Object reply) {
-        return reply == null ? Outcome.NIL : reply instanceof Long number ? Outcome.token(number) : Outcome.token(0);
+        return reply == null ? Outcome.NIL : reply instanceof Long number ? Outcome.token(number)
+                : Inbox.isWaiting(reply) ? Outcome.WAITING : Outcome.token(0);
     }
 
     private Input open(long by) {
         at = asked != null ? asked : links.primary(seat.name.key(), Links.endOf(by));
         link = links.take(at, Links.endOf(by));
-        reply = null;
         try {
-            if (asked != null) link.call(links.limit(by, false), "ASKING");
+            if (asked != null) link.call(links.limit(by), "ASKING");
         } catch (LinkException broken) {
             throw broken.neverSent();
         } finally {
             asked = null;
         }
-        return Input.of(Event.OPENED, links.roundTrip());
+        return Input.of(Event.OPENED);
     }
 
-    private Input asksAlone(long by) {
-        sendAlone();
-        return read(by);
+    /** Listens, if that takes no time; otherwise null. */
+    Input listens() {
+        links.lookAround();
+        return waiter.listens(seat.name.key()) ? Input.of(Event.LISTENING, links.roundTrip()) : null;
     }
 
-    /** Asks on its own connection; {@link #signal} is called when the reply is there. */
-    void sendAlone() {
-        // A longer wait ends here alone: for the server it has no end.
-        long block = op.block() > LONGEST_BLOCK ? 0 : op.block();
-        String[] wait = block < 0 ? new String[0] : new String[] {"BLOCK", String.valueOf(block)};
-        reply = link.send(seat.acquire(options, depth, op.session(), wait));
-        reply.whenComplete((token, failed) -> signal());
+    private Input listen(long by) {
+        links.listen(waiter, seat.name.key(), Links.endOf(by));
+        return Input.of(Event.LISTENING, links.roundTrip());
     }
 
-    private Input read(long by) {
-        if (reply == null) return Input.of(Event.OWN, Outcome.BROKEN);
-        return await(by, reply::isDone) ? reply() : Input.of(Event.OWN, Outcome.SILENT);
+    private Input waits(long by) {
+        warnOnce();
+        return await(by, waiter::isOver) ? heard(waiter) : Input.of(Event.TIME);
     }
 
-    /** What came on its own connection. */
-    Input reply() {
-        try {
-            return Input.of(Event.OWN, outcome(reply.join()));
-        } catch (CompletionException failed) {
-            if (failed.getCause() instanceof ServerException error) throw error;
-            if (failed.getCause() instanceof LinkException broken) throw broken;
-            throw new LinkException("the wait broke", failed.getCause());
-        }
-    }
-
-    private Input look(long by) {
-        var place = new AtomicReference<Input>();
-        try {
-            links.inTurn(Links.Use.ASIDE, seat.name.key(), () -> {
-                place.set(Input.of(Event.PLACE, hasPlace(by)));
-                signal();
-            });
-        } catch (RejectedExecutionException closing) {
-            return Input.of(Event.PLACE, (Boolean) null);
-        }
-        await(by, () -> place.get() != null || reply.isDone());
-        if (reply.isDone()) return read(by);
-        return place.get() != null ? place.get() : Input.of(Event.PLACE, (Boolean) null);
-    }
-
-    // Whether whoever decides now knows of the wait; null if nobody does.
-    Boolean hasPlace(long by) {
-        Seat.Name name = seat.place();
-        try {
-            links.lookAround();
-            long limit = links.limit(by, false);
-            if (links.call(Links.Use.ASIDE, name.key(), limit, "RLOCK.PLACE", name.key(), name.owner()) != null) return true;
-            // What is not acknowledged yet has no place.
-            return options.acks() > 0 && Topology.text(Replies.field(found(by), "acks")).equals("pending");
-        } catch (ServerException | LinkException nobody) {
-            links.refresh();
-            return null;
-        }
+    /** How the wait ended; an error is thrown. */
+    static Input heard(Inbox.Waiter waiter) {
+        String message = waiter.message();
+        return message == null ? Input.of(Event.LOST) : Input.of(Event.MESSAGE, outcome(Inbox.reply(message)));
     }
 
     private Outcome send() {
         Request request = op.request();
+        String key = seat.name.key();
         if (request == Request.INFO) {
             Object token = Replies.field(found(op.by()), "token");
             return token instanceof Long number ? Outcome.token(number) : Outcome.NIL;
         }
-        boolean grants = request == Request.ACQUIRE || request == Request.QUEUE || request == Request.RENEW;
-        boolean hasAcks = options.acks() > 0 && grants;
-        Links.Use use = hasAcks ? Links.Use.ACKED : told != null || request == Request.CANCEL ? Links.Use.ASIDE
+        if (request == Request.ACQUIRE && isTold())
+            return outcome(links.call(Links.Use.COMMAND, waiter, key, links.limit(op.by()), acquire(false)));
+        Links.Use use = told != null || request == Request.CANCEL ? Links.Use.ASIDE
                 : request == Request.RELEASE ? Links.Use.RELEASE : Links.Use.COMMAND;
-        Object reply = links.call(use, seat.name.key(), links.limit(op.by(), hasAcks), words(request));
+        Object reply = links.call(use, key, links.limit(op.by()), words(request));
         return outcome(request == Request.RELEASE ? seat.released(reply) : reply);
     }
 
     private String[] words(Request request) {
         return switch (request) {
-            case ACQUIRE -> seat.acquire(options, depth, false);
-            case QUEUE -> seat.acquire(options, depth, false, "QUEUE", String.valueOf(Machine.TICKET));
-            case RENEW -> seat.renew(options, op.token(), options.leaseMillis());
+            case ACQUIRE -> acquire(false);
             case RELEASE -> seat.release(op.token(), op.depth());
             default -> new String[] {"RLOCK." + request, seat.place().key(), seat.place().owner()};
         };
+    }
+
+    // It may be answered late: with BLOCK, or by acknowledgments.
+    private boolean isTold() {
+        return op.block() >= 0 || options.acks() > 0;
+    }
+
+    private String[] acquire(boolean tied) {
+        // A longer wait ends here alone: for the server it has no end.
+        long block = op.block() > LONGEST_BLOCK ? 0 : op.block();
+        return seat.acquire(options, depth, tied, block, isTold() ? waiter.tell() : new String[0]);
     }
 
     // What the server says of this owner's hold, or nothing. Of several locks one may have ended by itself.
@@ -337,27 +302,12 @@ sealed class Job permits AsyncJob {
         List<?> holder = List.of();
         for (Seat each : seat.members()) {
             Seat.Name name = each.name;
-            Object info = links.call(Links.Use.ASIDE, name.key(), links.limit(by, false),
+            Object info = links.call(Links.Use.ASIDE, name.key(), links.limit(by),
                     "RLOCK.INFO", name.key(), "HOLDERS", "10000", "WAITERS", "0");
             holder = Replies.holder(info, name.owner(), name.mode());
             if (!holder.isEmpty()) break;
         }
         return holder;
-    }
-
-    // Who may not subscribe, or cannot just now, hears nothing and asks all the same.
-    private Input listen(long by) {
-        try {
-            Address now = links.primary(seat.name.key(), Links.endOf(by));
-            if (turn == null || !turn.isAt(now)) {
-                if (turn != null) turn.close();
-                turn = null;
-                turn = links.turns.listen(now, seat.place().owner(), seat.place().key(), links.limit(by, false), this::signal);
-            }
-        } catch (LinkException | ServerException | RejectedExecutionException deaf) {
-            // Then by asking alone.
-        }
-        return Input.of(Event.LISTENING);
     }
 
     private Input sleep(long by) {

@@ -222,7 +222,7 @@ public final class KeyLock implements Lock {
 
     /** The signal of this thread's hold, like {@link Hold#lost}. */
     public CompletableFuture<Void> lost() {
-        return held().lost;
+        return held().lost();
     }
 
     /**

@@ -20,14 +20,15 @@ import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.LongFunction;
 import rlock.Driver.Address;
 import rlock.Driver.Link;
 import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 
 /**
- * The package's own connections. Commands, releases, renewals and waits never stand behind each other: a few connections
- * for each {@link Use} per server, a bounded set for waits, and one for each session.
+ * The package's own connections. Commands, releases and renewals never stand behind each other: a few connections for each
+ * {@link Use} per server, one for each session, and the {@link Inbox}.
  */
 final class Links implements AutoCloseable {
     /** What a connection is used for. */
@@ -35,9 +36,7 @@ final class Links implements AutoCloseable {
         COMMAND,
         RELEASE,
         RENEWAL,
-        /** Replicas are to acknowledge it first: nothing else waits behind it. */
-        ACKED,
-        /** What nobody waits for: whether a wait still has its place, and what abandoned attempts left to undo. */
+        /** What nobody waits for: who holds a lock, and what abandoned attempts left to undo. */
         ASIDE
     }
 
@@ -47,16 +46,13 @@ final class Links implements AutoCloseable {
     private static final Address NOWHERE = new Address("", 0);
 
     final Topology topology;
-    /** The places for blocked waits. */
-    final Semaphore waits;
-
     final long timeoutMillis;
     private final Driver driver;
     private final Map<Address, Server> servers = new ConcurrentHashMap<>();
     private final ThreadFactory threads;
     /** All that is under way for an owner. */
     final Set<Job> jobs = ConcurrentHashMap.newKeySet();
-    final Turns turns;
+    final Inbox inbox = new Inbox(this);
     private final Locks locks;
     private final AtomicLong refreshed = new AtomicLong(System.nanoTime() - TimeUnit.SECONDS.toNanos(1));
     private CompletableFuture<Void> refreshing = CompletableFuture.completedFuture(null); // guarded by this
@@ -86,19 +82,17 @@ final class Links implements AutoCloseable {
         }
     }
 
-    Links(Locks locks, Driver driver, Topology topology, Turns turns, int waiting, long timeoutMillis, ThreadFactory threads) {
+    Links(Locks locks, Driver driver, Topology topology, long timeoutMillis, ThreadFactory threads) {
         this.locks = locks;
         this.driver = driver;
         this.topology = topology;
-        this.turns = turns;
-        this.waits = new Semaphore(waiting, true);
         this.timeoutMillis = timeoutMillis;
         this.threads = threads;
     }
 
     /** How long a request may take that ends by then, in ms. */
-    long limit(long by, boolean hasAcks) {
-        return Math.max(1, Math.min(by - Clock.now(), hasAcks ? 3 * timeoutMillis : timeoutMillis));
+    long limit(long by) {
+        return Math.max(1, Math.min(by - Clock.now(), timeoutMillis));
     }
 
     /** The same as a {@code nanoTime}. */
@@ -154,8 +148,16 @@ final class Links implements AutoCloseable {
 
     /** Sends a command to the primary of the key, once, but for redirections. */
     Object call(Use use, String key, long limitMillis, String... words) {
+        return call(use, null, key, limitMillis, words);
+    }
+
+    /**
+     * The same to the server where the waiter listens, or else to the primary. Another primary is not asked, for there the
+     * waiter has to listen first; who hears no message from where {@code -ASK} points asks again.
+     */
+    Object call(Use use, Inbox.Waiter waiter, String key, long limitMillis, String... words) {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMillis);
-        Address at = primary(key, end);
+        Address at = waiter == null ? primary(key, end) : waiter.at();
         boolean asking = false;
         for (int i = 0; ; i++) {
             try {
@@ -166,6 +168,7 @@ final class Links implements AutoCloseable {
                 if (i == REDIRECTS || !moved && !asking) throw error;
                 at = target(error, at);
                 if (moved) topology.moved(key, at);
+                if (moved && waiter != null) throw error;
             }
         }
     }
@@ -193,7 +196,7 @@ final class Links implements AutoCloseable {
                 if (asking) link.call(millisUntil(end), "ASKING");
                 long sent = System.nanoTime();
                 Object reply = link.call(millisUntil(end), words);
-                if (use != Use.ACKED) took(System.nanoTime() - sent);
+                took(System.nanoTime() - sent);
                 give(at, link);
                 return reply;
             } catch (ServerException error) {
@@ -245,7 +248,7 @@ final class Links implements AutoCloseable {
     /** A new connection, by then ({@code nanoTime}) at the latest. */
     Link open(Address at, long end) {
         Server server = server(at);
-        Link link = dial(server, at, end);
+        Link link = dial(server, at, end, limit -> driver.connect(at, limit));
         if (server.isKnown) return link;
         try {
             locks.met(runId(link, at, end));
@@ -260,13 +263,40 @@ final class Links implements AutoCloseable {
         }
     }
 
+    /** What becomes of an error that says that a channel is in another slot than the key: once more, in that slot. */
+    RuntimeException tagged(RuntimeException failure) {
+        if (!(failure instanceof ServerException error)) return failure;
+        boolean isOfTell = error.code().equals("CROSSSLOT") && error.getMessage().contains("TELL");
+        if (!isOfTell && !error.code().equals("MOVED")) return error;
+        topology.isTagged = true;
+        return isOfTell ? new ServerException("TRYAGAIN " + error.getMessage()) : error;
+    }
+
+    /** Has the waiter listen where the primary of the key is, by then ({@code nanoTime}) at the latest. */
+    void listen(Inbox.Waiter waiter, String key, long end) {
+        lookAround();
+        Address at = primary(key, end);
+        try {
+            waiter.listen(at, key, end);
+        } catch (ServerException refused) {
+            redirected(refused, key, at);
+            throw tagged(refused);
+        }
+    }
+
+    /** A new connection that hears messages. */
+    Driver.Feed listen(Address at, Driver.Ear ear) {
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
+        return dial(server(at), at, end, limit -> driver.listen(at, limit, ear));
+    }
+
     // One at a time to each server, for all who need it, and for a moment none after a failure.
-    private Link dial(Server server, Address at, long end) {
+    private <C> C dial(Server server, Address at, long end, LongFunction<C> connecting) {
         acquire(server.dials, end, "no connection to " + at + " in time");
         try {
             if (closed) throw new LinkException("closed", null).neverSent();
             if (System.nanoTime() - server.restsUntil < 0) throw new LinkException(server.trouble, null).neverSent();
-            return connect(at, Math.min(timeoutMillis, millisUntil(end)));
+            return connect(Math.min(timeoutMillis, millisUntil(end)), connecting);
         } catch (LinkException failed) {
             // Who had hardly any time says nothing of the server.
             if (!failed.isNeverSent() && (!isSilent(failed) || end - System.nanoTime() > 0)) {
@@ -286,9 +316,9 @@ final class Links implements AutoCloseable {
     }
 
     // A server that has no place for one more connection was not reached: it may have one in a moment.
-    private Link connect(Address at, long limitMillis) {
+    private static <C> C connect(long limitMillis, LongFunction<C> connecting) {
         try {
-            return driver.connect(at, limitMillis);
+            return connecting.apply(limitMillis);
         } catch (ServerException refused) {
             if (!refused.getMessage().startsWith("ERR max number of clients")) throw refused;
             throw new LinkException(refused.getMessage(), refused);
@@ -365,14 +395,14 @@ final class Links implements AutoCloseable {
         return locks.after(millis, work);
     }
 
-    /** Whether a timer does it then; not when this is closed. */
-    boolean after(long millis, Runnable work) {
-        return locks.after(millis, work) != null;
-    }
-
     /** Waits end, and what they left is undone. */
     boolean isClosing() {
         return closing;
+    }
+
+    /** In a thread of its own; when this is closed, at once. */
+    void aside(Runnable work) {
+        locks.tell(work);
     }
 
     /** In one of the few threads for this use of the key's server. */
@@ -390,7 +420,7 @@ final class Links implements AutoCloseable {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Machine.CLOSES + Machine.LATE);
         while (!jobs.isEmpty() && System.nanoTime() - end < 0) LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(2));
         closed = true;
-        turns.close();
+        inbox.close();
         servers.keySet().forEach(this::drop);
         servers.values().forEach(Server::close);
         jobs.forEach(Job::abandon);

@@ -70,8 +70,11 @@ public class LockException extends RuntimeException {
         }
     }
 
-    private static boolean isWithoutModule(String line) {
-        return line.startsWith("ERR unknown command") && line.toUpperCase(Locale.ROOT).contains("'RLOCK.");
+    private static String explained(String line) {
+        if (line.startsWith("ERR unknown command") && line.toUpperCase(Locale.ROOT).contains("'RLOCK."))
+            return "the server has not loaded the RLOCK module: " + line;
+        boolean isOlder = line.startsWith("ERR syntax error at 'TELL'");
+        return isOlder ? "the server's RLOCK module is too old for this package, it does not know TELL: " + line : line;
     }
 
     static LockException of(Driver.ServerException error) {
@@ -83,7 +86,7 @@ public class LockException extends RuntimeException {
             case "NOREPLICAS" -> new NoReplicas(line, error);
             case "NOPERM" -> new NoPermission(line, error);
             default -> Machine.passes(error.code()) ? new Unavailable(line, error)
-                    : new LockException(isWithoutModule(line) ? "the server has not loaded the RLOCK module: " + line : line, error);
+                    : new LockException(explained(line), error);
         };
     }
 }

@@ -57,12 +57,11 @@ public final class Locks implements AutoCloseable {
         timer.scheduleAtFixedRate(() -> {}, HEARTBEAT_MILLIS, HEARTBEAT_MILLIS, TimeUnit.MILLISECONDS);
         ThreadFactory daemons = daemons("rlock");
         threads = new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), daemons);
-        var turns = new Turns(driver, prefix + Owners.PROCESS, threads);
         notices = new Notices(builder.listener, daemons("rlock-listener"));
         answers = new ThreadPoolExecutor(
                 ANSWERING, ANSWERING, 10, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), daemons("rlock-future"));
         answers.allowCoreThreadTimeOut(true);
-        links = new Links(this, driver, topology, turns, builder.waiting, builder.timeoutMillis, daemons);
+        links = new Links(this, driver, topology, builder.timeoutMillis, daemons);
     }
 
     private static ThreadFactory daemons(String name) {
@@ -309,7 +308,6 @@ public final class Locks implements AutoCloseable {
     public static final class Builder {
         private final Driver driver;
         private final Topology topology;
-        private int waiting = 16;
         private long timeoutMillis = Machine.REPLY;
         private long leaseMillis = 30_000;
         private String prefix = "";
@@ -333,15 +331,6 @@ public final class Locks implements AutoCloseable {
         /** For a Cluster, with some of its servers. */
         public static Builder cluster(Driver driver, List<Address> seeds) {
             return new Builder(driver, same -> new Topology.Cluster(same, seeds));
-        }
-
-        /**
-         * How many connections may wait at a time; the default is 16. Further waits are by ticket: in the same queue,
-         * but served a little later. With 0 all waits are by ticket.
-         */
-        public Builder waiting(int connections) {
-            waiting = connections;
-            return this;
         }
 
         /** How long a reply may take, beside the wait; 2 s is the default and the most. */

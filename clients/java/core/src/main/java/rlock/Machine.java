@@ -11,19 +11,18 @@ import java.util.Set;
  */
 abstract sealed class Machine permits Undoing, Holding {
     static final long FOREVER = Long.MAX_VALUE;
-    /** How long a reply may take; three times that if it waits for acknowledgments. */
+    /** How long a reply may take. */
     static final long REPLY = 2_000;
+    /** How long replicas may take to acknowledge a renewal. */
+    static final long ACKS = 3 * REPLY;
     /** For a reply at the end of the patience, and again for what is undone at once. */
     static final long LATE = 50;
-    /** How long a ticket keeps its place. */
-    static final long TICKET = 3_000;
     /** The pause, more or less, before a server that was not reached is connected to again. */
     static final long DIALS = 200;
     /** How long a request that does not wait is repeated. */
     static final long PATIENCE = 3_000;
-    /** How often a blocked wait asks for its place on another connection, and a ticket for the lock. */
+    /** How often a wait is asked again: a message that was lost costs at most this. */
     static final long LOOKS = 1_000;
-    static final long ASKS = 1_000;
     static final long FIRST_PAUSE = 10;
     static final long LONGEST_PAUSE = 500;
     /** By then a server that goes on has read what lies in its sockets. */
@@ -41,12 +40,13 @@ abstract sealed class Machine permits Undoing, Holding {
         return PASSING.contains(code);
     }
 
-    /** How a request ended; unsent was surely not executed. */
-    enum Ending { TOKEN, NIL, REFUSED, UNSENT, BROKEN, SILENT }
+    /** How a request ended; unsent was surely not executed. Of one that waits, a message follows. */
+    enum Ending { TOKEN, NIL, WAITING, REFUSED, UNSENT, BROKEN, SILENT }
 
     /** How a request ended, with the number it brought or the first word of the error. */
     record Outcome(Ending ending, long token, String code) {
         static final Outcome NIL = of(Ending.NIL);
+        static final Outcome WAITING = of(Ending.WAITING);
         static final Outcome UNSENT = of(Ending.UNSENT);
         static final Outcome BROKEN = of(Ending.BROKEN);
         static final Outcome SILENT = of(Ending.SILENT);
@@ -86,46 +86,45 @@ abstract sealed class Machine permits Undoing, Holding {
         }
     }
 
-    /** What a machine is told; {@code REPLIED} is the end of a request on a shared connection, {@code OWN} on its own. */
+    /**
+     * What a machine is told; {@code REPLIED} is the end of a request on a shared connection, {@code OWN} on its own, and
+     * {@code LOST} that of the subscription.
+     */
     enum Event {
-        CALL, SLOT, OPENED, REPLIED, OWN, PLACE, LISTENING, TURN, TIME, TAKEN, CANCEL, CLOSE,
+        CALL, OPENED, REPLIED, OWN, LISTENING, MESSAGE, LOST, TIME, TAKEN, CANCEL, CLOSE,
         ENDED, SEAT, RELEASING, RELEASED, GONE, EXTEND
     }
 
-    /** {@code yes} is null where nobody can say; {@code number} is a round trip, a depth or a time. */
-    record Input(Event event, Outcome outcome, Boolean yes, long number) {
+    /** {@code number} is a round trip, a depth (0: the seat is not free) or a time. */
+    record Input(Event event, Outcome outcome, long number) {
         static Input of(Event event) {
-            return new Input(event, null, null, 0);
+            return of(event, 0);
         }
 
         static Input of(Event event, Outcome outcome) {
-            return new Input(event, outcome, null, 0);
-        }
-
-        static Input of(Event event, Boolean yes) {
-            return new Input(event, null, yes, 0);
+            return new Input(event, outcome, 0);
         }
 
         static Input of(Event event, long number) {
-            return new Input(event, null, true, number);
+            return new Input(event, null, number);
         }
     }
 
     /** What is asked on a shared connection. */
-    enum Request { ACQUIRE, QUEUE, PLACE, RENEW, CANCEL, INFO, RELEASE }
+    enum Request { ACQUIRE, RENEW, CANCEL, INFO, RELEASE }
 
     /** What comes of a call. */
     enum Told { GRANTED, NIL, RELEASED, LOST, UNAVAILABLE, NOREPLICAS, REFUSED, CANCELLED, CLOSED }
 
     /** What a machine has done. Up to {@code SEAT} they are operations: they go on until an input ends them. */
     enum Act {
-        SLOT, OPEN, OWN, READ, LOOK, SEND, AWAIT, LISTEN, TURN, SLEEP, SEAT,
+        OPEN, OWN, SEND, AWAIT, LISTEN, WAIT, SLEEP, SEAT,
         KEEP, DROP, TELL, UNDO, FREE, DOUBT, TIED, LEAVE, DONE
     }
 
     /**
      * An operation ends at {@code by} at the latest. {@code token} and {@code depth} belong to a request; {@code block}
-     * is for how long the server may block it, 0 for ever and -1 not at all.
+     * is for how long it waits at the server, 0 for ever and -1 not at all.
      */
     record Output(Act act, long by, Request request, long token, int depth, long block, boolean session, Tell tell) {
         static Output of(Act act) {
@@ -178,10 +177,6 @@ abstract sealed class Machine permits Undoing, Holding {
     /** That much later; what never comes stays so. */
     static long after(long now, long takes) {
         return takes > FOREVER - now ? FOREVER : now + takes;
-    }
-
-    static long replyTime(boolean hasAcks) {
-        return hasAcks ? 3 * REPLY : REPLY;
     }
 
     /** For how long somebody waits for a seat that another request of the same owner has. What is undone passes. */

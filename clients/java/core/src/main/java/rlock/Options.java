@@ -23,34 +23,38 @@ record Options(
         return new Options(mode, leaseMillis, true, false, false, UNSET, UNSET, UNSET, null, false);
     }
 
-    /** {@code RLOCK.ACQUIRE} with these options, to be at this depth afterwards; {@code wait} is what it says of waiting. */
-    String[] acquire(Seat.Name name, int depth, boolean tied, String... wait) {
+    /** {@code RLOCK.ACQUIRE} with these options: see {@link Seat#acquire}. */
+    String[] acquire(Seat.Name name, int depth, boolean tied, long block, String... tell) {
         List<String> words = new ArrayList<>(List.of("RLOCK.ACQUIRE", name.key(), name.owner(), name.mode().name()));
         number(words, "DEPTH", depth);
         if (upgrade) words.add("UPGRADE");
         number(words, "LIMIT", limit);
-        return acquire(words, tied, wait);
+        return acquire(words, tied, block, tell);
     }
 
     /** The rest of such a request, also of {@code RLOCK.MACQUIRE}. */
-    String[] acquire(List<String> words, boolean tied, String... wait) {
+    String[] acquire(List<String> words, boolean tied, long block, String... tell) {
         words.addAll(List.of("LEASE", String.valueOf(leaseMillis)));
         number(words, "ACKS", acks);
-        words.addAll(List.of(wait));
-        if (wait.length > 0) number(words, "MAXQUEUE", maxQueue);
+        if (block >= 0) {
+            words.addAll(List.of("BLOCK", String.valueOf(block)));
+            number(words, "MAXQUEUE", maxQueue);
+        }
         if (tied) words.add("SESSION");
+        words.addAll(List.of(tell));
         return words.toArray(String[]::new);
     }
 
     /** {@code RLOCK.RENEW}, for a hold with this token. */
-    String[] renew(Seat.Name name, long token, long millis) {
-        return renew(new ArrayList<>(List.of("RLOCK.RENEW", name.key(), name.owner(), name.mode().name())), token, millis);
+    String[] renew(Seat.Name name, long token, long millis, String... tell) {
+        return renew(new ArrayList<>(List.of("RLOCK.RENEW", name.key(), name.owner(), name.mode().name())), token, millis, tell);
     }
 
     /** The rest of such a request, also of {@code RLOCK.MRENEW}. */
-    String[] renew(List<String> words, long token, long millis) {
+    String[] renew(List<String> words, long token, long millis, String... tell) {
         words.addAll(List.of("LEASE", String.valueOf(millis), "TOKEN", String.valueOf(token)));
         number(words, "ACKS", acks);
+        words.addAll(List.of(tell));
         return words.toArray(String[]::new);
     }
 

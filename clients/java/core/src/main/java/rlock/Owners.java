@@ -29,7 +29,12 @@ final class Owners {
 
     /** What nobody else draws. */
     static String random() {
-        return Long.toHexString(DRAWN.nextLong() | Long.MIN_VALUE).substring(6);
+        return drawn().substring(6);
+    }
+
+    /** The same with 16 digits. */
+    static String drawn() {
+        return Long.toHexString(DRAWN.nextLong() | Long.MIN_VALUE);
     }
 
     /** When the process began: after a restore that is another moment, though all it remembers is the same. */

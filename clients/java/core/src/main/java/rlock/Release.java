@@ -75,6 +75,6 @@ final class Release extends Undoing {
         lingers |= isUnsure;
         inDoubt = true;
         if (isOver || token == 0 && !lingers) free();
-        else undo(now);
+        else undo(now, false);
     }
 }

@@ -189,14 +189,17 @@ sealed class Seat permits Group {
 
     // --- how it is asked for
 
-    /** The request for the lock, to be at this depth afterwards; {@code wait} is what it says of waiting. */
-    String[] acquire(Options options, int at, boolean tied, String... wait) {
-        return options.acquire(name, at, tied, wait);
+    /**
+     * The request for the lock, to be at this depth afterwards. It waits for {@code block} ms, 0 for ever, -1 not at all;
+     * {@code tell} says where it is answered late.
+     */
+    String[] acquire(Options options, int at, boolean tied, long block, String... tell) {
+        return options.acquire(name, at, tied, block, tell);
     }
 
-    /** The request that extends the hold with this token. */
-    String[] renew(Options options, long token, long millis) {
-        return options.renew(name, token, millis);
+    /** The request that extends the hold with this token; {@code tell} says where it is answered late. */
+    String[] renew(Options options, long token, long millis, String... tell) {
+        return options.renew(name, token, millis, tell);
     }
 
     /** The request that releases all levels of that hold above this depth. */

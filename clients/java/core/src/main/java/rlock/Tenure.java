@@ -2,15 +2,18 @@ package rlock;
 
 import java.time.Duration;
 import java.time.Instant;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
 import rlock.Driver.Link;
 import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
+import rlock.Machine.Act;
 import rlock.Machine.Event;
 import rlock.Machine.Input;
 import rlock.Machine.Outcome;
@@ -27,7 +30,9 @@ final class Tenure {
     private static final long EARLY_MILLIS = 5;
 
     final long token;
-    final Loss lost = new Loss();
+    private final Loss lost = new Loss();
+    private List<Watch> watches = List.of(); // these are guarded by this
+    private boolean isWatched;
     /** The thread that alone can release what no {@link Hold} can; null if there is none. */
     volatile Thread holder;
     /** How many levels a {@link Hold} can release. */
@@ -41,6 +46,8 @@ final class Tenure {
     private boolean lingers;
     private boolean isOver;
     private long operation; // the number of the one under way
+    private Output op; // that one
+    private final Inbox.Waiter waiter; // null without acks
     private Future<?> timer;
     private Link session;
     private Link tying;
@@ -54,6 +61,7 @@ final class Tenure {
         this.token = told.token();
         this.lingers = told.lingers();
         this.machine = new Holding(kept(told.sent()));
+        this.waiter = options.acks() > 0 ? locks.links.inbox.waiter(this::hears) : null;
     }
 
     private Holding.Kept kept(long sent) {
@@ -64,6 +72,35 @@ final class Tenure {
     void begins() {
         locks.remember(this);
         tell(Event.CALL);
+    }
+
+    /**
+     * That it is lost. Who asks for it hears of the end of a WRITE hold from the server at once; of others, at the next
+     * renewal.
+     */
+    synchronized Loss lost() {
+        if (isWatched || isOver) return lost;
+        isWatched = true;
+        long block = Math.min(options.leaseMillis(), TimeUnit.DAYS.toMillis(1));
+        watches = seat.members().stream().map(each -> each.name).filter(name -> name.mode() == Mode.WRITE)
+                .map(name -> new Watch(locks.links, name.key(), token, block, (now, owner) -> gone(), this::unwatched)).toList();
+        watches.forEach(Watch::ask);
+        return lost;
+    }
+
+    // Unless it is being released.
+    private synchronized void gone() {
+        if (!watches.isEmpty()) step(Input.of(Event.GONE));
+    }
+
+    // A server that is a replica for the moment says it later.
+    private synchronized void unwatched(ServerException refused) {
+        if (!refused.code().equals("ERR") || refused.getMessage().contains("syntax")) unwatch();
+    }
+
+    private void unwatch() {
+        watches.forEach(Watch::close);
+        watches = List.of();
     }
 
     /** The owner entered again, with a lease of its own. */
@@ -127,10 +164,15 @@ final class Tenure {
         for (Output output : machine.step(Clock.now(), in)) {
             switch (output.act()) {
                 case SLEEP -> begin(output, null, null, Input.of(Event.TIME));
+                case WAIT -> {
+                    begin(output, null, null, Input.of(Event.TIME));
+                    hears();
+                }
+                case LISTEN -> begin(output, Links.Use.RENEWAL, () -> listen(output), Input.of(Event.REPLIED, Outcome.UNSENT));
                 case SEND -> renews(output);
-                case SEAT -> begin(output, null, this::takeSeat, Input.of(Event.SEAT, false));
+                case SEAT -> begin(output, null, this::takeSeat, Input.of(Event.SEAT));
                 case OPEN -> begin(output, Links.Use.RENEWAL, () -> open(output), Input.of(Event.REPLIED, Outcome.UNSENT));
-                case OWN -> begin(output, use(), () -> ties(output), Input.of(Event.OWN, Outcome.SILENT));
+                case OWN -> begin(output, Links.Use.RENEWAL, () -> ties(output), Input.of(Event.OWN, Outcome.SILENT));
                 case DOUBT -> isDoubted = true;
                 case TIED -> {
                     tied(tying);
@@ -154,6 +196,7 @@ final class Tenure {
     // In one of the few threads for the server, however many holds there are; its time may be over before that.
     private void begin(Output output, Links.Use use, Supplier<Input> work, Input late) {
         long number = ++operation;
+        op = output;
         if (timer != null) timer.cancel(false);
         timer = work == null || use != null ? locks.after(output.by() - Clock.now(), () -> arrived(number, late)) : null;
         if (work == null) return;
@@ -161,13 +204,24 @@ final class Tenure {
             synchronized (this) {
                 if (number != operation) return;
             }
-            arrived(number, work.get());
+            arrived(number, result(output, work));
         };
         try {
             if (use == null) locks.tell(does);
             else locks.links.inTurn(use, seat.name.key(), does);
         } catch (RejectedExecutionException closing) {
             // Then the deadline says the rest.
+        }
+    }
+
+    private Input result(Output of, Supplier<Input> work) {
+        try {
+            return work.get();
+        } catch (ServerException | LinkException failed) {
+            if (of.act() != Act.OPEN && of.act() != Act.OWN) locks.notices.failedRenewals.increment();
+            locks.links.refresh();
+            return Input.of(of.act() == Act.OWN ? Event.OWN : of.act() == Act.WAIT ? Event.MESSAGE : Event.REPLIED,
+                    Job.outcome(locks.links.tagged(failed)));
         }
     }
 
@@ -178,7 +232,7 @@ final class Tenure {
         } else if (in.event() == Event.OPENED) {
             close(tying);
             tying = null;
-        } else if (in.event() == Event.SEAT && in.yes()) {
+        } else if (in.event() == Event.SEAT && in.number() > 0) {
             seat.free();
         }
     }
@@ -190,44 +244,41 @@ final class Tenure {
             step(Input.of(Event.GONE));
             return;
         }
-        begin(output, use(), () -> renewed(output), Input.of(Event.REPLIED, Outcome.SILENT));
+        begin(output, Links.Use.RENEWAL, () -> Input.of(Event.REPLIED, Job.outcome(renew(waiter, options.leaseMillis(), output.by()))),
+                Input.of(Event.REPLIED, Outcome.SILENT));
     }
 
-    private Links.Use use() {
-        return options.acks() > 0 ? Links.Use.ACKED : Links.Use.RENEWAL;
+    private Object renew(Inbox.Waiter late, long millis, long by) {
+        String[] words = seat.renew(options, token, millis, late == null ? new String[0] : late.tell());
+        return locks.links.call(Links.Use.RENEWAL, late, seat.name.key(), locks.links.limit(by), words);
     }
 
-    private Input renewed(Output output) {
-        try {
-            String[] words = seat.renew(options, token, options.leaseMillis());
-            long limit = locks.links.limit(output.by(), options.acks() > 0);
-            return Input.of(Event.REPLIED, Job.outcome(locks.links.call(use(), seat.name.key(), limit, words)));
-        } catch (ServerException | LinkException failed) {
-            locks.notices.failedRenewals.increment();
-            locks.links.refresh();
-            return Input.of(Event.REPLIED, Job.outcome(failed));
-        }
+    private Input listen(Output output) {
+        locks.links.listen(waiter, seat.name.key(), Links.endOf(output.by()));
+        return Input.of(Event.LISTENING);
+    }
+
+    // What replicas have acknowledged, or not.
+    private synchronized void hears() {
+        if (op.act() != Act.WAIT || isOver || !waiter.isOver()) return;
+        operation++;
+        step(result(op, () -> Job.heard(waiter)));
     }
 
     // While a depth is being changed it cannot be said.
     private Input takeSeat() {
-        if (!seat.tryTurn()) return Input.of(Event.SEAT, false);
+        if (!seat.tryTurn()) return Input.of(Event.SEAT);
         seat.enter();
         return Input.of(Event.SEAT, (long) seat.depth);
     }
 
     private Input open(Output output) {
-        try {
-            long end = Links.endOf(output.by());
-            Link link = locks.links.open(locks.links.primary(seat.name.key(), end), end);
-            synchronized (this) {
-                tying = link;
-            }
-            return Input.of(Event.OPENED, 0);
-        } catch (ServerException | LinkException failed) {
-            locks.links.refresh();
-            return Input.of(Event.REPLIED, Job.outcome(failed));
+        long end = Links.endOf(output.by());
+        Link link = locks.links.open(locks.links.primary(seat.name.key(), end), end);
+        synchronized (this) {
+            tying = link;
         }
+        return Input.of(Event.OPENED);
     }
 
     private Input ties(Output output) {
@@ -235,13 +286,9 @@ final class Tenure {
         synchronized (this) {
             link = tying;
         }
-        try {
-            if (link == null) return Input.of(Event.OWN, Outcome.BROKEN);
-            String[] words = seat.acquire(options, output.depth(), true);
-            return Input.of(Event.OWN, Job.outcome(link.call(locks.links.limit(output.by(), options.acks() > 0), words)));
-        } catch (ServerException | LinkException failed) {
-            return Input.of(Event.OWN, Job.outcome(failed));
-        }
+        if (link == null) return Input.of(Event.OWN, Outcome.BROKEN);
+        String[] words = seat.acquire(options, output.depth(), true, -1, waiter == null ? new String[0] : waiter.tell());
+        return Input.of(Event.OWN, Job.outcome(link.call(locks.links.limit(output.by()), words)));
     }
 
     /** The request to tie it, executed late, would tie this owner's next hold to a connection that is closed. */
@@ -269,6 +316,8 @@ final class Tenure {
         isOver = true;
         operation++;
         if (timer != null) timer.cancel(false);
+        if (waiter != null) waiter.close();
+        unwatch();
         locks.forget(this);
         if (isLost) seat.members().forEach(Seat::lost);
         locks.notices.ended(seat.name, isLost, start, startNanos);
@@ -285,15 +334,13 @@ final class Tenure {
 
     /** Moves the deadline to so long from now; fails if the hold is lost, or nobody answers. */
     void renew(long millis) {
-        boolean hasAcks = options.acks() > 0;
         long end = Clock.now() + Machine.PATIENCE;
         for (long pause = Machine.FIRST_PAUSE; ; pause = Math.min(2 * pause, Machine.LONGEST_PAUSE)) {
             refuseOver();
             long sent = Clock.now();
-            long by = Math.min(sent + Machine.replyTime(hasAcks), limit());
             RuntimeException failure;
             try {
-                locks.links.call(use(), seat.name.key(), locks.links.limit(by, hasAcks), seat.renew(options, token, millis));
+                renewNow(millis, sent);
                 // Who was told that it may be lost cannot be told otherwise.
                 refuseOver();
                 extendTo(sent + millis);
@@ -314,6 +361,22 @@ final class Tenure {
                 throw LockException.Unavailable.because(seat + " was not renewed: " + failure.getMessage(), failure);
             long rest = Math.min(pause, Math.min(end, limit()) - Clock.now());
             Driver.await(new CompletableFuture<>(), TimeUnit.MILLISECONDS.toNanos(rest));
+        }
+    }
+
+    private void renewNow(long millis, long sent) {
+        long by = Math.min(sent + Machine.REPLY, limit());
+        if (options.acks() <= 0) {
+            renew(null, millis, by);
+            return;
+        }
+        var over = new CompletableFuture<Void>();
+        try (var late = locks.links.inbox.waiter(() -> over.complete(null))) {
+            locks.links.listen(late, seat.name.key(), Links.endOf(by));
+            if (!Inbox.isWaiting(renew(late, millis, by))) return;
+            Driver.await(over, TimeUnit.MILLISECONDS.toNanos(Math.min(sent + Machine.ACKS, limit()) - Clock.now()));
+            if (late.message() == null) throw new LinkException("no acknowledgment in time", new TimeoutException());
+            Inbox.reply(late.message());
         }
     }
 
@@ -411,7 +474,10 @@ final class Tenure {
     }
 
     private synchronized Release machineOf(Seat at, int depth, boolean wasLost, long end) {
-        if (depth == 1) step(Input.of(Event.RELEASING));
+        if (depth == 1) {
+            unwatch();
+            step(Input.of(Event.RELEASING));
+        }
         long patience = wasLost ? 0 : Math.min(machine.limit(), end) - Clock.now();
         // Of several locks some may be held still when one was lost: they are released before this owner asks again.
         long deadline = !wasLost ? machine.deadline() : at instanceof Group ? Machine.FOREVER : Long.MIN_VALUE;

@@ -6,8 +6,10 @@ import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Collectors;
 import rlock.Driver.Address;
 import rlock.Driver.Link;
@@ -30,6 +32,19 @@ abstract sealed class Topology {
     /** Whether one request may name both keys, wherever they are served. */
     boolean together(String one, String other) {
         return true;
+    }
+
+    /** Whether a channel has to be in the slot of the key, which one server says as well that is of a Cluster. */
+    volatile boolean isTagged;
+    private final Map<Integer, String> tags = new ConcurrentHashMap<>();
+
+    /** What the name of a channel begins with that belongs to the key: with the smallest number that is in its slot. */
+    String tag(String key) {
+        return isTagged ? tags.computeIfAbsent(Cluster.slot(key), slot -> {
+            int number = 0;
+            while (Cluster.slot(String.valueOf(number)) != slot) number++;
+            return "{" + number + "}:";
+        }) : "";
     }
 
     /** A server said that the key's slot is now at another one. */
@@ -123,6 +138,7 @@ abstract sealed class Topology {
         private volatile Set<String> ids = Set.of();
 
         Cluster(Driver driver, List<Address> seeds) {
+            this.isTagged = true;
             this.driver = driver;
             this.seeds = List.copyOf(seeds);
         }

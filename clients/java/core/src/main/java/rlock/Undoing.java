@@ -3,12 +3,11 @@ package rlock;
 /** What an attempt and a release have in common: whatever they leave at the server is undone. */
 abstract sealed class Undoing extends Machine permits Attempt, Release {
     enum At {
-        START, ASKING, SLOTTING, OPENING, WAITING, LOOKING, LISTENING, QUEUEING, PLACING, TURNING, CONFIRMING, PAUSING,
-        GRANTED, AWAITING, ENDING_WAIT, LAST_REPLY, CANCELLING, INFORMING, RELEASING, RESTING, DONE
+        START, OPENING, LISTENING, ASKING, WAITING, PAUSING, GRANTED, AWAITING, CANCELLING, INFORMING, RELEASING, RESTING, DONE
     }
 
     /** What requests may have left at the server. */
-    record Left(boolean inDoubt, boolean lingers, boolean hasTicket, long token) {}
+    record Left(boolean inDoubt, boolean lingers, long token) {}
 
     final long lease;
     int depth;
@@ -16,7 +15,6 @@ abstract sealed class Undoing extends Machine permits Attempt, Release {
     At at = At.START;
     boolean inDoubt; // something was sent, and its outcome is unknown or nobody has taken it
     boolean lingers; // something was never answered, and may still be executed
-    boolean hasTicket; // a place may stand
     long token; // of a grant that nobody takes; 0 is none
     private Left before; // the request that was interrupted
     private long until; // when nothing that was granted can stand any more
@@ -39,17 +37,18 @@ abstract sealed class Undoing extends Machine permits Attempt, Release {
     }
 
     /** Undoes whatever was sent, until the server has confirmed that or the lease has expired. Nothing is under way. */
-    final void undo(long now) {
+    final void undo(long now, boolean drops) {
         starts(now);
+        if (drops) say(Act.DROP);
         round(now);
     }
 
-    /** The same while a request is under way, before which that was left. */
-    final void undo(long now, boolean isBlocked, Left before) {
+    /** The same while a request is under way on a shared connection, before which that was left. */
+    final void undo(long now, Left before) {
         this.before = before;
         starts(now);
-        at = isBlocked ? At.ENDING_WAIT : At.AWAITING;
-        say(isBlocked ? Output.send(Request.CANCEL, 0, 0, now + REPLY / 4) : Output.of(Act.AWAIT, now + REPLY / 4));
+        at = At.AWAITING;
+        say(Output.of(Act.AWAIT, now + REPLY / 4));
     }
 
     /** Goes on with it. */
@@ -58,24 +57,13 @@ abstract sealed class Undoing extends Machine permits Attempt, Release {
         Outcome outcome = in.outcome();
         if (event == Event.CLOSE) {
             until = Math.min(until, now + CLOSES);
-        } else if (at == At.LAST_REPLY && event == Event.OWN) {
-            replied(outcome);
-            say(outcome.isUnknown() || session && outcome.isToken() ? Act.DROP : Act.KEEP);
-            round(now);
         } else if (at == At.RESTING && event == Event.TIME) {
             round(now);
-        } else if (event == Event.REPLIED) {
-            if (at == At.AWAITING) {
-                replied(outcome);
-                round(now);
-            } else if (at == At.ENDING_WAIT) {
-                lingers |= outcome.isUnknown();
-                at = At.LAST_REPLY;
-                // 0: it has just been granted, or has not begun to wait.
-                say(Output.of(Act.READ, now + (outcome.isToken() && outcome.token() > 0 ? REPLY / 4 : LATE)));
-            } else if (at == At.CANCELLING || at == At.INFORMING || at == At.RELEASING) {
-                did(now, outcome);
-            }
+        } else if (event == Event.REPLIED && at == At.AWAITING) {
+            replied(outcome);
+            round(now);
+        } else if (event == Event.REPLIED && at != At.RESTING) {
+            did(now, outcome);
         }
     }
 
@@ -84,10 +72,10 @@ abstract sealed class Undoing extends Machine permits Attempt, Release {
         switch (outcome.ending()) {
             case TOKEN -> token = outcome.token();
             case NIL -> inDoubt = false;
+            case WAITING -> {}
             case REFUSED, UNSENT -> {
                 inDoubt = before.inDoubt;
                 lingers = before.lingers;
-                hasTicket = before.hasTicket;
                 token = before.token;
             }
             default -> lingers = true;
@@ -97,7 +85,7 @@ abstract sealed class Undoing extends Machine permits Attempt, Release {
     private void round(long now) {
         if (now >= until) free();
         // A replica answers what is looked for as well, but refuses this.
-        else if (hasTicket || (inDoubt || lingers) && token == 0) send(now, At.CANCELLING, Request.CANCEL);
+        else if ((inDoubt || lingers) && token == 0) send(now, At.CANCELLING, Request.CANCEL);
         else letGo(now);
     }
 

@@ -7,7 +7,6 @@ import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.function.BiConsumer;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import rlock.Driver.Address;
@@ -30,7 +29,7 @@ class DriverTest {
         }
 
         @Override
-        default Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
+        default Feed listen(Address at, long timeoutMillis, Ear ear) {
             throw new LinkException("nothing to hear", null);
         }
 
@@ -56,11 +55,6 @@ class DriverTest {
                     if (count.incrementAndGet() == 1) throw new LinkException("broken", null);
                     suspended(timeoutMillis);
                     throw new ServerException("ERR refused");
-                }
-
-                @Override
-                public CompletableFuture<Object> send(String... words) {
-                    throw new LinkException("broken", null);
                 }
 
                 @Override
@@ -102,16 +96,13 @@ class DriverTest {
     /** Takes so long to listen, and never hears that it does. */
     private record Deaf(long millis) implements Alone {
         @Override
-        public Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
+        public Feed listen(Address at, long timeoutMillis, Ear ear) {
             Late.suspended(millis);
             return new Feed() {
                 @Override
-                public CompletableFuture<Void> add(String channel) {
+                public CompletableFuture<Void> subscribe(String channel) {
                     return new CompletableFuture<>();
                 }
-
-                @Override
-                public void remove(String channel) {}
 
                 @Override
                 public void close() {}
@@ -121,11 +112,12 @@ class DriverTest {
 
     @Test
     void whoListensLateWaitsForTheConfirmationOnlyInWhatIsLeftOfItsTime() {
-        try (var turns = new Turns(new Deaf(2_900), "base", work -> new Thread(work).start())) {
+        try (Locks locks = Locks.Builder.standalone(new Deaf(1_900), new Address("deaf", 1)).open(); var waiter = locks.links.inbox.waiter(() -> {})) {
             long began = System.nanoTime();
-            turns.listen(new Address("deaf", 1), "owner", "key", 3_000, () -> {}).close();
+            long end = began + TimeUnit.SECONDS.toNanos(2);
+            assertThrows(LinkException.class, () -> waiter.listen(new Address("deaf", 1), "key", end));
             long took = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began);
-            assertTrue(took >= 2_990 && took < 3_800, took + " ms");
+            assertTrue(took >= 1_990 && took < 2_800, took + " ms");
         }
     }
 }

@@ -44,7 +44,7 @@ class SeatTest {
                 assertFalse(hold.lost().isDone() || lock.lost().isDone() || holds.lost().isDone());
                 locks.all("asked").acquire().release();
             }
-            assertTrue(tenure.lost.getNumberOfDependents() <= 3, tenure.lost.getNumberOfDependents() + " are kept");
+            assertTrue(tenure.lost().getNumberOfDependents() <= 3, tenure.lost().getNumberOfDependents() + " are kept");
             // What one caller does with it is nothing to another one, whether that one has begun to wait or not.
             for (Supplier<CompletableFuture<Void>> of : List.<Supplier<CompletableFuture<Void>>>of(hold::lost, lock::lost, holds::lost)) {
                 CompletableFuture<Void> earlier = of.get();

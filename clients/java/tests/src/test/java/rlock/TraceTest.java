@@ -18,7 +18,6 @@ import rlock.Machine.Event;
 import rlock.Machine.Input;
 import rlock.Machine.Outcome;
 import rlock.Machine.Output;
-import rlock.Machine.Request;
 import rlock.Machine.Tell;
 
 /**
@@ -26,8 +25,7 @@ import rlock.Machine.Tell;
  * files of them.
  */
 class TraceTest {
-    private static final Map<String, Boolean> FLAGS = Map.of("yes", true, "no", false);
-    private static final String GOLDEN = "clients/traces/golden.txt";
+    private static final String GOLDEN = "clients/traces/golden-tell.txt";
 
     @Test
     void theMachineAnswersAsTheOneInTheSimulation() throws IOException {
@@ -72,8 +70,8 @@ class TraceTest {
         long token = value.getOrDefault("token", 0L);
         return switch (words.get(2)) {
             case "attempt" -> new Attempt(new Attempt.Ask(value.get("wait"), value.get("patience"), lease,
-                    value.get("depth").intValue(), value.getOrDefault("below", 0L), value.get("first") == 1,
-                    value.get("session") == 1, value.get("maxqueue") == 1, value.get("acks") == 1));
+                    value.get("depth").intValue(), value.getOrDefault("below", 0L), value.get("hears") == 1,
+                    value.get("session") == 1, value.get("acks") == 1));
             case "release" -> new Release(value.get("patience"), lease, value.get("depth").intValue(), token,
                     value.get("deadline"), value.get("lingers") == 1);
             default -> new Holding(new Holding.Kept(token, lease, value.get("sent"), value.get("margin"),
@@ -89,13 +87,13 @@ class TraceTest {
         String first = words.get(0);
         String last = words.get(words.size() - 1);
         if (first.equals("own")) return Input.of(Event.OWN, outcome(words.subList(1, words.size())));
+        if (first.equals("message")) return Input.of(Event.MESSAGE, outcome(words.subList(1, words.size())));
         boolean isOutcome = Arrays.stream(Ending.values()).anyMatch(each -> word(each).equals(first));
         if (isOutcome) return Input.of(Event.REPLIED, outcome(words));
         Event event = Event.valueOf(first.toUpperCase(Locale.ROOT));
         return switch (event) {
-            case SLOT, PLACE -> Input.of(event, FLAGS.get(last));
-            case SEAT -> last.equals("no") ? Input.of(event, false) : Input.of(event, number(last));
-            case OPENED, EXTEND -> Input.of(event, number(last));
+            case SEAT -> Input.of(event, last.equals("no") ? 0 : number(last));
+            case LISTENING, EXTEND -> Input.of(event, number(last));
             default -> Input.of(event);
         };
     }
@@ -106,6 +104,7 @@ class TraceTest {
             case "token" -> Outcome.token(number(last));
             case "refused" -> Outcome.refused(last);
             case "nil" -> Outcome.NIL;
+            case "waiting" -> Outcome.WAITING;
             case "unsent" -> Outcome.UNSENT;
             case "broken" -> Outcome.BROKEN;
             default -> Outcome.SILENT;
@@ -117,16 +116,20 @@ class TraceTest {
         return switch (output.act()) {
             case TELL -> "tell " + said(output.tell());
             case SEND -> "send " + switch (output.request()) {
-                case QUEUE -> "acquire queue";
+                case ACQUIRE -> "acquire" + block(output);
                 case RENEW -> "renew " + output.token();
                 case RELEASE -> "release " + output.token() + " " + output.depth();
                 default -> word(output.request());
             } + by;
-            case OWN -> "own acquire" + (output.block() < 0 ? "" : " block=" + output.block())
+            case OWN -> "own acquire" + block(output)
                     + (output.session() ? " session" : "") + (output.depth() > 0 ? " depth=" + output.depth() : "") + by;
-            case SLOT, SEAT, KEEP, DROP, UNDO, FREE, DOUBT, TIED, LEAVE, DONE -> word(output.act());
+            case SEAT, KEEP, DROP, UNDO, FREE, DOUBT, TIED, LEAVE, DONE -> word(output.act());
             default -> word(output.act()) + by;
         };
+    }
+
+    private static String block(Output output) {
+        return output.block() < 0 ? "" : " block=" + output.block();
     }
 
     private static String said(Tell tell) {

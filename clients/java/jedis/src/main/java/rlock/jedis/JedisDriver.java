@@ -8,7 +8,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.function.BiConsumer;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
@@ -60,8 +59,8 @@ final class JedisDriver implements Driver {
     }
 
     @Override
-    public Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
-        return new JedisFeed(connection(at, config, timeoutMillis), timeoutMillis, channel, heard, ended, readers);
+    public Feed listen(Address at, long timeoutMillis, Ear ear) {
+        return new JedisFeed(connection(at, config, timeoutMillis), ear, readers);
     }
 
     private OwnConnection connection(Address at, JedisClientConfig config, long timeoutMillis) {

@@ -1,86 +1,84 @@
 package rlock.jedis;
 
-import java.util.Map;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
-import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ExecutorService;
-import java.util.concurrent.TimeUnit;
-import java.util.function.BiConsumer;
-import redis.clients.jedis.JedisPubSub;
+import java.util.concurrent.RejectedExecutionException;
+import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
 import rlock.Driver;
 
-/** A connection of Jedis that listens. */
-final class JedisFeed extends JedisPubSub implements Driver.Feed {
+/** A connection of Jedis that hears messages. */
+final class JedisFeed implements Driver.Feed {
     private final OwnConnection connection;
-    private final BiConsumer<String, String> heard;
-    private final Map<String, CompletableFuture<Void>> asked = new ConcurrentHashMap<>();
+    private final Driver.Ear ear;
+    private final Queue<CompletableFuture<Void>> asked = new ConcurrentLinkedQueue<>(); // answered in this order
+    private boolean isOver; // guarded by this
 
-    JedisFeed(
-            OwnConnection connection,
-            long timeoutMillis,
-            String channel,
-            BiConsumer<String, String> heard,
-            Runnable ended,
-            ExecutorService readers) {
+    JedisFeed(OwnConnection connection, Driver.Ear ear, ExecutorService readers) {
         this.connection = connection;
-        this.heard = heard;
+        this.ear = ear;
         connection.setTimeoutInfinite();
-        CompletableFuture<Void> first = asked.computeIfAbsent(channel, name -> new CompletableFuture<>());
-        readers.execute(() -> {
-            try {
-                proceed(connection, channel);
-            } catch (JedisException broken) {
-                first.completeExceptionally(JedisLink.translated(broken));
-            } finally {
-                close();
-                ended.run();
-                var over = new Driver.LinkException("the connection ended", null);
-                asked.values().forEach(waiting -> waiting.completeExceptionally(over));
-            }
-        });
         try {
-            // From the first confirmation on other threads may add channels.
-            first.orTimeout(timeoutMillis, TimeUnit.MILLISECONDS).join();
-        } catch (CompletionException failed) {
+            readers.execute(this::read);
+        } catch (RejectedExecutionException closed) {
             close();
-            if (failed.getCause() instanceof Driver.ServerException refused) throw refused;
-            throw new Driver.LinkException("cannot listen at " + connection, failed.getCause());
+            throw new Driver.LinkException("the driver is closed", closed);
         }
+    }
+
+    private void read() {
+        try {
+            while (true) {
+                try {
+                    heard((List<?>) connection.getUnflushedObject());
+                } catch (JedisDataException refused) {
+                    CompletableFuture<Void> first = asked.poll();
+                    if (first != null) first.completeExceptionally(JedisLink.translated(refused));
+                }
+            }
+        } catch (JedisException | ClassCastException broken) {
+            close();
+            ear.ended();
+            synchronized (this) {
+                isOver = true;
+                asked.forEach(each -> each.completeExceptionally(new Driver.LinkException("the connection ended", broken)));
+            }
+        }
+    }
+
+    private void heard(List<?> words) {
+        String channel = text(words.get(1));
+        switch (text(words.get(0))) {
+            case "smessage" -> ear.heard(text(words.get(2)));
+            case "sunsubscribe" -> ear.left(channel);
+            case "ssubscribe" -> {
+                CompletableFuture<Void> first = asked.poll();
+                if (first != null) first.complete(null);
+            }
+            default -> {} // none of these was asked for
+        }
+    }
+
+    private static String text(Object word) {
+        return new String((byte[]) word, StandardCharsets.UTF_8);
     }
 
     // Jedis writes what two threads send at once into each other.
     @Override
-    public synchronized CompletableFuture<Void> add(String channel) {
-        CompletableFuture<Void> confirmed = asked.computeIfAbsent(channel, name -> new CompletableFuture<>());
+    public synchronized CompletableFuture<Void> subscribe(String channel) {
+        if (isOver) return CompletableFuture.failedFuture(new Driver.LinkException("the connection ended", null));
+        var confirmed = new CompletableFuture<Void>();
+        asked.add(confirmed);
         try {
-            subscribe(channel);
+            connection.sendNow(JedisLink.arguments("SSUBSCRIBE", channel));
         } catch (JedisException broken) {
-            confirmed.completeExceptionally(JedisLink.translated(broken));
+            close();
         }
         return confirmed;
-    }
-
-    @Override
-    public synchronized void remove(String channel) {
-        asked.remove(channel);
-        try {
-            unsubscribe(channel);
-        } catch (JedisException broken) {
-            // Then it hears nothing any more.
-        }
-    }
-
-    @Override
-    public void onSubscribe(String channel, int count) {
-        CompletableFuture<Void> waiting = asked.get(channel);
-        if (waiting != null) waiting.complete(null);
-    }
-
-    @Override
-    public void onMessage(String channel, String key) {
-        heard.accept(channel, key);
     }
 
     @Override

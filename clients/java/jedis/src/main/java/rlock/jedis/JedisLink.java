@@ -3,7 +3,6 @@ package rlock.jedis;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.RejectedExecutionException;
 import redis.clients.jedis.CommandArguments;
@@ -36,27 +35,6 @@ final class JedisLink implements Driver.Link {
             throw failure(failed);
         } finally {
             if (interrupted) Thread.currentThread().interrupt();
-        }
-    }
-
-    @Override
-    public CompletableFuture<Object> send(String... words) {
-        try {
-            connection.setTimeoutInfinite();
-            connection.sendCommand(arguments(words));
-            return CompletableFuture.supplyAsync(this::reply, readers);
-        } catch (JedisException failed) {
-            throw translated(failed);
-        } catch (RejectedExecutionException closed) {
-            throw new Driver.LinkException("the driver is closed", closed);
-        }
-    }
-
-    private Object reply() {
-        try {
-            return flat(connection.getOne());
-        } catch (JedisException failed) {
-            throw failure(failed);
         }
     }
 

@@ -2,6 +2,7 @@ package rlock.jedis;
 
 import java.io.IOException;
 import java.net.Socket;
+import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.DefaultJedisSocketFactory;
 import redis.clients.jedis.HostAndPort;
@@ -20,6 +21,12 @@ final class OwnConnection extends Connection {
     private OwnConnection(Sockets sockets, JedisClientConfig config) {
         super(sockets, config);
         this.sockets = sockets;
+    }
+
+    /** Sends it, while another thread reads. */
+    void sendNow(CommandArguments arguments) {
+        sendCommand(arguments);
+        flush();
     }
 
     /** Not {@code disconnect}, which would wait to flush what is still to be written; Jedis 6 has nothing else. */

@@ -17,7 +17,6 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
-import java.util.function.BiConsumer;
 import rlock.Dials;
 import rlock.Driver;
 
@@ -48,8 +47,8 @@ final class LettuceDriver implements Driver {
 
     private static void refuseOlder() {
         String has = LettuceVersion.getVersion();
-        if (has != null && has.matches("[0-5]\\..*|6\\.[0-2]\\..*"))
-            throw new IllegalStateException("rlock-lettuce needs Lettuce 6.3 or later; the class path has Lettuce " + has);
+        if (has != null && has.matches("[0-5]\\..*|6\\.[0-3]\\..*"))
+            throw new IllegalStateException("rlock-lettuce needs Lettuce 6.4 or later; the class path has Lettuce " + has);
     }
 
     @Override
@@ -69,10 +68,9 @@ final class LettuceDriver implements Driver {
     }
 
     @Override
-    public Feed listen(Address at, long timeoutMillis, String channel, BiConsumer<String, String> heard, Runnable ended) {
+    public Feed listen(Address at, long timeoutMillis, Ear ear) {
         RedisURI uri = uri(at, base);
-        var connection = feeds.connect(at, timeoutMillis, () -> client.connectPubSubAsync(StringCodec.UTF8, uri));
-        return new LettuceFeed(this, connection, timeoutMillis, channel, heard, ended);
+        return new LettuceFeed(this, feeds.connect(at, timeoutMillis, () -> client.connectPubSubAsync(StringCodec.UTF8, uri)), ear);
     }
 
     // The credentials, the database and TLS of the base, at another address.

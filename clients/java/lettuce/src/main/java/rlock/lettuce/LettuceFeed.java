@@ -5,71 +5,64 @@ import io.lettuce.core.RedisConnectionStateListener;
 import io.lettuce.core.RedisException;
 import io.lettuce.core.pubsub.RedisPubSubAdapter;
 import io.lettuce.core.pubsub.StatefulRedisPubSubConnection;
+import java.util.Map;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicBoolean;
-import java.util.function.BiConsumer;
 import rlock.Driver;
 
-/** A connection of Lettuce that listens. */
+/** A connection of Lettuce that hears messages. */
 final class LettuceFeed implements Driver.Feed {
+    private final LettuceDriver driver;
     private final StatefulRedisPubSubConnection<String, String> connection;
+    private final Map<String, CompletableFuture<Void>> asked = new ConcurrentHashMap<>();
     private final AtomicBoolean closed = new AtomicBoolean();
 
-    private final LettuceDriver driver;
-
-    LettuceFeed(
-            LettuceDriver driver,
-            StatefulRedisPubSubConnection<String, String> connection,
-            long timeoutMillis,
-            String channel,
-            BiConsumer<String, String> heard,
-            Runnable ended) {
+    LettuceFeed(LettuceDriver driver, StatefulRedisPubSubConnection<String, String> connection, Driver.Ear ear) {
         this.driver = driver;
         this.connection = connection;
         connection.addListener(new RedisPubSubAdapter<>() {
             @Override
-            public void message(String from, String key) {
-                heard.accept(from, key);
+            public void smessage(String channel, String message) {
+                ear.heard(message);
+            }
+
+            // Lettuce ends the request as well, but by whatever the server says next of any channel.
+            @Override
+            public void ssubscribed(String channel, long count) {
+                CompletableFuture<Void> confirmed = asked.remove(channel);
+                if (confirmed != null) confirmed.complete(null);
+            }
+
+            @Override
+            public void sunsubscribed(String channel, long count) {
+                ear.left(channel);
             }
         });
         connection.addListener(new RedisConnectionStateListener() {
             @Override
             public void onRedisDisconnected(RedisChannelHandler<?, ?> gone) {
-                ended.run();
+                ear.ended();
             }
         });
-        try {
-            add(channel).orTimeout(timeoutMillis, TimeUnit.MILLISECONDS).join();
-        } catch (CompletionException failed) {
-            close();
-            if (failed.getCause() instanceof Driver.ServerException refused) throw refused;
-            throw new Driver.LinkException("cannot listen", failed.getCause());
-        }
+        if (!connection.isOpen()) ear.ended();
     }
 
     @Override
-    public CompletableFuture<Void> add(String channel) {
-        var confirmed = new CompletableFuture<Void>();
+    public CompletableFuture<Void> subscribe(String channel) {
+        CompletableFuture<Void> confirmed = asked.computeIfAbsent(channel, name -> new CompletableFuture<>());
         try {
-            connection.async().subscribe(channel).whenComplete((done, failed) -> {
-                if (failed == null) confirmed.complete(null);
-                else confirmed.completeExceptionally(LettuceDriver.translated(failed));
-            });
+            connection.async().ssubscribe(channel).exceptionally(failed -> fails(channel, confirmed, failed));
         } catch (RedisException broken) {
-            confirmed.completeExceptionally(LettuceDriver.translated(broken));
+            fails(channel, confirmed, broken);
         }
         return confirmed;
     }
 
-    @Override
-    public void remove(String channel) {
-        try {
-            connection.async().unsubscribe(channel);
-        } catch (RedisException broken) {
-            // Then it hears nothing any more.
-        }
+    private Void fails(String channel, CompletableFuture<Void> confirmed, Throwable failed) {
+        asked.remove(channel, confirmed);
+        confirmed.completeExceptionally(LettuceDriver.translated(failed));
+        return null;
     }
 
     @Override

@@ -22,11 +22,6 @@ final class LettuceLink implements Driver.Link {
         public byte[] getBytes() {
             return word.getBytes(StandardCharsets.UTF_8);
         }
-
-        /** What Lettuce 6.3 asks for, and later ones do not. */
-        public String name() {
-            return word;
-        }
     }
 
     private final StatefulRedisConnection<String, String> connection;
@@ -53,8 +48,7 @@ final class LettuceLink implements Driver.Link {
         }
     }
 
-    @Override
-    public CompletableFuture<Object> send(String... words) {
+    private CompletableFuture<Object> send(String... words) {
         var arguments = new CommandArgs<>(StringCodec.UTF8);
         for (int i = 1; i < words.length; i++) arguments.add(words[i]);
         var reply = new CompletableFuture<Object>();

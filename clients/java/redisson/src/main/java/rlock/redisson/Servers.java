@@ -30,14 +30,12 @@ import rlock.jedis.JedisLocks;
 /** The connections of the locks, as Redisson's configuration has them. */
 @SuppressWarnings("deprecation") // older configurations set it there
 final class Servers {
-    /** As many connections may wait as Redisson's pools have by default. */
-    private static final int WAITING = 64;
     private static final Pattern ADDRESS = Pattern.compile("(\\[[^]]+]|[^:\\[\\]]+)(?::([0-9]{1,5}))?");
 
     private Servers() {}
 
     static Locks locks(Config config) {
-        return builder(config).lease(Duration.ofMillis(config.getLockWatchdogTimeout())).waiting(WAITING).open();
+        return builder(config).lease(Duration.ofMillis(config.getLockWatchdogTimeout())).open();
     }
 
     private static Locks.Builder builder(Config config) {

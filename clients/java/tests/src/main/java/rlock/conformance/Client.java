@@ -65,10 +65,6 @@ abstract class Client implements AutoCloseable {
         client.shutdown();
     }
 
-    private static Locks open(Locks.Builder builder, JsonObject request) {
-        return (request.has("waiting") ? builder.waiting(number(request, "waiting")) : builder).open();
-    }
-
     private static boolean has(JsonObject request, String field) {
         return request.has(field) && !request.get(field).isJsonNull();
     }
@@ -91,13 +87,13 @@ abstract class Client implements AutoCloseable {
             if (has(request, "pool")) pool.setMaxTotal(number(request, "pool"));
             return switch (text(request, "kind")) {
                 case "standalone" -> new Jedis(
-                        Client.open(JedisLocks.standalone(servers.iterator().next(), config), request),
+                        JedisLocks.standalone(servers.iterator().next(), config).open(),
                         redis.clients.jedis.RedisClient.builder().hostAndPort(servers.iterator().next()).clientConfig(config).poolConfig(pool).build());
                 case "sentinel" -> new Jedis(
-                        Client.open(JedisLocks.sentinel(text(request, "service"), servers, config, config), request),
+                        JedisLocks.sentinel(text(request, "service"), servers, config, config).open(),
                         has(request, "offline") ? null : RedisSentinelClient.builder().masterName(text(request, "service")).sentinels(servers).sentinelClientConfig(config).clientConfig(config).poolConfig(pool).build());
                 default -> new Jedis(
-                        Client.open(JedisLocks.cluster(servers, config), request),
+                        JedisLocks.cluster(servers, config).open(),
                         redis.clients.jedis.RedisClusterClient.builder().nodes(servers).clientConfig(config).poolConfig(pool).build());
             };
         }
@@ -138,11 +134,11 @@ abstract class Client implements AutoCloseable {
             }
             if (kind.equals("cluster")) {
                 RedisClusterClient client = RedisClusterClient.create(servers);
-                Locks locks = Client.open(LettuceLocks.cluster(client, servers), request);
+                Locks locks = LettuceLocks.cluster(client, servers).open();
                 return new Lettuce(locks, client, null, client.connect());
             }
             RedisClient client = RedisClient.create(servers.get(0));
-            Locks locks = Client.open(LettuceLocks.of(client, servers.get(0)), request);
+            Locks locks = LettuceLocks.of(client, servers.get(0)).open();
             return new Lettuce(locks, client, has(request, "offline") ? null : client.connect(), null);
         }
 

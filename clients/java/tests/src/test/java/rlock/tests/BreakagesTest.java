@@ -14,7 +14,6 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.exceptions.JedisMovedDataException;
@@ -80,9 +79,9 @@ class BreakagesTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"JEDIS,8", "JEDIS,0", "LETTUCE,8", "LETTUCE,0"})
-    void twentyThreadsOnEightConnectionsGetOn(Over over, int waiting) {
-        try (var server = new Server(); var session = over.open(server.port, builder -> builder.waiting(waiting))) {
+    @EnumSource
+    void twentyThreadsGetOn(Over over) {
+        try (var server = new Server(); var session = over.open(server.port)) {
             KeyLock lock = session.locks().lock("counter");
             var inside = new AtomicInteger();
             var most = new AtomicInteger();
@@ -104,10 +103,10 @@ class BreakagesTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"JEDIS,8", "JEDIS,0", "LETTUCE,8", "LETTUCE,0"})
-    void aThreadOfTheCommonPoolBeginsNothingElseWhileItWaitsForTheServer(Over over, int waiting) {
+    @EnumSource
+    void aThreadOfTheCommonPoolBeginsNothingElseWhileItWaitsForTheServer(Over over) {
         assertTrue(ForkJoinPool.getCommonPoolParallelism() > 1, "futures do not use the common pool: see pom.xml");
-        try (var server = new Server(); var session = over.open(server.port, builder -> builder.waiting(waiting))) {
+        try (var server = new Server(); var session = over.open(server.port)) {
             KeyLock lock = session.locks().lock("order");
             Runnable task = () -> {
                 lock.lock();
@@ -123,9 +122,9 @@ class BreakagesTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"JEDIS,8", "JEDIS,0", "LETTUCE,8", "LETTUCE,0"})
-    void aFutureThatTimedOutOrWasCancelledLeavesNoHold(Over over, int waiting) throws Exception {
-        try (var server = new Server(); var session = over.open(server.port, builder -> builder.waiting(waiting))) {
+    @EnumSource
+    void aFutureThatTimedOutOrWasCancelledLeavesNoHold(Over over) throws Exception {
+        try (var server = new Server(); var session = over.open(server.port)) {
             KeyLock lock = session.locks().lock("abandoned").lease(Duration.ofSeconds(60));
             Hold first = lock.acquireAsync(Duration.ZERO).get().orElseThrow();
             var late = lock.acquireAsync(KeyLock.FOREVER).orTimeout(200, TimeUnit.MILLISECONDS);

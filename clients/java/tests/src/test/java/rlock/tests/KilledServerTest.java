@@ -17,7 +17,6 @@ import java.util.logging.LogRecord;
 import java.util.logging.Logger;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
-import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.EnumSource;
 import rlock.Hold;
 import rlock.KeyLock;
@@ -39,10 +38,10 @@ class KilledServerTest {
     private volatile boolean over;
 
     @ParameterizedTest
-    @CsvSource({"JEDIS,4", "JEDIS,0", "LETTUCE,4", "LETTUCE,0"})
-    void nobodyIsBesideAnybodyAndNothingIsLeft(Over client, int waiting) throws Exception {
+    @EnumSource
+    void nobodyIsBesideAnybodyAndNothingIsLeft(Over client) throws Exception {
         try (var server = new Server("--appendonly", "yes", "--appendfsync", "always");
-                var session = client.open(server.port, builder -> builder.waiting(waiting))) {
+                var session = client.open(server.port)) {
             KeyLock lock = session.locks().lock("load").lease(LEASE);
             List<CompletableFuture<Void>> users = new ArrayList<>();
             for (int i = 0; i < USERS; i++)

@@ -86,11 +86,11 @@ class ListenerTest {
             assertSame(Thread.currentThread(), first.context());
 
             server.say("RLOCK.ACQUIRE", lock.key(), "somebody", "LEASE", "600000");
-            var async = lock.acquireAsync(Duration.ofMillis(80));
+            var async = lock.acquireAsync(Duration.ofMillis(800));
             assertTrue(async.get(5, TimeUnit.SECONDS).isEmpty());
             Waited third = heardOf(heard, 3);
             assertEquals(Result.NOT_ACQUIRED, third.result());
-            assertTrue(third.time().toMillis() >= 80, third.toString());
+            assertTrue(third.time().toMillis() >= 800, third.toString());
             assertSame(Thread.currentThread(), third.context());
             var cancelled = lock.acquireAsync(Duration.ofSeconds(80));
             Server.until(() -> server.waiters(lock.key()) == 1);
@@ -105,9 +105,13 @@ class ListenerTest {
             assertEquals(1, session.locks().counters().lost());
             assertEquals(0, session.locks().counters().held());
             Server.until(() -> heard.lost.size() == 1);
+            assertThrows(LockLostException.class, hold::release);
+            lock.acquire(); // nobody asks whether it is lost: so says a renewal
+            server.say("RLOCK.FORCE", lock.key());
+            Server.until(() -> heard.lost.size() == 2);
             server.say("SET", "a string", "x");
             assertThrows(LockException.class, session.locks().lock("a string")::lock);
-            assertEquals(Result.FAILED, heardOf(heard, 6).result());
+            assertEquals(Result.FAILED, heardOf(heard, 7).result());
             assertEquals(1, heard.held.size(), "a loss is no release");
             var counters = session.locks().counters();
             assertEquals(0, counters.waiting());
@@ -230,7 +234,7 @@ class ListenerTest {
             LockInfo.Waiter reader = info.queue().stream().filter(each -> each.mode() == Mode.READ).findFirst().orElseThrow();
             assertEquals("reader", reader.owner());
             assertEquals(3, reader.limit());
-            assertEquals(java.util.Optional.empty(), reader.remaining(), "a wait for ever");
+            assertTrue(reader.remaining().orElseThrow().toMinutes() < 60, "a wait for ever is asked again in time");
             shares.cancel(false);
             Server.until(() -> server.waiters(lock.key()) == 1);
             assertTrue(lock.forceUnlock());

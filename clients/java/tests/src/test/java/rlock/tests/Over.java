@@ -29,7 +29,7 @@ enum Over {
         @Override
         Session as(int port, String user, String password, String prefix) {
             var config = DefaultJedisClientConfig.builder().user(user).password(password).build();
-            return new Session(JedisLocks.standalone(new HostAndPort("127.0.0.1", port), config).ownerPrefix(prefix).waiting(0).open(), () -> {});
+            return new Session(JedisLocks.standalone(new HostAndPort("127.0.0.1", port), config).ownerPrefix(prefix).open(), () -> {});
         }
     },
     LETTUCE {
@@ -53,7 +53,7 @@ enum Over {
         @Override
         Session as(int port, String user, String password, String prefix) {
             RedisURI uri = RedisURI.builder().withHost("127.0.0.1").withPort(port).withAuthentication(user, password.toCharArray()).build();
-            return open(uri, builder -> builder.ownerPrefix(prefix).waiting(0));
+            return open(uri, builder -> builder.ownerPrefix(prefix));
         }
     };
 
@@ -78,6 +78,6 @@ enum Over {
 
     abstract Session cluster(Integer... ports);
 
-    /** As a user of an ACL, without connections that wait. */
+    /** As a user of an ACL. */
     abstract Session as(int port, String user, String password, String prefix);
 }

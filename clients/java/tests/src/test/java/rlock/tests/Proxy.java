@@ -45,6 +45,19 @@ final class Proxy implements AutoCloseable {
         });
     }
 
+    /** A word that the server does not know takes the place of this one, in requests, and back in replies. */
+    private volatile String known = "";
+    private static final String UNKNOWN = "TALE";
+
+    void forget(String word) {
+        known = word;
+    }
+
+    private static void pass(byte[] some, int count, String from, String to, OutputStream out) throws IOException {
+        String text = new String(some, 0, count, StandardCharsets.ISO_8859_1);
+        out.write((from.isEmpty() || to.isEmpty() ? text : text.replace(from, to)).getBytes(StandardCharsets.ISO_8859_1));
+    }
+
     /** Requests whose connection ends instead of a reply. */
     private volatile Predicate<String> cut = request -> false;
 
@@ -128,7 +141,7 @@ final class Proxy implements AutoCloseable {
                         isSilent = true;
                         late = java.util.Arrays.copyOf(some, count);
                     } else {
-                        far().getOutputStream().write(some, 0, count);
+                        pass(some, count, known, UNKNOWN, far().getOutputStream());
                     }
                 }
             } finally {
@@ -151,7 +164,7 @@ final class Proxy implements AutoCloseable {
                 InputStream in = far.getInputStream();
                 OutputStream out = near.getOutputStream();
                 byte[] some = new byte[8192];
-                for (int count; (count = in.read(some)) > 0 && !cut.test(last); ) if (!isSilent) out.write(some, 0, count);
+                for (int count; (count = in.read(some)) > 0 && !cut.test(last); ) if (!isSilent) pass(some, count, UNKNOWN, known, out);
             } finally {
                 if (!isSilent) near.close();
             }

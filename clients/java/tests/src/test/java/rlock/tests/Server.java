@@ -109,9 +109,9 @@ public final class Server implements AutoCloseable {
         return at < 0 ? 0 : Long.parseLong(all.substring(all.indexOf('=', at) + 1, all.indexOf(',', at)));
     }
 
-    /** How many connections have subscribed to something. */
+    /** How many connections have subscribed to shard channels. */
     public long listeners() {
-        return new String((byte[]) say("CLIENT", "LIST")).lines().filter(line -> !line.contains(" sub=0 ")).count();
+        return new String((byte[]) say("CLIENT", "LIST")).lines().filter(line -> !line.contains(" ssub=0 ")).count();
     }
 
     /** How many connections there are, with the one that asks. */

@@ -47,8 +47,7 @@ public class RlockAutoConfiguration {
         @Bean
         Locks locks(RlockProperties properties, RlockConnections connections, ObjectProvider<LockListener> listeners,
                 ObjectProvider<LocksCustomizer> customizers) {
-            Locks.Builder builder = connections.builder()
-                    .waiting(properties.waiting()).lease(properties.lease()).ownerPrefix(properties.ownerPrefix());
+            Locks.Builder builder = connections.builder().lease(properties.lease()).ownerPrefix(properties.ownerPrefix());
             List<LockListener> all = listeners.orderedStream().toList();
             if (!all.isEmpty()) builder.listener(new Listeners(all));
             customizers.orderedStream().forEach(each -> each.customize(builder));

@@ -10,7 +10,6 @@ import org.springframework.boot.context.properties.bind.DefaultValue;
  * @param lease the lease of locks without one
  * @param waitAtMost how long {@link Locked} waits if it does not say
  * @param shutdownTimeout how long a closing application waits for its {@link Locked} methods to end
- * @param waiting how many connections may wait at a time; further waits are tickets
  * @param ownerPrefix the prefix of all owners' names, for ACL rules
  * @param registryKey the prefix of the keys of the {@code LockRegistry}; by default the application's name
  * @param healthKey the key that the health indicator asks about; nothing is stored there
@@ -20,7 +19,6 @@ public record RlockProperties(
         @DefaultValue("30s") Duration lease,
         @DefaultValue("30s") Duration waitAtMost,
         @DefaultValue("30s") Duration shutdownTimeout,
-        @DefaultValue("16") int waiting,
         @DefaultValue("") String ownerPrefix,
         String registryKey,
         @DefaultValue("rlock:health") String healthKey) {}

@@ -305,7 +305,7 @@ class StarterTest {
         };
         runner("rlock.owner-prefix=app:", "rlock.lease=7s").withBean("one", LockListener.class, () -> fails)
                 .withBean("two", LockListener.class, () -> hears)
-                .withBean(LocksCustomizer.class, () -> builder -> builder.waiting(0))
+                .withBean(LocksCustomizer.class, () -> builder -> builder.timeout(Duration.ofSeconds(1)))
                 .run(context -> {
                     try (Hold hold = context.getBean(Locks.class).lock("custom").acquire()) {
                         assertTrue(hold.owner().startsWith("app:"));
