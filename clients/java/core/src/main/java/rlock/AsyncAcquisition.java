@@ -218,7 +218,7 @@ final class AsyncAcquisition {
                 done.ends(Event.CANCEL);
                 done.rest();
             } else if (told.told() == Told.GRANTED) {
-                Hold hold = common.granted(seat, done, told).belongsToNobody();
+                Hold hold = common.granted(seat, done, told).belongsTo(null);
                 if (!ends(Result.GRANTED, () -> handOver(hold))) giveBack(hold);
             } else {
                 common.refused(seat, done, told);

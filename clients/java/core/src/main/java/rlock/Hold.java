@@ -3,13 +3,11 @@ package rlock;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.atomic.AtomicBoolean;
 
 /** One level of a hold, the result of an acquisition. {@link #close} releases it, from any thread. */
-public final class Hold implements AutoCloseable {
+public final class Hold extends Owned<Hold> {
     private final Seat seat;
     private final Tenure tenure;
-    private final AtomicBoolean released = new AtomicBoolean();
     private boolean isValue;
 
     Hold(Seat seat, Tenure tenure) {
@@ -17,15 +15,11 @@ public final class Hold implements AutoCloseable {
         this.tenure = tenure;
     }
 
-    /** Nobody but this thread will release it: when the thread ends, so does the renewing. */
-    void belongsTo(Thread thread) {
-        tenure.holder = thread;
-    }
-
-    /** Whoever has this value can release it. */
-    Hold belongsToNobody() {
-        isValue = true;
-        tenure.values.incrementAndGet();
+    @Override
+    Hold belongsTo(Thread thread) {
+        tenure.holder = thread == null ? tenure.holder : thread;
+        isValue = thread == null;
+        if (isValue) tenure.values.incrementAndGet();
         return this;
     }
 
@@ -39,7 +33,7 @@ public final class Hold implements AutoCloseable {
         return seat.members().stream().map(each -> each.name.key()).toList();
     }
 
-    /** The owner's name, as {@code RLOCK.INFO} shows it. */
+    @Override
     public String owner() {
         return seat.name.owner();
     }
@@ -80,18 +74,9 @@ public final class Hold implements AutoCloseable {
         return isHeld() ? tenure.left() : Duration.ZERO;
     }
 
-    /**
-     * Completes, with null, when the hold is lost or may be, at its deadline at the latest. Never completes if the hold
-     * is released. Stop the work under the lock then. Callers cannot complete or cancel it, only what they derive from it.
-     */
+    @Override
     public CompletableFuture<Void> lost() {
         return tenure.lost();
-    }
-
-    /** Runs this when the hold is lost, in a thread of the package. */
-    public Hold onLost(Runnable action) {
-        tenure.lost().thenRun(action);
-        return this;
     }
 
     /**
@@ -105,28 +90,13 @@ public final class Hold implements AutoCloseable {
         tenure.renew(lease.toMillis());
     }
 
-    /**
-     * Releases this level, after 10 seconds at the latest.
-     *
-     * @throws IllegalMonitorStateException if it was released before
-     * @throws LockLostException if the hold was lost before: others may have worked at the same time
-     * @throws LockException.Unavailable if no server answered, or another request of this owner is not over. It is released
-     *     later, in the background; the hold ends with its lease at the latest
-     */
-    public void release() {
-        if (!released.compareAndSet(false, true))
-            throw new IllegalMonitorStateException(this + " was released before");
+    @Override
+    void releases() {
         try {
             tenure.release(seat);
         } finally {
             if (isValue) tenure.values.decrementAndGet();
         }
-    }
-
-    /** {@link #release}, for try-with-resources; after a release it does nothing. */
-    @Override
-    public void close() {
-        if (!released.get()) release();
     }
 
     @Override

@@ -6,31 +6,26 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
  * Several locks that are held: those that were granted together, and one more level of each that the owner had before. The
  * loss of one is the loss of all. {@link #close} releases them, from any thread.
  */
-public final class Holds implements AutoCloseable {
+public final class Holds extends Owned<Holds> {
     private final List<Hold> holds; // the one of those that were granted together is the first
     private Loss loss; // null until somebody asks; guarded by this
-    private final AtomicBoolean released = new AtomicBoolean();
 
     Holds(List<Hold> holds) {
         this.holds = List.copyOf(holds);
     }
 
-    void belongsTo(Thread thread) {
+    @Override
+    Holds belongsTo(Thread thread) {
         holds.forEach(hold -> hold.belongsTo(thread));
-    }
-
-    Holds belongsToNobody() {
-        holds.forEach(Hold::belongsToNobody);
         return this;
     }
 
-    /** The owner's name, as {@code RLOCK.INFO} shows it. */
+    @Override
     public String owner() {
         return holds.get(0).owner();
     }
@@ -63,19 +58,13 @@ public final class Holds implements AutoCloseable {
         return isHeld() ? holds.stream().map(Hold::remaining).min(Comparator.naturalOrder()).orElseThrow() : Duration.ZERO;
     }
 
-    /** Completes when one of them is lost or may be: see {@link Hold#lost}. */
+    @Override
     public synchronized CompletableFuture<Void> lost() {
         if (loss == null) {
             loss = new Loss();
             for (Hold each : holds) each.lost().thenRun(loss::happens);
         }
         return loss;
-    }
-
-    /** Runs this once when one of them is lost, in a thread of the package. */
-    public Holds onLost(Runnable action) {
-        lost().thenRun(action);
-        return this;
     }
 
     /**
@@ -88,15 +77,8 @@ public final class Holds implements AutoCloseable {
         holds.forEach(hold -> hold.renew(lease));
     }
 
-    /**
-     * Releases them all, also if one of them was lost.
-     *
-     * @throws IllegalMonitorStateException if they were released before
-     * @throws LockLostException if one of them was lost before: others may have worked at the same time
-     * @throws LockException.Unavailable if no server answered; the holds end with their leases at the latest
-     */
-    public void release() {
-        if (!released.compareAndSet(false, true)) throw new IllegalMonitorStateException(this + " were released before");
+    @Override
+    void releases() {
         release(holds, null);
     }
 
@@ -112,12 +94,6 @@ public final class Holds implements AutoCloseable {
             }
         }
         if (failed == null && first != null) throw (RuntimeException) first;
-    }
-
-    /** {@link #release}, for try-with-resources; after a release it does nothing. */
-    @Override
-    public void close() {
-        if (!released.get()) release();
     }
 
     @Override

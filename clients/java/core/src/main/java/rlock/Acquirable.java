@@ -1,0 +1,170 @@
+package rlock;
+
+import java.time.Duration;
+import java.util.Optional;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.Lock;
+import java.util.function.Supplier;
+
+/**
+ * What one lock and several have in common.
+ *
+ * @param <S> this type
+ * @param <H> what is held
+ */
+abstract sealed class Acquirable<S, H extends Owned<H>> implements Lock permits KeyLock, AllLocks {
+    final Locks locks;
+    final Options options;
+
+    Acquirable(Locks locks, Options options) {
+        this.locks = locks;
+        this.options = options;
+    }
+
+    abstract S with(Options others);
+
+    /** Waits for so many ms; null if not acquired. */
+    abstract H acquire(long waits, boolean interruptible) throws InterruptedException;
+
+    // --- options
+
+    /** With this lease, renewed every third of it until the release. */
+    public S lease(Duration lease) {
+        return with(options.lease(lease.toMillis(), true));
+    }
+
+    /** With a lease that nobody renews: the hold is lost when it expires. */
+    public S fixedLease(Duration lease) {
+        return with(options.lease(lease.toMillis(), false));
+    }
+
+    /** Tied to a connection of its own, so that it ends at once when this process dies. The lease is at least a second. */
+    public S session() {
+        return with(options.withSession());
+    }
+
+    /**
+     * Does not wait if this many others already wait: the lock is then not acquired. Methods that cannot return that,
+     * such as {@link #lock}, throw {@link LockException.TooMany}.
+     */
+    public S maxQueue(int waiters) {
+        return with(options.withMaxQueue(waiters));
+    }
+
+    /** A grant, and each renewal, counts only when this many replicas have acknowledged it. */
+    public S acks(int replicas) {
+        return with(options.withAcks(replicas));
+    }
+
+    /** With this owner's name instead of the thread's. */
+    public S owner(String name) {
+        Owners.checked("owner", name);
+        return owner(() -> name);
+    }
+
+    /**
+     * With the owner's name that this returns each time. What is locked under a name that begins with
+     * {@link Locks#threadOwner} still belongs to the thread: it is lost when the thread ends.
+     */
+    public S owner(Supplier<String> names) {
+        return with(options.withOwner(names));
+    }
+
+    /**
+     * Each acquisition is its own owner, which nobody re-enters. Only what it returns releases it, so {@link #lock} and
+     * {@code tryLock}, which return nothing of that kind, refuse.
+     */
+    public S detached() {
+        return with(options.withDetached());
+    }
+
+    // --- holds
+
+    /** Waits forever and ignores interrupts, like {@link #lock}. */
+    public H acquire() {
+        return orTooMany(uninterrupted(Machine.FOREVER)).belongsTo(null);
+    }
+
+    /** Waits at most this long, or until interrupted; zero does not wait. Empty if not acquired. */
+    public Optional<H> acquire(Duration wait) throws InterruptedException {
+        return Optional.ofNullable(acquire(millis(wait), true)).map(hold -> hold.belongsTo(null));
+    }
+
+    /** Does not wait. */
+    public Optional<H> tryAcquire() {
+        return Optional.ofNullable(uninterrupted(0)).map(hold -> hold.belongsTo(null));
+    }
+
+    private H uninterrupted(long waits) {
+        try {
+            return acquire(waits, false);
+        } catch (InterruptedException never) {
+            throw new AssertionError(never);
+        }
+    }
+
+    // --- java.util.concurrent.locks.Lock
+
+    @Override
+    public void lock() {
+        refuseDetached();
+        keep(orTooMany(uninterrupted(Machine.FOREVER)));
+    }
+
+    @Override
+    public void lockInterruptibly() throws InterruptedException {
+        refuseDetached();
+        keep(orTooMany(acquire(Machine.FOREVER, true)));
+    }
+
+    @Override
+    public boolean tryLock() {
+        refuseDetached();
+        return keep(uninterrupted(0));
+    }
+
+    @Override
+    public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
+        refuseDetached();
+        return keep(acquire(millis(Duration.ofNanos(unit.toNanos(time))), true));
+    }
+
+    /** Not supported: a condition would need a queue of its own on the server. */
+    @Override
+    public Condition newCondition() {
+        throw new UnsupportedOperationException("server-side locks have no conditions");
+    }
+
+    /** The name of the owner that these options give. */
+    final String owner() {
+        return options.owner() == null ? locks.threadOwner() : Owners.checked("owner", options.owner().get());
+    }
+
+    // Another thread can unlock what another name holds.
+    private boolean keep(H hold) {
+        if (hold != null && options.isOfThread(locks, hold.owner())) hold.belongsTo(Thread.currentThread());
+        return hold != null;
+    }
+
+    // Its level would be nobody's to release.
+    private void refuseDetached() {
+        if (options.detached())
+            throw new UnsupportedOperationException("only the Hold of a detached acquisition releases it: use acquire or tryAcquire");
+    }
+
+    // Only with maxQueue a wait for ever ends without the lock.
+    private H orTooMany(H hold) {
+        if (hold == null) throw new LockException.TooMany(this + ": maxQueue waiters already wait", null);
+        return hold;
+    }
+
+    // Rounded up: a wait is never short.
+    static long millis(Duration wait) {
+        try {
+            return Math.max(0, wait.plusNanos(999_999).toMillis());
+        } catch (ArithmeticException longer) {
+            return Machine.FOREVER;
+        }
+    }
+}
