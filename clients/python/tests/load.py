@@ -132,7 +132,7 @@ def main(kind, program, module, seconds):
         try:
             if kind == "sync":
                 client = redis.Redis(host=host, port=int(port))
-                rlock.Locks(client, waiting=4)
+                rlock.Locks(client)
                 threads = [threading.Thread(target=thread, args=(client, end)) for _ in range(USERS)]
                 for one in threads:
                     one.start()
@@ -158,7 +158,7 @@ def main(kind, program, module, seconds):
 
 async def tasks(host, port, end):
     client = redis.asyncio.Redis(host=host, port=port)
-    locks = rlock.asyncio.Locks(client, waiting=4)
+    locks = rlock.asyncio.Locks(client)
     async with asyncio.timeout(end - time.monotonic() + HANGS):
         await asyncio.gather(*(task(client, end) for _ in range(USERS)))
     await locks.aclose()

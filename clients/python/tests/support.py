@@ -68,6 +68,9 @@ class Server(Standalone):
         """How often that command was executed."""
         return int(section(self.one.address, "commandstats").get(f"cmdstat_{name}", "calls=0").split(",")[0].split("=")[1])
 
+    def info(self, name):
+        return int(section(self.one.address, "rlock")[name])
+
     def renewals(self):
         return self.called("rlock.renew")
 
@@ -80,6 +83,11 @@ class Server(Standalone):
 def connected(server):
     """But for the connection that asks."""
     return len(server.ask("CLIENT", "LIST", "TYPE", "normal").splitlines()) - 1
+
+
+def subscriptions(server):
+    """Connections that are told what a server could not answer at once."""
+    return len(server.ask("CLIENT", "LIST", "TYPE", "pubsub").splitlines())
 
 
 @pytest.fixture

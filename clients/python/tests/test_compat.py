@@ -95,7 +95,7 @@ def test_an_error_of_the_server_is_what_redis_py_makes_of_it(server):
     with pytest.raises(redis.exceptions.NoPermissionError, match="^this user has no permissions"):
         rlock.compat.Lock(client, "k").acquire()
     server.ask("RLOCK.ACQUIRE", "k", "somebody")
-    server.ask("CONFIG", "SET", "rlock.max-waiters", 0)
+    server.ask("CONFIG", "SET", "rlock.max-tells", 0)
     with pytest.raises(redis.ResponseError, match="^TOOMANY too many"):
         rlock.compat.Lock(server.client(), "k").acquire()
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 import redis.asyncio
-from support import one_server, until
+from support import connected, one_server, subscriptions, until
 
 import rlock
 import rlock.asyncio
@@ -17,40 +17,44 @@ from rlock._core import DIALS
 server = one_server
 
 
-def wait_by_ticket(server):
-    locks = rlock.Locks(server.client(), waiting=0)
+def wait(server):
+    locks = rlock.Locks(server.client())
     assert rlock.Lock(locks, "busy", owner="waiter").acquire(wait=3.5) is None
     locks.close()
 
 
-def wait_by_ticket_in_a_loop(server):
+def wait_in_a_loop(server):
     async def work():
-        locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), waiting=0)
+        locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
         assert await rlock.asyncio.Lock(locks, "busy", owner="waiter").acquire(wait=3.5) is None
         await locks.aclose()
 
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("wait", [wait_by_ticket, wait_by_ticket_in_a_loop])
-def test_a_ticket_that_asks_again_has_listened_all_the_time(server, wait):
+WAITS = pytest.mark.parametrize("wait", [wait, wait_in_a_loop])
+
+
+@WAITS
+def test_a_wait_that_asks_again_has_listened_all_the_time(server, wait):
     server.ask("RLOCK.ACQUIRE", "busy", "somebody")
     wait(server)
     assert server.called("rlock.acquire") >= 4
-    assert server.called("subscribe") == 1
+    assert server.called("ssubscribe") == 1
 
 
-@pytest.mark.parametrize("wait", [wait_by_ticket, wait_by_ticket_in_a_loop])
-def test_a_ticket_whose_subscription_breaks_again_and_again_does_not_ask_more_often(server, wait):
+@WAITS
+def test_a_wait_whose_subscription_breaks_again_and_again_does_not_ask_more_often(server, wait):
     server.ask("RLOCK.ACQUIRE", "busy", "somebody")
-    server.proxy.fault({"proxy": "cut", "of": "SUBSCRIBE", "times": 1_000_000})
-    wait(server)
-    assert 4 <= server.called("rlock.acquire") < 15 and server.proxy.accepted < 15
+    server.proxy.fault({"proxy": "cut", "of": "SSUBSCRIBE", "times": 1_000_000})
+    with pytest.raises(rlock.Unavailable, match="not subscribed|subscription"):
+        wait(server)
+    assert 1 <= server.called("rlock.acquire") < 15 and server.proxy.accepted < 15
 
 
 def test_threads_that_are_many_share_few_connections(server):
     server.ask("RLOCK.ACQUIRE", "busy", "somebody")
-    locks = rlock.Locks(server.client(), waiting=0)
+    locks = rlock.Locks(server.client())
     rlock.Lock(locks, "first").acquire().release()
     before, begin = server.proxy.accepted, time.monotonic()
     start, got = threading.Barrier(501), []
@@ -64,6 +68,7 @@ def test_threads_that_are_many_share_few_connections(server):
         thread.start()
     start.wait()
     until("all of them wait", lambda: server.waiting("busy") == 500, 60)
+    assert subscriptions(server) == 1 and server.info("rlock_waiters") == 0
     server.ask("RLOCK.RELEASE", "busy", "somebody")
     for thread in threads:
         thread.join()
@@ -71,6 +76,28 @@ def test_threads_that_are_many_share_few_connections(server):
     more = (time.monotonic() - begin) / DIALS
     assert server.proxy.accepted - before <= 20 + more
     locks.close()
+
+
+def test_tasks_that_are_many_share_few_connections(server):
+    async def work():
+        locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
+
+        async def one():
+            return await rlock.asyncio.ReadLock(locks, "busy").acquire(wait=120)
+
+        tasks = [asyncio.ensure_future(one()) for _ in range(2000)]
+        await asyncio.to_thread(until, "all of them wait", lambda: server.waiting("busy") == 2000, 60)
+        count = await asyncio.to_thread(lambda: (connected(server), subscriptions(server), server.info("rlock_waiters")))
+        await asyncio.to_thread(server.ask, "RLOCK.RELEASE", "busy", "somebody")
+        assert all(await asyncio.gather(*tasks))
+        await locks.aclose()
+        return count
+
+    server.ask("RLOCK.ACQUIRE", "busy", "somebody")
+    begin = time.monotonic()
+    of_requests, of_messages, blocked = asyncio.run(work())
+    assert of_messages == 1 and blocked == 0
+    assert of_requests <= 20 + (time.monotonic() - begin) / DIALS  # for two thousand requests in each second
 
 
 def test_the_holds_at_a_far_server_are_all_renewed(server):

@@ -25,8 +25,9 @@ def restart(server):
 
 
 def unused(locks):
-    pools = locks.io.idle.values() if hasattr(locks.io, "idle") else (pool.idle for pool in locks.io.pools.values())
-    return {link for idle in pools for link in idle}
+    """Connections that nobody uses, and the subscription."""
+    idle = {link for pool in locks.io.pools.values() for link in pool.idle}
+    return idle | {inbox.link for inbox in locks.io.inboxes.values()}
 
 
 @MOMENTS
@@ -83,7 +84,7 @@ async def test_a_release_by_a_task_ends_though_the_session_was_being_tied(server
             happened.set()
             server.ask("RLOCK.FORCE", "k")
             if how == "close":
-                locks._lose(hold._tenure)  # as aclose does, which waits for this task
+                locks._lost(hold._tenure)  # as aclose does, which waits for this task
             else:
                 with pytest.raises(rlock.LockLost):
                     await hold.extend(30)
@@ -133,16 +134,16 @@ async def test_who_does_not_wait_does_not_wait_for_a_task_of_the_same_owner(serv
     await locks.aclose()
 
 
-def test_a_wait_that_is_interrupted_before_it_asks_gives_back_its_connection(server):
-    locks = rlock.Locks(server.client(), waiting=1)
+def test_a_wait_that_is_interrupted_while_it_subscribes_leaves_nothing(server):
+    locks = rlock.Locks(server.client())
     with rlock.Lock(locks, "k"):
-        locks.io.distrust(None, float("inf"))  # no connection is there
-        server.proxy.fault({"proxy": "deaf"})
-        locks.io.crowd = 1  # it asks on the connection of its wait at once
+        server.proxy.fault({"proxy": "keep", "of": "SSUBSCRIBE", "times": 1})
         with interrupted_after(0.3):
             rlock.Lock(locks, "k", owner="other").acquire(wait=30)
         server.proxy.fault({"proxy": "heal"})
-        assert locks.io.take_slot()
+        until("nothing is left", lambda: ("k", "other", "WRITE") not in locks.space.seats)
+        assert not any(inbox.posts for inbox in locks.io.inboxes.values())
+        assert server.waiting("k") == 0 and locks.io.links <= unused(locks)
 
 
 def test_a_release_that_is_interrupted_while_it_waits_for_its_seat_goes_on(server):
@@ -160,21 +161,21 @@ def test_a_release_that_is_interrupted_while_it_waits_for_its_seat_goes_on(serve
     lock.acquire(wait=5).release()
 
 
-async def test_a_wait_that_is_cancelled_before_it_asks_gives_back_its_connection(server):
-    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), waiting=1)
+async def test_a_wait_that_is_cancelled_while_it_subscribes_leaves_nothing(server):
+    locks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
     async with rlock.asyncio.Lock(locks, "k"):
-        locks.io.distrust(None, float("inf"))  # no connection is there
-        server.proxy.fault({"proxy": "deaf"})
-        locks.io.crowd = 1
+        server.proxy.fault({"proxy": "keep", "of": "SSUBSCRIBE", "times": 1})
         waits = asyncio.create_task(rlock.asyncio.Lock(locks, "k", owner="other").acquire(wait=30))
         async with asyncio.timeout(10):
-            while locks.io.slots == 1:
+            while not any(inbox.comers for inbox in locks.io.inboxes.values()):
                 await asyncio.sleep(0.01)
         waits.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waits
         server.proxy.fault({"proxy": "heal"})
-        assert locks.io.take_slot()
+        assert ("k", "other", "WRITE") not in locks.space.seats
+        assert not any(inbox.posts for inbox in locks.io.inboxes.values())
+        assert server.waiting("k") == 0 and locks.io.links <= unused(locks)
     await locks.aclose()
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import os
+import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -179,6 +181,21 @@ async def test_sentinel_and_cluster_work(topology, tmp_path):
         await hold.release()
         rlock.Locks.of(clients[0]).close()
         await rlock.asyncio.Locks.of(clients[1]).aclose()
+    finally:
+        several.close()
+
+
+def test_the_example_with_sentinel_works(tmp_path):
+    text = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
+    (block,) = re.findall(r"^```python sentinel\n(.*?)^```", text, re.M | re.S)
+    several = Sentinel(os.environ["RLOCK_SERVER"], os.environ["RLOCK_MODULE"], str(tmp_path))
+    try:
+        for server in (several.sentinel, *several.servers):
+            ask(server.address, "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
+        names = {"rlock": rlock}
+        exec(re.sub(r"\[\(.*\)\]", f'[("127.0.0.1", {several.sentinel.port})]', block), names)
+        assert names["hold"].token > 0
+        rlock.Locks.of(names["client"]).close()
     finally:
         several.close()
 
@@ -374,16 +391,16 @@ def test_losses_are_told_whatever_blocks_in_other_callbacks(server):
     stay.set()
 
 
-# --- turns -----------------------------------------------------------------------------------------
+# --- owners ----------------------------------------------------------------------------------------
 
 OWNERS = ["plain", "Zoë", "CORP\\alice", 'a "b" \n', "a\0b", "\udcff\udc00"]
 
 
 @pytest.mark.parametrize("owner", OWNERS)
-async def test_a_ticket_hears_of_its_turn_whatever_its_owner_is_called(server, owner):
+async def test_a_wait_hears_of_its_grant_whatever_its_owner_is_called(server, owner):
     """Without that, it would ask for the lock once in a second."""
-    locks = rlock.Locks(server.client(), waiting=0)
-    tasks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), waiting=0)
+    locks = rlock.Locks(server.client())
+    tasks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
 
     def blocking():
         return rlock.Lock(locks, "k", owner=owner).acquire(wait=5)

@@ -4,8 +4,6 @@ import sys
 
 from rlock._machine import FOREVER, Attempt, Holding, Release
 
-FLAGS = {"yes": True, "no": False, "unknown": None}
-
 
 def number(text):
     return FOREVER if text == "forever" else int(text) if text.isdecimal() else text
@@ -14,8 +12,6 @@ def number(text):
 def told(words):
     """An input."""
     match words:
-        case ["slot" | "place" as on, flag]:
-            return on, FLAGS[flag]
         case ["seat", _, *depth]:
             return "seat", number(depth[0]) if depth else None
         case ["ended"]:
@@ -28,8 +24,8 @@ def said(output):
     match output:
         case ("own", block, session, depth, _):
             words = ["own acquire", *[f"block={block}"] * (block is not None), *["session"] * session, *[f"depth={depth}"] * (depth is not None)]
-        case ("send", ("queue",), _):
-            words = ["send acquire queue"]
+        case ("send", ("acquire", block), _):
+            words = ["send acquire", *[f"block={block}"] * (block is not None)]
         case ("send", request, _):
             words = ["send", *request]
         case ("tell", ("granted", token, sent, lingers)):
@@ -42,7 +38,7 @@ def said(output):
     return " ".join(str(word) for word in [*words, *by])
 
 
-NAMES = {"first": "asks_first", "maxqueue": "has_maxqueue", "acks": "has_acks"}
+NAMES = {"acks": "has_acks"}
 
 
 def begun(kind, pairs):

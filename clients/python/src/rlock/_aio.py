@@ -1,20 +1,23 @@
-"""What the steps are told of the outside, for asyncio: connections of our own, and the turns of tickets."""
+"""What the steps are told of the outside, for asyncio: connections of our own, and late replies."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import os
 import random
 import socket
 from typing import Any, Callable, Optional
 
 from . import _core as core
-from ._aio_pool import Link, Pool
 from ._core import Seat, Space, Spaces, now
 from ._drive import Job, Steps, redirected
 from ._errors import Broken, Refused, Silent, Unsent
+from ._inbox import Inbox, Inboxes, Post
 from ._links import Address, Route, packed, translated
+from ._machine import Words
+from ._pool import Link, Queued, Shelf
 from ._telemetry import Telemetry
 
 
@@ -36,6 +39,54 @@ async def run(steps: Steps) -> Any:
 
 async def _stays_closed(*_: Any, **__: Any) -> None:
     raise ConnectionError("the connection was closed")
+
+
+class Waiter(Queued):
+    """A task that waits: its turn brings a link, or None."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self, until: float, is_brief: bool):
+        super().__init__(until, is_brief)
+        self.turn: asyncio.Future[Optional[Link]] = asyncio.get_running_loop().create_future()
+
+
+class Pool(Shelf):
+    """Each connection that comes back, or is made, wakes one task. Were all of them told of each, a thousand tasks would
+    wake up a thousand times.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiters: list[Waiter] = []  # a heap
+
+    def wait(self, is_brief: bool, until: float) -> asyncio.Future[Optional[Link]]:
+        waiter = Waiter(until, is_brief)
+        heapq.heappush(self.waiters, waiter)
+        return waiter.turn
+
+    def first(self) -> Optional[Waiter]:
+        """The next one to get a connection. Those whose time is over, or who were canceled, are left out."""
+        while self.waiters and self.waiters[0].turn.done():
+            heapq.heappop(self.waiters)
+        return self.waiters[0] if self.waiters else None
+
+    def give(self, link: Link) -> bool:
+        """Whether it is of use."""
+        self.returned(link)
+        if (first := self.first()) is not None:
+            first.turn.set_result(self.lend(link, first.is_brief))
+        elif len(self.idle) < self.BRIEF:
+            self.idle.append(link)
+        else:
+            return False
+        return True
+
+    def none_comes(self) -> None:
+        for waiter in self.waiters:
+            if not waiter.turn.done():
+                waiter.turn.set_result(None)
+        self.waiters.clear()
 
 
 class Once:
@@ -91,12 +142,12 @@ class Once:
             del self.running[name]
 
 
-class IO:
+class IO(Inboxes):
     """What the steps are told of the outside, for any number of tasks of one loop."""
 
-    def __init__(self, route: Route, waiting: int, spaces: Spaces, telemetry: Telemetry):
+    def __init__(self, route: Route, spaces: Spaces, telemetry: Telemetry):
         self.telemetry = telemetry
-        self.route, self.waiting, self.spaces, self.rtt = route, waiting, spaces, 0.0
+        self.route, self.spaces, self.rtt = route, spaces, 0.0
         self.is_closing = self.is_closed = False
         self.crowd = self.worried = 0
         self.worries_at = 0.0
@@ -104,11 +155,10 @@ class IO:
         self.reset()
 
     def reset(self) -> None:
-        self.slots = self.waiting
+        self.begin()
         self.pools: dict[Any, Pool] = {}
         self.links: set[Link] = set()
         self.once = Once()
-        self.ears: dict[Any, Ears] = {}
         self.jobs: set[Job] = set()  # of calls under way
         self.tasks: set[asyncio.Task[Any]] = set()
 
@@ -132,15 +182,6 @@ class IO:
 
     sleep = staticmethod(asyncio.sleep)
 
-    def take_slot(self) -> bool:
-        if self.slots > 0:
-            self.slots -= 1
-            return True
-        return False
-
-    def give_slot(self) -> None:
-        self.slots += 1
-
     async def locate(self, key: str, until: float) -> Optional[Address]:
         if self.route.is_cluster and not self.route.seeds:
             await self.once.do("cluster", self._learn_cluster, until)
@@ -159,12 +200,14 @@ class IO:
     def _pool(self, address: Optional[Address]) -> Pool:
         pool = self.pools.get(address)
         if pool is None:
-            pool = self.pools[address] = Pool(self.waiting)
+            pool = self.pools[address] = Pool()
         return pool
 
-    async def open(self, key: str, until: float, where: Optional[Address] = None, is_brief: bool = False) -> Link:
-        """A connection. `is_brief`: for a request that is answered at once."""
-        address = where or (await self.locate(key, until) if self.route.moves else None)
+    async def open(
+        self, key: str, until: float, where: Optional[Address] = None, is_brief: bool = False, at: Optional[Address] = None
+    ) -> Link:
+        """A connection: where -ASK has sent us, at that address, or where the key is. `is_brief`: for a request that is answered at once."""
+        address = where or at or (await self.locate(key, until) if self.route.moves else None)
         pool = self._pool(address)
         while True:
             try:
@@ -280,10 +323,12 @@ class IO:
         link.used = now()
         return reply
 
-    async def send(self, key: str, words: list[Any], until: float) -> Any:
-        where, hops = None, 0
+    async def send(self, key: str, words: list[Any], until: float, inbox: Optional[Inbox] = None) -> Any:
+        """The reply. If a late one comes to that inbox, it asks the server of that."""
+        at = inbox.link.address if inbox is not None else None
+        where, hops = at if inbox is not None and inbox.asks else None, 0
         while True:
-            link = await self.open(key, until, where, is_brief=True)
+            link = await self.open(key, until, where, is_brief=True, at=at)
             sent = now()
             try:
                 await self.write(link, words)
@@ -291,10 +336,10 @@ class IO:
                 # A loop that was blocked may write only when its time is over.
                 reply = await self.read(link, left if left > 0 else core.LATE)
             except Refused as refused:
-                where = redirected(self, refused, link)
+                where = refused.where = redirected(self, refused, link)
                 self.keep(link)
                 hops += 1
-                if where is None or hops > 5:
+                if where is None or hops > 5 or inbox is not None:
                     raise
                 continue
             except BaseException as error:
@@ -305,13 +350,12 @@ class IO:
                     self.distrust(link.address, sent)
                 raise
             self.keep(link)
-            if "ACKS" not in words:
-                self.rtt = core.round_trip(self.rtt, now() - sent)
+            self.rtt = core.round_trip(self.rtt, now() - sent)
             return reply
 
     def distrust(self, address: Optional[Address], since: float) -> None:
         """One connection was silent: those that have said nothing since may be so as well."""
-        for link in self._pool(address).silent_since(since):
+        for link in [*self._pool(address).silent_since(since), *self.silent_since(address, since)]:
             self.drop(link)
 
     def keep(self, link: Link) -> None:
@@ -323,8 +367,8 @@ class IO:
         self.links.discard(link)
         self._pool(link.address).returned(link)
         link.conn.connect = link.conn.connect_check_health = _stays_closed  # redis-py connects again to write
-        if link.watcher is not None:
-            link.watcher.cancel()
+        if link.watched is not None:
+            link.watched.cancel()
         writer = getattr(link.conn, "_writer", None)
         if writer is not None:
             writer.transport.abort()  # at once, also where the other end is silent
@@ -367,36 +411,23 @@ class IO:
         self.jobs.discard(job)
         await asyncio.wait({undoing}, timeout=core.LATE)
 
-    # --- turns -----------------------------------------------------------------------------------
+    # --- late replies ----------------------------------------------------------------------------
 
-    async def listen(self, key: str, owner: str, until: float, before: "Optional[Turn]" = None) -> "Turn":
-        """For who listened `before`, perhaps elsewhere."""
-        address = await self.locate(key, until)
-        ears = self.ears.get(address)
-        if before is not None and before.ears is ears and not before.ears.is_over:
-            before.event.clear()
-            return before
-        if ears is None or ears.is_over:
-            # One that broke at once is not replaced at once: all who listen would ask, and subscribe, without a pause.
-            if ears is not None and now() - ears.since < core.LOOKS:
-                raise Unsent("the subscription broke")
-            link = await self.open(key, until)
-            ears = self.ears.get(link.address)
-            if ears is None or ears.is_over:
-                ears = self.ears[link.address] = Ears(self, link)
-            else:
-                self.keep(link)
-        return await ears.add(core.turns_of(self.route.db, owner))
+    async def opens_inbox(self, key: str, where: Optional[Address], name: Any) -> None:
+        if self.is_new(name):
+            self.inboxes[name] = TaskInbox(self, await self.open(key, now() + core.REPLY, where, at=name[0]), bool(where))
 
-    async def await_turn(self, turn: "Turn", timeout: float) -> None:
+    async def told(self, post: Post, timeout: float) -> Words:
+        came = asyncio.Event()
+        post.then(came.set)
+        until = now() + timeout
         try:
             async with asyncio.timeout(timeout):
-                await turn.event.wait()
+                await came.wait()
         except TimeoutError:
-            pass
-
-    def unlisten(self, turn: "Turn") -> None:
-        turn.ears.remove(turn)
+            if now() > until + core.LATE:
+                await asyncio.sleep(0.001)  # the loop was blocked: what has come meanwhile is yet to be read
+        return post.take()
 
     async def close(self) -> None:
         """Waits end; what they left is undone for a moment still. Then nothing is connected any more."""
@@ -413,68 +444,34 @@ class IO:
         self.is_closed = True
         for pool in self.pools.values():
             pool.none_comes()
-        for task in [*self.tasks, *self.once.running.values(), *(ears.task for ears in self.ears.values())]:
+        for task in [*self.tasks, *self.once.running.values(), *(inbox.task for inbox in self.inboxes.values())]:
             task.cancel()
         for link in list(self.links):
             self.drop(link)
         self.pools.clear()
 
 
-class Turn:
-    __slots__ = ("ears", "channel", "event")
+class TaskInbox(Inbox):
+    """A task reads it."""
 
-    def __init__(self, ears: "Ears", channel: str):
-        self.ears, self.channel, self.event = ears, channel, asyncio.Event()
+    def __init__(self, io: IO, link: Link, asks: bool):
+        super().__init__(io, link, asks)
+        self.task = asyncio.ensure_future(self._read())
 
+    def write(self, words: list[str]) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # the connection was closed, which the task notices
+            self.link.conn._writer.write(packed(words))
 
-class Ears:
-    """One subscription at one server for all who wait by ticket there. Messages are hints: a broken one wakes all."""
-
-    def __init__(self, io: IO, link: Link):
-        self.io, self.link, self.is_over, self.since = io, link, False, now()
-        self.turns: dict[str, set[Turn]] = {}
-        self.task = asyncio.ensure_future(self._hear())
-
-    async def add(self, channel: str) -> Turn:
-        turn = Turn(self, channel)
-        self.turns.setdefault(channel, set()).add(turn)
-        if len(self.turns[channel]) == 1:
-            await self._write("SUBSCRIBE", channel)
-        return turn
-
-    def remove(self, turn: Turn) -> None:
-        turns = self.turns.get(turn.channel, set())
-        turns.discard(turn)
-        if not turns and self.turns.pop(turn.channel, None) is not None and not self.is_over:
-            self.io.background(self._forget(turn.channel))
-
-    async def _forget(self, channel: str) -> None:
-        if channel not in self.turns:
-            await self._write("UNSUBSCRIBE", channel)
-
-    async def _write(self, *words: str) -> None:
+    async def _read(self) -> None:
         try:
-            await self.link.conn.send_packed_command([packed(list(words))], check_health=False)
-        except Exception:
-            self.is_over = True  # who waits asks again by itself
-
-    async def _hear(self) -> None:
-        quiet_since = now()
-        try:
-            while not self.is_over and self.link.is_open:
+            while self.link.is_open:
                 try:
-                    message = await self.io.read(self.link, 1.0)
-                except (Broken, Refused):
-                    self.is_over = self.is_over or (not self.turns and now() - quiet_since > 10)
-                    continue
-                quiet_since = now()
-                if isinstance(message, list) and message[0] == "message":
-                    self._wake(self.turns.get(message[1], ()))
+                    self.hear(await self.io.read(self.link, 3600.0))
+                except Refused as refused:
+                    self.hear(refused)
+                except Silent:
+                    pass
+        except Broken as error:
+            core.log.debug("the subscription has ended: %s", error)
         finally:
-            self.is_over = True
-            self.io.drop(self.link)
-            self._wake(turn for turns in self.turns.values() for turn in turns)
-
-    def _wake(self, turns: Any) -> None:
-        for turn in list(turns):
-            turn.event.set()
+            self.over()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Generic, Optional, TypeVar, Union
 
-from ._core import Options, Tenure, key_name, log, ms
-from ._errors import LockLost, NotHeld
-from ._machine import FOREVER
+from . import _core as core
+from ._core import Options, Seat, Space, Tenure, key_name, log, ms, seconds
+from ._drive import Job, Steps, after, attempt, extend, question, release, settle
+from ._errors import LockError, LockLost, NotHeld
+from ._machine import GRANT, LOST, NIL, RELEASED, Words
+from ._several import Group, Nothing, Part, Whole, observe, rest
+from ._telemetry import Waiting
 
+C = TypeVar("C")
 UNSET: Any = object()
 #: Where a client has its `Locks`. Both refer to each other, so a table of them would keep every client for ever.
 ATTRIBUTE = "_rlock_locks"
@@ -105,7 +110,12 @@ class HoldBase:
                 return False
             self._grip.calls.append(call)
             tenure.calls.append(call)
+        observe(self._locks, tenure)
         return True
+
+    def _signal(self, kind: Callable[[], Any]) -> Any:
+        observe(self._locks, self._tenure)
+        return self._tenure.signal(kind)
 
     def check(self) -> None:
         """Raises LockLost unless the hold is certain. For a step that cannot be undone, use the token."""
@@ -150,21 +160,180 @@ def keeps(error: Optional[BaseException], problem: BaseException, name: str) -> 
         error.__context__ = problem
 
 
-def seconds(wait: Any) -> Optional[float]:
-    if wait is None or wait == FOREVER:
-        return None
-    if isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0:
-        return wait
-    raise TypeError(f"wait must be a number of seconds, or None to wait forever, not {wait!r}")
+class LocksBase:
+    """What the `Locks` of both packages do. What takes time is done by steps (see _drive.py)."""
+
+    def __init__(self, client: Any, io: Any, patience: float):
+        self.io, self.patience, self.warns_of_others = io, patience, True
+        vars(client)[ATTRIBUTE] = self
+
+    @property
+    def space(self) -> Optional[Space]:
+        return self.io.space  # type: ignore[no-any-return]
+
+    @property
+    def _known(self) -> Space:
+        space: Optional[Space] = self.io.space
+        assert space is not None
+        return space
+
+    def _owner(self: Any, options: Options, me: Any) -> Any:
+        """Of an acquisition."""
+        if options.reentrant:
+            return options.owner or self.owner(me)
+        return core.NAMES.new() + self._known.suffix
+
+    def _settled(self: Any, key: str, wait: Optional[float]) -> Steps:
+        """The server is known, which is part of the names of owners."""
+        if self.io.space is None:
+            space = self._spaces.of((yield from settle(self.io, key, wait, self.patience)))
+            self.io.space = self.io.space or space
+
+    def _met(self: Any, key: str, wait: Optional[float]) -> Steps:
+        """For an acquisition, which has begun to wait."""
+        if self.io.space is None:
+            with Waiting(self.io.telemetry, key):
+                yield from self._settled(key, wait)
+        return self._known
+
+    def _acquiring(self: Any, key: str, options: Options, wait: Optional[float], me: Any, is_observed: bool = False) -> Steps:
+        """For that thread or task."""
+        start = ms()
+        space = yield from self._met(key, wait)
+        seat = space.seat(key, self._owner(options, me), options.kind, self._mutex)
+        hold = yield from self._take(seat, options, start, wait, me)
+        if is_observed and hold is not None:
+            observe(self, hold._tenure)
+        return hold
+
+    def _acquiring_all(self: Any, parts: list[Part], options: Options, wait: Optional[float], me: Any) -> Steps:
+        """A hold of all that the owner has not, and one of each that it has."""
+        start = ms()
+        space = yield from self._met(parts[0].key, wait)
+        group = Group(space, parts, self._owner(options, me), self._mutex, self._mutexes)
+        holds: list[Any] = []
+        try:
+            if (hold := (yield from self._take(group, options, start, wait, me))) is None:
+                return None
+            holds.append(hold)
+        except Nothing:
+            pass
+        try:
+            for each in group.held:
+                again = yield self._acquire(each.key, group.again(each, options), 0, me)
+                if again is None:
+                    raise LockLost(f"{each.key} was lost by {group.owner}")
+                holds.append(again)
+        except BaseException:
+            try:
+                yield self._give_back(holds)
+            except LockError:
+                pass
+            raise
+        return holds
+
+    def _take(self: Any, seat: Any, options: Options, start: int, wait: Optional[float], me: Any) -> Steps:
+        space, is_mine, job, waiting = self._known, False, None, None
+        try:
+            waiting = Waiting(self.io.telemetry, seat.name)
+            patience, is_unavailable = seat.come(start, wait, self.patience)
+            is_mine = yield self._seated(seat, patience)
+            if not is_mine:
+                if is_unavailable:
+                    raise seat.unavailable
+                waiting.end(False)
+                return None
+            tenure = seat.tenure
+            if tenure is not None and not tenure.held:
+                raise LockLost(f"{tenure.seat.key} was lost by {seat.owner}: release it first")
+            job = attempt(self.io, seat, options, start, wait, self.patience)
+            told = yield from job.steps(("call",))
+            if told == NIL:
+                waiting.end(False)
+                return None
+            if told[0] != "granted":
+                raise job.error(told)
+            hold = self._granted(job, told, me)
+            waiting.end(True)
+            return hold
+        except BaseException as error:
+            if isinstance(error, LockLost) and seat.tenure is not None:
+                self._lost(seat.tenure.root)
+            if job is not None:
+                if job.machine.op == GRANT and seat.tenure is not None:  # interrupted just after it
+                    seat.tenure.depth = job.depth - 1
+                    self._ended(seat, seat.tenure)
+                job.cancel()
+            if waiting is not None and isinstance(error, Nothing):
+                waiting.goes_on()
+            elif waiting is not None:
+                waiting.end(False)
+            raise
+        finally:
+            if not is_mine:
+                space.leave(seat)
+            elif job is None:
+                space.vacate(seat)
+            else:
+                yield self.io.leave(job)
+
+    def _granted(self: Any, job: Job, told: Words, me: Any) -> Any:
+        seat, options = job.seat, job.options
+        tenure = seat.tenure
+        if tenure is None:
+            kind = Whole if isinstance(seat, Group) else Tenure
+            tenure = kind(seat, options, told[1], told[2], self.io)
+            tenure.link = job.link
+            seat.tenure = tenure
+            self._added(tenure)
+        taker = getattr(me, "thread", me) if options.reentrant and not options.owner else None
+        hold = self._hold(Grip(self, tenure, taker))
+        self._renews(tenure, lambda: tenure.handed(hold, told, options, taker))
+        job.link = None
+        return hold
+
+    def _releasing(self: Any, seat: Seat, tenure: Tenure, patience: float) -> Steps:
+        job, told = release(self.io, tenure, patience), None
+        if tenure.depth == 1:
+            tenure.releasing()
+        try:
+            told = yield from job.steps(("call",))
+            if told == LOST:
+                self._lost(tenure.root)
+                if isinstance(seat, Group):
+                    yield from rest(seat, tenure)
+        except BaseException:
+            job.cancel()
+            raise
+        finally:
+            tenure.depth -= 1
+            if tenure.depth == 0:
+                self._ended(seat, tenure, told == RELEASED)
+            yield self.io.leave(after(job, tenure, told))
+        if told != RELEASED:
+            raise job.error(told, "not known to be released: ")
+
+    def _extending(self: Any, tenure: Tenure, lease: float) -> Steps:
+        try:
+            yield from extend(self.io, tenure, lease, self.patience)
+        except LockLost:
+            self._lost(tenure.root)
+            raise
+
+    def _asking(self: Any, key: str, words: Callable[[], list[Any]]) -> Steps:
+        yield from self._settled(key, 0)
+        return (yield from question(self.io, key, words()))
 
 
-class LockBase:
+class LockBase(Generic[C]):
     mode = "WRITE"
+    _locks_of: Callable[[Any], Any]
 
     def __init__(
         self,
-        locks: Any,
+        client: C,
         key: Union[str, bytes],
+        *,
         wait: Optional[float] = None,
         lease: float = 30.0,
         owner: Optional[str] = None,
@@ -176,7 +345,8 @@ class LockBase:
         limit: Optional[int] = None,
         reentrant: bool = True,
     ):
-        self._locks = locks
+        self._locks = type(self)._locks_of(client)
+        self._entered: dict[Any, list[Any]] = {}  # what `with` has acquired, of each thread or task
         self.key = key_name(key)
         self.wait = seconds(wait)
         mode = "READ" if limit is not None else self.mode

@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 from ._core import Tenure, log, ms, now
 from ._drive import Care, Steps
 from ._io import run
-from ._pool import Link, Shelf
+from ._pool import Link
 
 Queue = queue.SimpleQueue[Callable[[], Any]]
 
@@ -253,17 +253,14 @@ class ByThreads(Care):
     def begin(self, steps: Steps) -> None:
         # Whatever it waits for, the deadline is told of; the work has its own end.
         self.clock.wake_at(self.tenure, self.tenure.deadline)
-        io, options = self.tenure.io, self.tenure.options
+        io = self.tenure.io
         address = io.route.of(self.tenure.seat.key)
-        if self.machine.at != "renew":
+        if self.machine.at != "send":
             self.clock.workers.do((io, address), lambda: self.tell(*run(steps)))
-        elif options.acks:
-            # They take their time, and a connection for each: the server reads nothing else there meanwhile.
-            self.clock.workers.do((io, address, "acks"), lambda: self.tell(*run(steps)), Shelf.BRIEF)
         else:
             # With those that may take about as long: they fail together.
             self.job.is_batched = True
-            self.clock.renewals.add((io, address, self.machine.takes.bit_length()), self, steps)
+            self.clock.renewals.add((io, address, self.machine.lease.bit_length()), self, steps)
 
     def watch(self) -> None:
         self.clock.watch(self.tenure)

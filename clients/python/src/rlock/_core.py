@@ -91,6 +91,14 @@ class Options:
         return words
 
 
+def seconds(wait: Any) -> Optional[float]:
+    if wait is None or wait == _machine.FOREVER:
+        return None
+    if isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0:
+        return wait
+    raise TypeError(f"wait must be a number of seconds, or None to wait forever, not {wait!r}")
+
+
 def key_name(key: Any) -> str:
     """As text, in which bytes that are no UTF-8 stand as in `os.fsdecode`. Anything but str and bytes would be another key
     here than in another client.
@@ -111,12 +119,6 @@ def raw(text: str) -> bytes:
 def shown(text: str) -> str:
     """For messages, which must be text."""
     return text if text.isprintable() else raw(text).decode("utf-8", "backslashreplace")
-
-
-def turns_of(db: int, owner: str) -> str:
-    """The channel where that owner's turns are told, as messages name it: the owner's bytes as they are, but for NUL."""
-    name = raw(owner.replace("\0", "\\x00")).decode("utf-8", "surrogateescape")
-    return f"__keyevent@{db}__:rlock.turn:{name}"
 
 
 #: Counts when a fork of this process begins, and when it is over.
@@ -184,7 +186,7 @@ class Tenure:
 
     __slots__ = (
         "seat", "options", "token", "sent", "depth", "deadline", "lingers", "state", "signals", "calls", "link", "io", "care", "wakes",
-        "holds", "keeper", "since", "is_doubted", "is_of_handle",
+        "holds", "keeper", "since", "is_doubted", "is_of_handle", "watch",
     )
 
     def __init__(self, seat: Seat, options: Options, token: int, sent: int, io: Any):
@@ -202,6 +204,7 @@ class Tenure:
         self.wakes: Any = None  # when, or the timer that does so
         self.holds: list[Any] = []  # weak references to its handles
         self.keeper: Any = None  # a weak reference to the thread or task whose name it has
+        self.watch: Any = None  # who notices at once that it has ended at the server
         self.is_of_handle = False  # only its handle can release it: whoever has that
         self.is_doubted = False  # the connection of the session has ended, and it is not tied to a new one
 
@@ -272,6 +275,11 @@ class Tenure:
             self.state = "releasing"
         if self.care is not None:
             self.care.tell("releasing")
+        self.unobserved()
+
+    def unobserved(self) -> None:
+        if self.watch is not None:
+            self.watch.leave()
 
     def lose(self) -> list[Callable[[], Any]]:
         """Tells it; returns the functions to call."""
@@ -284,6 +292,7 @@ class Tenure:
             self.io.telemetry.ended(self.seat.name, self.since, True)
         for signal in self.signals:
             signal.set()
+        self.unobserved()
         return calls
 
     def ended(self) -> None:

@@ -10,13 +10,12 @@ from typing import Any, Generator, Optional, Union
 
 from ._core import LATE, REPLY, Options, Seat, Tenure, log, ms, now
 from ._errors import Broken, LockError, LockLost, NoReplicas, Refused, Silent, Unavailable, Unsent
+from ._inbox import Inbox, Post, listens
 from ._links import NO_PRIMARY
-from ._machine import (
-    ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, OVER, PASSING, TICKET, Attempt, Holding, Release, Words,
-)
+from ._machine import ACKS, ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, OVER, PASSING, Attempt, Holding, Release, Words
 
 Steps = Generator[Any, Any, Any]
-#: How many acquisitions do not ask first after one that met others.
+#: How many acquisitions do not ask first after one that has waited: a free lock is asked for in fewer words.
 CROWDED = 32
 LONGEST_BLOCK = 7 * 86_400_000
 #: Seconds between two warnings of a client.
@@ -27,10 +26,11 @@ class Job:
     """What a machine does for who has the seat, until that is free."""
 
     link: Any = None  # its own connection
-    turn: Any = None
-    has_slot = is_closed = asks_first = False
+    inbox: Optional[Inbox] = None  # where late replies come
+    post: Optional[Post] = None  # of the latest request that may have a late reply
+    is_closed = False
     is_batched = False  # whoever runs the steps sends the request
-    asks_at: Any = None  # where -MOVED or -ASK redirected us
+    asks_at: Any = None  # where -ASK has sent us
     trouble: Optional[Exception] = None  # of the last request
     brought: tuple[Words, Words] = (), ()  # what an operation brought that was interrupted
 
@@ -56,20 +56,20 @@ class Job:
     def bring(self, op: Words) -> Steps:
         """What ends an operation."""
         interrupted, brought = self.brought
-        if brought and (op is interrupted or op[0] in ("await", "read")) and brought[0] in ENDS[op[0]]:
+        if brought and (op is interrupted or op[0] == "await") and brought[0] in ENDS[op[0]]:
             self.brought = (), ()
             return brought
         try:
             if op[0] != "send":
                 return (yield from self.perform(op))
-            reply = yield from self.request(op[1], op[2] / 1000)
-            return ("nil",) if reply is None else ("token", reply)
+            return outcome((yield from self.request(op[1], op[2] / 1000)))
         except (Broken, Refused) as error:
             return self.failed(op, error)
 
     def request(self, request: Words, until: float) -> Steps:
         """The reply to a request on a shared connection."""
-        asked = self.seat.key, self.words(*request), until
+        words = self.words(*request)
+        asked = self.seat.key, words, until, self.inbox if words[-3] == "TELL" else None
         reply = yield asked if self.is_batched else self.io.send(*asked)
         return (self.found(reply) or {}).get("token") if request[0] == "info" else reply
 
@@ -90,12 +90,8 @@ class Job:
 
     def end(self) -> None:
         """Nothing is waited for any more."""
-        if self.has_slot:
-            self.has_slot = False
-            self.io.give_slot()
-        if self.turn is not None:
-            turn, self.turn = self.turn, None
-            self.io.unlisten(turn)
+        if self.post is not None:
+            self.post.forget()
         if self.machine.op != GRANT:
             self.let_go(is_kept=False)
 
@@ -121,83 +117,87 @@ class Job:
         """An operation that is no request on a shared connection."""
         io, kind, seat = self.io, op[0], self.seat
         until = op[-1] / 1000 if len(op) > 1 else 0.0
-        if kind == "slot":
-            return "slot", self.slot()
         if kind == "open":
-            where, self.asks_at = self.asks_at, None
-            self.link = yield io.open(seat.key, until, where)
-            return "opened", round(io.rtt * 1000)
-        if kind in ("own", "read"):
+            self.link = yield io.open(seat.key, until, self.asks_at)
+            return ("opened",)
+        if kind == "own":
             if self.link is None:
                 return "own", "broken"
-            if kind == "own":
-                yield io.write(self.link, self.acquiring(*op[1:4]))
-            reply = yield io.read(self.link, until - now())
-            return ("own", "nil") if reply is None else ("own", "token", reply)
-        if kind == "look":
-            return "place", (yield from self.has_place(until))
+            if not self.link.is_open:
+                return "own", "unsent"
+            yield io.write(self.link, self.acquiring(*op[1:4]))
+            return "own", *outcome((yield io.read(self.link, until - now())))
         if kind == "listen":
-            # If that fails, there is no turn: the one before may have come already, and would come again and again.
-            before, self.turn = self.turn, None
-            try:
-                self.turn = yield io.listen(seat.key, seat.owner, until, before)
-            finally:
-                if before is not None and before is not self.turn:
-                    io.unlisten(before)
-            return ("listening",)
+            where, self.asks_at = self.asks_at, None
+            at = self.link and self.link.address
+            self.inbox = not where and not at and io.hears(seat.key) or (yield from listens(io, seat.key, until, where, at))
+            return "listening", round(io.rtt * 1000)
+        if kind == "wait":
+            assert self.inbox is not None
+            io.crowd = CROWDED
+            self.inbox.looks()
+            return self.heard((yield io.told(self.post, until - now())))
         if kind == "await":  # who is interrupted drops the connection
             return ("broken",)
-        if kind == "turn" and self.turn is not None:
-            yield io.await_turn(self.turn, max(0.0, until - now()))
-            return ("turn",)
         if now() >= self.warns_at:
             self.warns_at = FOREVER
             still_waiting(io, seat.name, self.problem)
         yield io.sleep(max(0.0, until - now()))
         return ("time",)
 
-    def slot(self) -> bool:
-        """Whether it may wait on a connection of its own."""
-        self.has_slot = self.io.take_slot()
-        return self.has_slot
+    def heard(self, told: Words) -> Words:
+        """A late reply."""
+        if told[:2] != ("message", "refused"):
+            return told
+        self.trouble = error = told[2]
+        where = redirected(self.io, error, self.inbox and self.inbox.link)
+        self.asks_at = where if error.code == "ASK" else None
+        return "message", "refused", error.code
 
     def failed(self, op: Words, error: Union[Broken, Refused]) -> Words:
-        if op[0] == "look":  # no server decides at the moment
-            return "place", None
-        self.trouble = error
+        self.trouble, self.asks_at = error, None
         if isinstance(error, Refused):
-            outcome: Words = ("refused", error.code)
+            if op[0] == "own":
+                error.where = redirected(self.io, error, self.link)
+            self.asks_at = error.where if error.code == "ASK" else None
+            failure: Words = ("refused", error.code)
         elif op[0] in ("open", "listen") or isinstance(error, Unsent):
-            outcome = ("unsent",)
+            failure = ("unsent",)
         else:
-            outcome = ("silent",) if isinstance(error, Silent) else ("broken",)
-        if op[0] not in ("own", "read"):
-            return outcome
-        if isinstance(error, Refused):
-            self.asks_at = redirected(self.io, error, self.link)
-        return "own", *outcome
+            failure = ("silent",) if isinstance(error, Silent) else ("broken",)
+        return ("own", *failure) if op[0] == "own" else failure
 
     def acquiring(self, block: Optional[float] = None, session: bool = False, depth: Optional[int] = None) -> list[Any]:
         words = ["RLOCK.ACQUIRE", self.seat.key, self.seat.owner, *self.options.words, "DEPTH", depth or self.depth]
+        return words + self.waiting(block, session)
+
+    def waiting(self, block: Optional[float], session: bool) -> list[Any]:
+        """How a request waits, and where its late reply comes."""
+        words: list[Any] = ["SESSION"] if session else []
         if block is not None:
-            words += self.waiting("BLOCK", block)
-        return words + ["SESSION"] if session else words
+            # The server accepts no longer one. 0 is without a limit, but the attempt still ends by itself.
+            words += ["BLOCK", block if block <= LONGEST_BLOCK else 0]
+            if self.options.maxqueue is not None:
+                words += ["MAXQUEUE", self.options.maxqueue]
+        elif not self.options.acks:
+            return words
+        return words + self.telling()
 
-    def waiting(self, way: str, time: float) -> list[Any]:
-        most = self.options.maxqueue
-        # The server accepts no longer one. 0 is without a limit, but the attempt still ends by itself.
-        time = time if time <= LONGEST_BLOCK else 0
-        return [way, time] if most is None else [way, time, "MAXQUEUE", most]
+    def telling(self) -> list[Any]:
+        """For a request that may have a late reply; that of an earlier one does not matter any more."""
+        assert self.inbox is not None
+        if self.post is not None:
+            self.post.forget()
+        self.post = Post(self.inbox, self.io.channel(self.seat.key))
+        return self.post.words
 
-    def words(self, name: str, token: int = 0, depth: int = 0) -> list[Any]:
+    def words(self, name: str, token: Any = None, depth: int = 0) -> list[Any]:
         """A request on a shared connection."""
         key, owner, kind = self.seat.key, self.seat.owner, self.options.kind
         if name == "acquire":
-            return self.acquiring()
-        if name == "queue":
-            return self.acquiring() + self.waiting("QUEUE", TICKET)
+            return self.acquiring(token)  # which is how long it waits
         if name == "renew":
-            return self.renewing(token, self.options.lease_ms)
+            return self.renewing(token, depth or self.options.lease_ms)
         if name == "release":
             return ["RLOCK.RELEASE", key, owner, kind, "TOKEN", token, "DEPTH", depth]
         if name == "info":
@@ -205,7 +205,7 @@ class Job:
         return ["RLOCK." + name.upper(), key, owner]
 
     def renewing(self, token: int, lease: int) -> list[Any]:
-        acks = ["ACKS", self.options.acks] if self.options.acks else []
+        acks = ["ACKS", self.options.acks, *self.telling()] if self.options.acks else []
         return [*self.held(), "LEASE", lease, "TOKEN", token, *acks]
 
     def held(self) -> list[Any]:
@@ -217,14 +217,6 @@ class Job:
         held = (pairs(row) for row in pairs(info)["holders"])
         mine = (self.seat.owner, (mode or self.options.kind).lower())
         return next((each for each in held if (each["owner"], each["mode"]) == mine), None)
-
-    def has_place(self, until: float) -> Steps:
-        """Whether whoever decides now knows of the wait."""
-        key = self.seat.key
-        if (yield self.io.send(key, self.words("place"), until)) is not None:
-            return True
-        # What is not acknowledged yet has no place.
-        return bool(self.options.acks) and (self.found((yield self.io.send(key, self.words("info"), until))) or {}).get("acks") == "pending"
 
     @property
     def problem(self) -> str:
@@ -251,20 +243,13 @@ def attempt(io: Any, seat: Seat, options: Options, start: float, wait: Optional[
     # The clock is cut to milliseconds; a wait is never short.
     left = FOREVER if wait is None else max(1, int(wait * 1000 + start - ms()) + 2) if wait > 0 else 0
     machine = Attempt(
-        left, int(patience * 1000), options.lease_ms, depth, held.token if held else None, options.session,
-        options.maxqueue is not None, bool(options.acks), bool(left) and not options.acks and not io.crowd,
+        left, int(patience * 1000), options.lease_ms, depth, held.token if held else None, bool(left and io.crowd and io.hears(seat.key)),
+        options.session, bool(options.acks),
     )
     job: Job = seat.job(io, seat, options, depth, machine, now() + patience if left else FOREVER)
-    job.asks_first = machine.asks_first
     io.jobs.add(job)
+    io.crowd = max(0, io.crowd - 1)
     return job
-
-
-def meets(job: Job, told: Words) -> None:
-    """A free lock is asked for on a shared connection first; where others were met, on the waiting one at once."""
-    io, machine = job.io, job.machine
-    has_waited = not machine.asks_first if job.asks_first else ms() - machine.sent > 2000 * io.rtt + 1
-    io.crowd = CROWDED if has_waited or told[0] != "granted" else max(0, io.crowd - 1)
 
 
 def release(io: Any, tenure: Tenure, patience: float) -> Job:
@@ -308,6 +293,8 @@ class Care:
     def tell(self, *told: Any) -> None:
         """Goes on as far as that takes no time."""
         tenure, at = self.tenure, self.machine.at
+        if at == "wait" and told[0] in ("message", "lost", "time") and told[1:2] != ("token",):
+            tenure.io.telemetry.failed_renewals += tenure.state == "held"
         outputs = self.machine.step(ms(), told)
         # What comes when the hold has ended, or its client was closed, is given back.
         if told[0] == "seat" and told[1] is not None and at != "seat":
@@ -319,11 +306,15 @@ class Care:
         for output in outputs:
             if output[0] == "sleep":
                 self.wake_at(output[1])
-            elif output[0] in ("send", "open", "own", "seat"):
+            elif output[0] == "wait":
+                self.wake_at(output[1])
+                assert self.job.post is not None
+                self.job.post.then(self.hears)
+            elif output[0] in ("send", "open", "own", "seat", "listen"):
                 self.begin(self.perform(output))
             elif output[0] == "leave":
                 # The server may tie it later, or has tied another hold: that is undone when this one is released.
-                tenure.lingers |= at == "tie" and ("tied",) not in outputs and told[1:2] != ("refused",)
+                tenure.lingers |= self.machine.is_unsure
                 tenure.io.space.vacate(tenure.seat)
             elif output[0] == "doubt":
                 tenure.is_doubted = True
@@ -340,12 +331,17 @@ class Care:
             return "seat", self.tenure.depth if is_free else None
         try:
             brought = yield from self.job.bring(op)
-            if op[0] == "send" and brought[0] != "token" and self.tenure.state == "held":
+            if op[0] in ("send", "listen") and brought[0] not in ("token", "waiting", "listening") and self.tenure.state == "held":
                 self.tenure.io.telemetry.failed_renewals += 1
             return brought
         except Exception as error:  # whatever it is, the deadline is told
             log.exception("while looking after a hold")
             return self.job.failed(op, Broken(str(error)))
+
+    def hears(self) -> None:
+        """Of acknowledgments."""
+        if self.job.post is not None and (told := self.job.post.take()) != ("time",):
+            self.tell(*self.job.heard(told))
 
     def wake_at(self, at: float) -> None:
         raise NotImplementedError
@@ -360,6 +356,11 @@ class Care:
 
     def lost(self) -> None:
         raise NotImplementedError
+
+
+def outcome(reply: Any) -> Words:
+    """Of a request, by its reply."""
+    return ("nil",) if reply is None else ("waiting",) if reply == "WAITING" else ("token", reply)
 
 
 def pairs(flat: list[Any]) -> dict[str, Any]:
@@ -390,7 +391,7 @@ def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Step
     pause = FIRST_PAUSE / 1000
     while True:
         try:
-            return (yield ask())
+            return (yield from ask())
         except Broken as broken:
             problem = str(broken) or "no reply in time"
         except Refused as refused:
@@ -409,19 +410,31 @@ def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Step
 def settle(io: Any, key: str, wait: Optional[float], patience: float) -> Steps:
     """What the server of that key says that it is."""
     until = FOREVER if wait is None else now() + (wait or patience)
-    return repeated(io, key, until, now() + patience, lambda: io.identify(key, max(now(), until) + LATE))
+
+    def ask() -> Steps:
+        return (yield io.identify(key, max(now(), until) + LATE))
+
+    return repeated(io, key, until, now() + patience, ask)
 
 
 def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:
     """A hold lasts so many seconds from now. Raises LockLost if there is none, Unavailable if that is not known."""
     tenure = tenure.root  # one of several locks has the deadline of them all
     sent, until = 0.0, min(now() + patience, tenure.deadline / 1000)
-    words = tenure.seat.job(io, tenure.seat, tenure.options, 1, None).renewing(tenure.token, int(lease * 1000))
+    job = tenure.seat.job(io, tenure.seat, tenure.options, 1, None)
 
-    def ask() -> Any:
+    def ask() -> Steps:
         nonlocal sent
+        if tenure.options.acks:
+            job.inbox = yield from listens(io, tenure.seat.key, min(now() + REPLY, until))
         sent = ms()
-        return io.send(tenure.seat.key, words, min(now() + (3 if tenure.options.acks else 1) * REPLY, until))
+        said = yield from job.request(("renew", tenure.token, int(lease * 1000)), min(now() + REPLY, until))
+        if said == "WAITING":
+            told = job.heard((yield io.told(job.post, min(ACKS / 1000, until - now()))))
+            if told[:2] == ("message", "refused"):
+                raise job.trouble
+            if told[:2] != ("message", "token"):
+                raise Silent("no acknowledgment in time")
 
     try:
         if not tenure.held:
@@ -432,6 +445,9 @@ def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:
         if tenure.held and getattr(error, "code", "") not in ("NOTHELD", "WRONGTYPE"):
             raise
         raise LockLost(f"{tenure.seat.key} is no longer held by {tenure.seat.owner}: {error}") from None
+    finally:
+        if job.post is not None:
+            job.post.forget()
     tenure.extended(sent + lease * 1000)
 
 

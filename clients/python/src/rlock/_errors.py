@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class LockError(Exception):
     """Every error of this package."""
@@ -33,6 +35,8 @@ class NoReplicas(Unavailable):
 
 class Refused(LockError):
     """The server refused. `code` is the first word of its error."""
+
+    where: Any = None  # it has sent us there
 
     def __init__(self, code: str, text: str):
         super().__init__(text)

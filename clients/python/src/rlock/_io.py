@@ -1,9 +1,10 @@
-"""What the steps are told of the outside, blocking: connections of our own, and the turns of tickets."""
+"""What the steps are told of the outside, blocking: connections of our own, and late replies."""
 
 from __future__ import annotations
 
 import os
 import random
+import selectors
 import threading
 import time
 from typing import Any, Callable, Optional
@@ -15,7 +16,9 @@ from ._core import Seat, Space, Spaces, now
 from ._drive import Job, Steps, redirected
 from ._errors import Broken, Refused, Silent, Unsent
 from ._hands import happens
+from ._inbox import Inbox, Inboxes, Post
 from ._links import Address, Route, packed, translated
+from ._machine import Words
 from ._pool import Link, Pool
 from ._telemetry import Telemetry
 
@@ -85,12 +88,12 @@ class Once:
             run.is_over.set()
 
 
-class IO:
+class IO(Inboxes):
     """What the steps are told of the outside. Blocking, for any number of threads."""
 
-    def __init__(self, route: Route, waiting: int, spaces: Spaces, telemetry: Telemetry):
+    def __init__(self, route: Route, spaces: Spaces, telemetry: Telemetry):
         self.telemetry = telemetry
-        self.route, self.waiting, self.spaces, self.rtt = route, waiting, spaces, 0.0
+        self.route, self.spaces, self.rtt = route, spaces, 0.0
         self.space: Optional[Space] = None
         self.is_closing = self.is_closed = False
         self.crowd = self.worried = 0
@@ -103,9 +106,7 @@ class IO:
         self.once = Once()
         self.jobs: set[Job] = set()  # of calls under way
         self.cleaning: set[threading.Event] = set()
-        self.slots = threading.Semaphore(self.waiting) if self.waiting else None
-        self.ears: dict[Any, Ears] = {}
-        self.lock = threading.Lock()
+        self.begin()
 
     def forked(self) -> None:
         """The connections are the parent's alone: what it holds by them ends with it."""
@@ -123,13 +124,6 @@ class IO:
     def sleep(pause: float) -> None:
         happens(time.sleep, pause)
 
-    def take_slot(self) -> bool:
-        return self.slots is not None and self.slots.acquire(blocking=False)
-
-    def give_slot(self) -> None:
-        if self.slots is not None:
-            self.slots.release()
-
     def locate(self, key: str, until: float) -> Optional[Address]:
         if self.route.is_cluster and not self.route.seeds:
             self.once.do("cluster", self.route.take_cluster, until)
@@ -141,9 +135,11 @@ class IO:
         sentinel: Any = self.route.sentinel
         self.route.master = sentinel.get_master_address()
 
-    def open(self, key: str, until: float, where: Optional[Address] = None, is_brief: bool = False) -> Link:
-        """A connection. `is_brief`: for a request that is answered at once."""
-        address = where or (self.locate(key, until) if self.route.moves else None)
+    def open(
+        self, key: str, until: float, where: Optional[Address] = None, is_brief: bool = False, at: Optional[Address] = None
+    ) -> Link:
+        """A connection: where -ASK has sent us, at that address, or where the key is. `is_brief`: for a request that is answered at once."""
+        address = where or at or (self.locate(key, until) if self.route.moves else None)
         while True:
             try:
                 link = self._pool(address).take(is_brief, until)
@@ -158,7 +154,7 @@ class IO:
     def _pool(self, address: Optional[Address]) -> Pool:
         pool = self.pools.get(address)
         if pool is None:
-            pool = self.pools.setdefault(address, Pool(lambda: self._dial(address), self.keep, self.waiting))
+            pool = self.pools.setdefault(address, Pool(lambda: self._dial(address), self.keep))
         return pool
 
     def _dial(self, address: Optional[Address]) -> Link:
@@ -242,35 +238,38 @@ class IO:
         link.used = now()
         return reply
 
-    def send(self, key: str, words: list[Any], until: float) -> Any:
-        where, hops = None, 0
+    def send(self, key: str, words: list[Any], until: float, inbox: Optional[Inbox] = None) -> Any:
+        """The reply. If a late one comes to that inbox, it asks the server of that."""
+        at = inbox.link.address if inbox is not None else None
+        where, hops = at if inbox is not None and inbox.asks else None, 0
         while True:
             if now() >= until:  # it had to wait for a thread
                 raise Unsent("not sent in time")
-            link = self.open(key, until, where, is_brief=True)
+            link = self.open(key, until, where, is_brief=True, at=at)
             sent = now()
             (reply,) = self._answers(link, [words], until)
             if not isinstance(reply, Refused):
                 self.keep(link)
-                if "ACKS" not in words:
-                    self.rtt = core.round_trip(self.rtt, now() - sent)
+                self.rtt = core.round_trip(self.rtt, now() - sent)
                 return reply
-            where = redirected(self, reply, link)
+            where = reply.where = redirected(self, reply, link)
             self.keep(link)
             hops += 1
-            if where is None or hops > 5:
+            if where is None or hops > 5 or inbox is not None:
                 raise reply
 
-    def send_all(self, asked: list[tuple[str, list[Any], float]]) -> list[Any]:
+    def send_all(self, asked: list[tuple[str, list[Any], float, Optional[Inbox]]]) -> list[Any]:
         """Requests to one server, by what each of them has instead of it in `send`: the reply, or an error."""
         until = max(each[2] for each in asked)
         if now() >= until:
             raise Unsent("not sent in time")
         link = self.open(asked[0][0], until, is_brief=True)
-        replies = self._answers(link, [words for _, words, _ in asked], until)
+        replies = self._answers(link, [each[1] for each in asked], until)
         elsewhere = [n for n, each in enumerate(replies) if isinstance(each, Refused) and redirected(self, each, link) is not None]
         self.keep(link)
         for n in elsewhere:
+            if asked[n][3] is not None:
+                continue
             try:
                 replies[n] = self.send(*asked[n])
             except (Broken, Refused) as error:
@@ -297,7 +296,7 @@ class IO:
 
     def distrust(self, address: Optional[Address], since: float) -> None:
         """One connection was silent: those that have said nothing since may be so as well."""
-        for link in self._pool(address).silent_since(since):
+        for link in [*self._pool(address).silent_since(since), *self.silent_since(address, since)]:
             self.drop(link)
 
     def keep(self, link: Link) -> None:
@@ -344,33 +343,19 @@ class IO:
         threading.Thread(target=work, name="rlock-cleanup", daemon=True).start()
         done.wait(core.LATE)
 
-    # --- turns -----------------------------------------------------------------------------------
+    # --- late replies ----------------------------------------------------------------------------
 
-    def listen(self, key: str, owner: str, until: float, before: "Optional[Turn]" = None) -> "Turn":
-        """For who listened `before`, perhaps elsewhere."""
-        address = self.locate(key, until)
-        ears = self.ears.get(address)
-        if before is not None and before.ears is ears and not before.ears.is_over:
-            before.event.clear()
-            return before
-        if ears is None or ears.is_over:
-            # One that broke at once is not replaced at once: all who listen would ask, and subscribe, without a pause.
-            if ears is not None and now() - ears.since < core.LOOKS:
-                raise Unsent("the subscription broke")
-            link = self.open(key, until)
-            with self.lock:
-                ears = self.ears.get(link.address)
-                if ears is None or ears.is_over:
-                    ears = self.ears[link.address] = Ears(self, link)
-                else:
-                    self.keep(link)
-        return ears.add(core.turns_of(self.route.db, owner))
+    def opens_inbox(self, key: str, where: Optional[Address], name: Any) -> None:
+        if self.is_new(name):
+            self.inboxes[name] = ThreadInbox(self, self.open(key, now() + core.REPLY, where, at=name[0]), bool(where))
 
-    def await_turn(self, turn: "Turn", timeout: float) -> None:
-        happens(turn.event.wait, timeout)
-
-    def unlisten(self, turn: "Turn") -> None:
-        turn.ears.remove(turn)
+    def told(self, post: Post, timeout: float) -> Words:
+        came = threading.Event()
+        post.then(came.set)
+        until = now() + timeout
+        if not happens(came.wait, timeout) and now() > until + core.LATE:
+            came.wait(core.LATE)  # this process was suspended: what has come meanwhile is yet to be read
+        return post.take()
 
     def close(self) -> None:
         """Waits end; what they left is undone for a moment still. Then nothing is connected any more."""
@@ -390,63 +375,38 @@ class IO:
             pool.close()
 
 
-class Turn:
-    __slots__ = ("ears", "channel", "event")
+class ThreadInbox(Inbox):
+    """A thread reads it."""
 
-    def __init__(self, ears: "Ears", channel: str):
-        self.ears, self.channel, self.event = ears, channel, threading.Event()
+    def __init__(self, io: IO, link: Link, asks: bool):
+        super().__init__(io, link, asks)
+        threading.Thread(target=self._read, name="rlock-inbox", daemon=True).start()
 
-
-class Ears:
-    """One subscription at one server for all who wait by ticket there. Messages are hints: a broken one wakes all."""
-
-    def __init__(self, io: IO, link: Link):
-        self.io, self.link, self.is_over, self.since = io, link, False, now()
-        self.turns: dict[str, set[Turn]] = {}
-        self.lock = threading.Lock()
-        threading.Thread(target=self._hear, name="rlock-turns", daemon=True).start()
-
-    def add(self, channel: str) -> Turn:
-        turn = Turn(self, channel)
-        with self.lock:
-            turns = self.turns.setdefault(channel, set())
-            turns.add(turn)
-            if len(turns) == 1:
-                self._write("SUBSCRIBE", channel)
-        return turn
-
-    def remove(self, turn: Turn) -> None:
-        with self.lock:
-            turns = self.turns.get(turn.channel, set())
-            turns.discard(turn)
-            if not turns and self.turns.pop(turn.channel, None) is not None:
-                self._write("UNSUBSCRIBE", turn.channel)
-
-    def _write(self, *words: str) -> None:
+    def write(self, words: list[str]) -> None:
         try:
-            self.link.conn.send_packed_command([packed(list(words))], check_health=False)
-        except Exception:
-            self.is_over = True  # who waits asks again by itself
+            self.io.write(self.link, words)
+        except (Broken, Refused):
+            pass  # the connection was closed, which the thread notices
 
-    def _hear(self) -> None:
-        quiet_since = now()
+    def _read(self) -> None:
         try:
-            while not self.is_over and self.link.is_open:
-                try:
-                    message = self.io.read(self.link, 1.0)
-                except (Broken, Refused):
+            # One that notices as well that another thread closes the connection.
+            with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
+                selector.register(self.link.conn._sock, selectors.EVENT_READ)
+                while self.link.is_open:
                     with self.lock:
-                        self.is_over = self.is_over or (not self.turns and now() - quiet_since > 10)
-                    continue
-                quiet_since = now()
-                if isinstance(message, list) and message[0] == "message":
-                    self._wake(self.turns.get(message[1], ()))
+                        message = None if self.io._is_quiet(self.link) else self._next()
+                    if message is None:
+                        selector.select()
+                    else:
+                        self.hear(message)
+        except Exception as error:
+            core.log.debug("the subscription has ended: %s", error)
         finally:
-            self.is_over = True
-            self.io.drop(self.link)
-            with self.lock:
-                self._wake([turn for turns in self.turns.values() for turn in turns])
+            self.over()
 
-    def _wake(self, turns: Any) -> None:
-        for turn in list(turns):
-            turn.event.set()
+    def _next(self) -> Any:
+        try:
+            return self.io.read(self.link, core.REPLY)
+        except Refused as refused:
+            return refused

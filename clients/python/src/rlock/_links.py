@@ -84,6 +84,8 @@ def refused(error: Exception) -> Refused:
         code = text.split(" ", 1)[0] if text[:1].isupper() else "ERR"
         if "unknown command" in text and "RLOCK." in text:
             text = f"the server has not loaded the RLOCK module: {text}"
+        if "syntax error at 'TELL'" in text:
+            text = f"the RLOCK module of the server is too old for this package, it does not know TELL: {text}"
     elif not text.startswith(code):
         text = f"{code} {text}"
     return KINDS.get(code, Refused)(code, text)
@@ -101,6 +103,7 @@ class Route:
     def __init__(self, client: Any, is_async: bool):
         self.is_cluster = hasattr(client, "get_primaries") or type(client).__name__ == "RedisCluster"
         self.client, self.is_async = client, is_async
+        self.has_slots = self.is_cluster
         self.master: Optional[Address] = None
         self.slots: dict[int, Address] = {}
         self.seeds: list[Address] = []
@@ -125,6 +128,7 @@ class Route:
         if self.is_cluster and said:
             return [f"node {row[2][2]}" for row in said]
         if said:
+            self.has_slots = "_mode:cluster" in said  # the client may have been given the address of a node
             return [f"run {line[7:]} {self.db}" for line in said.splitlines() if line.startswith("run_id:")]
         if self.is_cluster:
             return [f"at {host}:{port}" for host, port in self.seeds]

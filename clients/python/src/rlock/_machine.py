@@ -8,7 +8,7 @@ is a generator, which yields operations and gets what they brought.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generator, Optional
 
 #: Names what it is, then what belongs to that: a number, a flag, or None.
@@ -16,16 +16,16 @@ Words = tuple[Any, ...]
 Steps = Generator[Words, Any, Any]
 
 FOREVER = float("inf")
-#: How long a reply may take; three times that if it waits for acknowledgments.
+#: How long a reply may take.
 REPLY = 2000
+#: How long replicas may take to acknowledge a renewal.
+ACKS = 3 * REPLY
 #: For a reply at the end of the patience, and again for what is undone at once.
 LATE = 50
-#: How long a ticket keeps its place.
-TICKET = 3000
 #: The pause, more or less, before a server that was not reached is connected to again.
 DIALS = 200
-#: How often a blocked wait asks for its place on another connection, and a ticket for the lock.
-LOOKS = ASKS = 1000
+#: How often a wait is asked again: a message that was lost costs at most this.
+LOOKS = 1000
 FIRST_PAUSE, LONGEST_PAUSE = 10, 500
 #: By then a server that goes on has read what lies in its sockets.
 AGAIN = 500
@@ -38,7 +38,7 @@ HOPS = 5
 #: Errors that end by themselves: no server can decide for now.
 PASSING = {"UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"}
 
-NIL, LOST, RELEASED, UNAVAILABLE = ("nil",), ("lost",), ("released",), ("unavailable",)
+NIL, LOST, RELEASED, UNAVAILABLE, WAITING = ("nil",), ("lost",), ("released",), ("unavailable",), ("waiting",)
 NOTHELD = ("refused", "NOTHELD")
 
 
@@ -52,20 +52,17 @@ def is_unknown(outcome: Words) -> bool:
     return outcome[0] in ("broken", "silent")
 
 
-def reply_time(has_acks: bool) -> int:
-    return 3 * REPLY if has_acks else REPLY
-
-
 #: How a request ended.
-OUTCOMES = {"token", "nil", "refused", "unsent", "broken", "silent"}
+OUTCOMES = {"token", "nil", "waiting", "refused", "unsent", "broken", "silent"}
 #: What is between a grant and who takes it.
 GRANT = ("grant",)
 OVER = ("over",)
+#: To ask once more.
+AGAIN_NOW = ("again",)
 #: What ends an operation.
 ENDS = {
-    "start": {"call"}, "grant": {"taken"}, "over": set[str](), "slot": {"slot"}, "open": {"opened", *OUTCOMES}, "own": {"own"},
-    "read": {"own"}, "look": {"place", "own"}, "send": OUTCOMES, "await": OUTCOMES, "listen": {"listening", *OUTCOMES},
-    "turn": {"turn", "time"}, "sleep": {"time"},
+    "start": {"call"}, "grant": {"taken"}, "over": set[str](), "open": {"opened", *OUTCOMES}, "own": {"own"}, "send": OUTCOMES,
+    "await": OUTCOMES, "listen": {"listening", *OUTCOMES}, "wait": {"message", "lost", "time", "own"}, "sleep": {"time"},
 }
 
 
@@ -75,7 +72,6 @@ class Left:
 
     in_doubt: bool = False  # something was sent, and its outcome is unknown or nobody has taken it
     lingers: bool = False  # something was never answered, and may still be executed
-    has_ticket: bool = False  # a place may stand
     token: Optional[int] = None  # of a grant that nobody takes
 
 
@@ -125,15 +121,14 @@ class Undoing:
     def stop(self, how: str) -> None:
         if self.op == OVER:
             return
+        ends_soon = how == "close" and self.op != GRANT
         if self.steps.gi_frame is None or self.op[0] == "start":
             if self.op != GRANT:  # an interrupt has ended a step halfway
                 self.left.in_doubt = self.left.lingers = self.has_link = True
-            if self.has_link:
-                self.say("drop")
             self.begin_undo()
         elif self.until is None:
             self.begin(self.steps.throw(Stopped("cancelled" if how == "cancel" else "closed")))
-        if how == "close" and self.until is not None:
+        if ends_soon and self.until is not None:
             self.until = min(self.until, self.now + CLOSES)
 
     def run(self) -> Steps:
@@ -143,41 +138,54 @@ class Undoing:
     def say(self, *output: Any) -> None:
         self.out.append(output)
 
-    def undo(self) -> Steps:
-        """Undoes whatever was sent, until the server has confirmed that or the lease has expired."""
+    def undo(self, before: Optional[bool] = None) -> Steps:
+        """Undoes whatever was sent, until the server has confirmed that or the lease has expired.
+
+        If a request on a shared connection is under way, `before` is whether anything was in doubt before that.
+        """
         self.until, pause = self.now + self.lease + REPLY, LATE
         self.say("undo")
-        yield from self.last_reply()
+        if self.has_link:
+            self.say("drop")  # a session that nobody takes ends with its connection
+            self.has_link = False
+        if before is not None:
+            self.replied((yield "await", self.now + REPLY // 4), before)
         while self.now < self.until:
             is_undone = yield from self.undo_once()
             if is_undone is None or (is_undone and not self.left.lingers):
                 break
             if is_undone:
                 # Once more: the server may only now execute what it had yet to read.
-                self.left = Left(in_doubt=True, has_ticket=self.left.has_ticket)
+                self.left = Left(in_doubt=True)
                 yield "sleep", self.now + AGAIN
             else:
                 yield "sleep", self.now + pause
                 pause = min(2 * pause, 1000)
         self.say("free")
 
-    def last_reply(self) -> Steps:
-        """Of a request that is under way."""
-        yield from ()
+    def replied(self, outcome: Words, before: bool) -> None:
+        """To a request that nobody waits for any more."""
+        if outcome[0] == "token":
+            self.left.token = outcome[1]
+        elif outcome == NIL:
+            self.left.in_doubt = False
+        elif is_unknown(outcome):
+            self.left.lingers = True
+        elif outcome != WAITING:
+            self.left.in_doubt = before
 
     def undo_once(self) -> Steps:
         """Whether it is undone, or None if that is refused."""
         left = self.left
-        # A replica answers what is looked for as well, but refuses this.
-        if left.has_ticket or ((left.in_doubt or left.lingers) and left.token is None):
+        if not left.in_doubt and not left.lingers:
+            return True
+        if left.token is None:
+            # A replica answers what is looked for as well, but refuses this.
             outcome = yield "send", ("cancel",), self.now + REPLY
             if outcome[0] not in ("token", "nil"):
                 # A cancel that arrives late would end a later wait.
                 left.lingers |= is_unknown(outcome)
                 return passed(outcome)
-        if not left.in_doubt and not left.lingers:
-            return True
-        if left.token is None:
             outcome = yield "send", ("info",), self.now + REPLY
             if outcome[0] != "token":
                 return outcome == NIL or passed(outcome)
@@ -195,11 +203,12 @@ def passed(outcome: Words) -> Optional[bool]:
 class Attempt(Undoing):
     """One acquisition of an owner that has its seat, until it is granted, refused or out of time, and nothing is left."""
 
-    at = ""
-    has_slot: Optional[bool] = None
-    had_doubt = had_ticket = False
-    sent = 0.0  # the request under way
-    end = patience = FOREVER  # of the wait; and when trouble is believed
+    is_asked = False  # the operation under way, or the latest one, is a request
+    had_doubt = False  # before that
+    is_busy = False  # nothing has gone wrong since the server said that the lock is not free
+    sent = 0.0  # when it was sent
+    patience = FOREVER  # when trouble is believed; if it waits, its wait ends then
+    pause = FIRST_PAUSE
 
     def __init__(
         self,
@@ -208,216 +217,143 @@ class Attempt(Undoing):
         lease: int,
         depth: int = 1,
         below: Optional[int] = None,  # the token of the levels below
+        hears: bool = False,  # the channel of its key is subscribed
         session: bool = False,
-        has_maxqueue: bool = False,
         has_acks: bool = False,
-        asks_first: bool = False,  # on a shared connection, before it waits
     ):
         super().__init__(lease, depth, Left())
-        self.waits, self.perseveres, self.below, self.has_maxqueue, self.has_acks = wait, patience, below, has_maxqueue, has_acks
+        self.waits, self.perseveres, self.below, self.has_acks = wait, patience, below, has_acks
         # A connection that ends would take the levels below along.
         self.session = session and depth == 1
-        self.asks_first = asks_first and not self.session
+        # Whether the next request is a plain one, which is answered at once.
+        self.asks_first = not has_acks and not (wait and hears)
 
     def run(self) -> Steps:
-        self.patience = self.now + (self.waits or self.perseveres)
-        if self.waits:
-            self.end = self.patience
+        self.patience, left = self.now + (self.waits or self.perseveres), self.left
         is_under_way = False
         try:
             told = yield from self.asks()
             if told[0] == "granted":
-                self.out.append(("tell", told))
+                self.say("tell", told)
                 return GRANT
         except Stopped as stopped:
-            told, is_under_way = (str(stopped),), self.at in ("ask", "queue", "wait")
-        if self.has_link and not is_under_way:
-            # A session that nobody takes ends with its connection.
-            self.say("drop" if self.session and self.left.token is not None else "keep")
+            told, is_under_way = (str(stopped),), self.op[0] in ("send", "own")
+        if self.has_link and not left.in_doubt:
+            self.has_link = False
+            self.say("keep")
         self.say("tell", told)
-        if self.left.in_doubt or self.left.lingers or self.left.has_ticket:
-            yield from self.undo()
+        left.lingers |= is_under_way and self.session
+        if left.in_doubt or left.lingers:
+            yield from self.undo(self.had_doubt if is_under_way and not self.session else None)
         else:
             self.say("free")
 
     def by(self, takes: float) -> float:
-        """When a request that may take so long is given up: at the end of the patience at the latest."""
+        """When an operation that may take so long is given up: at the end of the patience at the latest."""
         return min(self.now + takes, max(self.now, self.patience + LATE))
 
     def asks(self) -> Steps:
         """What the caller is told."""
-        left, pause, hops = self.left, FIRST_PAUSE, 0
+        left, hops = self.left, 0
         while True:
             outcome = yield from self.once()
             kind, why = outcome[0], UNAVAILABLE
-            if kind in ("granted", "nil", "lost"):
-                return outcome
-            if kind == "turn":
-                pause = FIRST_PAUSE
+            if outcome == AGAIN_NOW:
                 continue
-            if kind == "refused":
-                if self.at not in ("open", "place"):
+            if kind in ("granted", "nil", "lost", "unavailable"):
+                return outcome
+            is_busy = self.is_busy and self.op[0] == "listen"
+            self.is_busy = self.is_busy and kind == "ended"
+            if is_busy and kind != "refused" and self.now >= self.patience:
+                return NIL  # there was no time left to wait in
+            if kind in ("refused", "unsent"):
+                if self.is_asked:
                     left.in_doubt = self.had_doubt
                 if outcome == NOTHELD:
                     return LOST
-                if outcome[1] in ("MOVED", "ASK") and hops < HOPS and self.now < self.patience:
+                code = outcome[1] if kind == "refused" else "UNBLOCKED"
+                if code in ("MOVED", "ASK") and hops < HOPS and self.now < self.patience:
                     hops += 1
                     continue
-                if outcome[1] not in PASSING:
+                if code not in PASSING:
                     return outcome
-                if outcome[1] == "NOREPLICAS":
+                if code == "NOREPLICAS":
                     why = ("noreplicas",)
-            elif kind == "unsent":
-                if self.at in ("ask", "queue"):
-                    left.in_doubt = self.had_doubt
             elif kind != "ended":
-                left.lingers |= self.at != "place"
-                if self.session:
+                left.lingers |= self.is_asked
+                if self.is_asked and self.session:
                     # Tied late, it would end with its connection: not before that.
-                    pause = AGAIN
+                    self.pause = AGAIN
             if self.now < self.patience:
-                self.at = ""
-                yield "sleep", min(self.patience, self.now + pause)
-                pause = min(LONGEST_PAUSE, 2 * pause)
+                self.is_asked = False
+                yield "sleep", min(self.patience, self.now + self.pause)
+                self.pause = min(LONGEST_PAUSE, 2 * self.pause)
             if self.now >= self.patience:
                 return why
 
     def once(self) -> Steps:
-        """Asks in the best way there is."""
-        if self.asks_first or not (self.waits or self.session):
-            outcome = yield self.send("ask", "acquire")
-            if outcome == NIL and self.waits:
-                self.left.in_doubt = self.asks_first = False
-                return (yield from self.once())
-        elif self.left.has_ticket and self.now >= self.end:
-            return NIL
-        else:
-            if self.has_slot is None and self.waits:
-                self.has_slot = (yield ("slot",))[1]
-            if self.has_slot is False:
-                outcome = yield from self.queue()
-            else:
-                outcome = yield from self.wait()
-        if outcome[0] == "token":
-            token = self.left.token = outcome[1]
-            while self.now - self.sent > self.lease // 3 and outcome[0] == "token":
-                outcome = yield from self.confirm(token)
-            return self.granted(token) if outcome[0] == "token" else outcome
-        if outcome == NIL:
-            self.left.in_doubt = False
-        return outcome
-
-    def send(self, at: str, *request: Any) -> Words:
-        self.at = at
-        if at in ("ask", "queue"):
-            self.had_doubt, self.left.in_doubt, self.sent = self.left.in_doubt, True, self.now
-        return "send", request, self.by(reply_time(self.has_acks and at != "place"))
-
-    def queue(self) -> Steps:
-        """By a ticket, whose owner listens for its turn."""
-        left = self.left
-        yield "listen", self.by(REPLY)
-        self.had_ticket, left.has_ticket = left.has_ticket, True
-        outcome = yield self.send("queue", "queue")
-        if outcome[0] == "token":
-            left.has_ticket = False
-            if not self.session:
-                return outcome
-            left.token = outcome[1]
-            # The grant is moved to its own connection.
-            return (yield from self.wait())
-        if outcome != NIL:
-            if not is_unknown(outcome):
-                left.has_ticket = self.had_ticket
-            return outcome
-        left.in_doubt = False
-        if self.has_maxqueue and not self.had_ticket:
-            # The queue may have been full.
-            outcome = yield self.send("place", "place")
-            left.has_ticket = outcome != NIL
-            if outcome[0] != "token":
-                return outcome
-        self.at = ""
-        yield "turn", max(self.now, min(self.end, self.now + ASKS))
-        return ("turn",)
-
-    def wait(self) -> Steps:
-        """On its own connection: a blocked wait, or a session."""
-        self.at = "open"
-        opened = yield "open", self.by(REPLY)
-        if opened[0] != "opened":
-            return opened
-        self.at, self.has_link, self.sent, misses = "wait", True, self.now, 0
+        """Asks, and waits if it has to."""
+        self.is_asked, block, rtt = False, None, 0.0
+        if self.session and not self.has_link:
+            opened = yield "open", self.by(REPLY)
+            if opened[0] != "opened":
+                return opened
+            self.has_link = True
+        if not self.asks_first:
+            listening = yield "listen", self.by(REPLY)
+            if listening[0] != "listening":
+                return listening
+            rtt = listening[1]
+            if self.waits:
+                # The message comes in time, however far the server is.
+                block = 0 if self.patience == FOREVER else max(1, self.patience - self.now - rtt)
+        self.is_asked, self.sent = True, self.now
         self.had_doubt, self.left.in_doubt = self.left.in_doubt, True
-        block: Optional[float] = None
-        reply_by = self.by(reply_time(self.has_acks))
-        if self.waits and self.has_slot:
-            # The reply comes in time, however far the server is.
-            block = 0 if self.end == FOREVER else max(1, self.end - self.now - opened[1])
-            reply_by = self.end + LATE
-        told = yield "own", block, self.session, None, min(reply_by, self.now + LOOKS)
-        while told == ("own", "silent") and self.now < reply_by:
-            told = yield "look", self.by(REPLY)
+        if self.session:
+            outcome = (yield "own", block, True, None, self.by(REPLY))[1:]
+        else:
+            outcome = yield "send", ("acquire", block), self.by(REPLY)
+        if outcome == WAITING:
+            # An earlier request of this owner no longer waits: this one has its place.
+            self.pause, self.had_doubt = FIRST_PAUSE, False
+            told = yield "wait", self.by(LOOKS)
             if told[0] == "own":
-                break
-            # A reply may be on its way, so the place is missed twice before it is believed; None: no server decides.
-            if told[1] is not None:
-                misses = 0 if told[1] else misses + 1
-            if misses == 2:
-                told = ("own", "silent")
-                break
-            told = yield "read", min(reply_by, self.now + LOOKS)
-        outcome = told[1:]
-        if outcome[0] not in ("token", "nil"):
-            self.has_link = False
-            self.say("keep" if outcome[0] == "refused" else "drop")
-        return outcome
-
-    def confirm(self, token: int) -> Steps:
-        """The grant may be as old as the request."""
-        self.had_doubt, sent = True, self.now
-        outcome = yield self.send("confirm", "renew", token)
-        self.sent = sent
-        if outcome[0] != "token":
-            if self.has_link:
+                # The wait ended with the session's connection.
+                self.has_link = False
                 self.say("drop")
-            self.has_link, self.left.token = False, None
-            if outcome == NOTHELD and self.depth == 1:
-                return ("ended",)  # once more
+                return ("ended",)
+            if told[0] != "message":
+                if told == LOST or self.now < self.patience:
+                    return AGAIN_NOW
+                return NIL if self.waits else UNAVAILABLE
+            outcome = told[1:]
+            if outcome == NIL:
+                self.left.in_doubt = False
+                # The server may have ended it early, or is nearer than it was during a pause.
+                rtt = min(rtt, max(0, self.now - self.sent - (block or 0)))
+                return AGAIN_NOW if self.waits and self.patience - self.now > rtt + LATE else NIL
+        if outcome[0] == "token":
+            return self.granted(outcome[1])
+        if outcome == NIL:
+            self.left.in_doubt, self.is_busy = False, True
+            if self.waits and self.asks_first:
+                self.asks_first = False
+                return AGAIN_NOW
+        elif self.has_link:
+            self.has_link = False
+            self.say("drop" if is_unknown(outcome) else "keep")
         return outcome
 
     def granted(self, token: int) -> Words:
+        self.left.token = token
         if self.below is not None and self.below != token:
             self.depth = 1  # the levels below are gone, and this is another hold
             return LOST
-        self.at = ""
-        if self.has_link and not self.session:
-            self.has_link = False
-            self.say("keep")
+        if self.now - self.sent > self.lease // 3:
+            # The grant may be as old as the request. If it has ended already, this is another one.
+            self.asks_first, self.left.token = not self.has_acks, None
+            return AGAIN_NOW
         return "granted", token, self.sent, self.left.lingers
-
-    def last_reply(self) -> Steps:
-        has_ticket = self.had_ticket if self.at == "queue" else self.left.has_ticket
-        before = replace(self.left, in_doubt=self.had_doubt, has_ticket=has_ticket)
-        if self.at in ("ask", "queue"):
-            outcome = yield "await", self.now + REPLY // 4
-        elif self.at == "wait":
-            outcome = yield "send", ("cancel",), self.now + REPLY // 4
-            self.left.lingers |= is_unknown(outcome)
-            # 0: it has just been granted, or has not begun to wait.
-            has_ended = outcome[0] == "token" and outcome[1] > 0
-            outcome = (yield "read", self.now + (REPLY // 4 if has_ended else LATE))[1:]
-            self.say("drop" if is_unknown(outcome) or (self.session and outcome[0] == "token") else "keep")
-        else:
-            return
-        if outcome[0] == "token":
-            self.left.token = outcome[1]
-        elif outcome == NIL:
-            self.left.in_doubt = False
-        elif is_unknown(outcome):
-            self.left.lingers = True
-        else:
-            self.left = before
 
 
 class Release(Undoing):
@@ -427,7 +363,7 @@ class Release(Undoing):
 
     def __init__(self, patience: int, lease: int, depth: int, token: int, deadline: float, lingers: bool):
         # As long as nothing else is known. It lingers if a request of its attempts was never answered.
-        super().__init__(lease, depth, Left(True, lingers, False, token))
+        super().__init__(lease, depth, Left(True, lingers, token))
         self.perseveres, self.deadline = patience, deadline
 
     def run(self) -> Steps:
@@ -487,7 +423,8 @@ class Holding:
         self.at, self.depth = "start", 1
         self.sent = self.deadline = 0.0
         self.renews_at = FOREVER
-        self.is_releasing = self.is_untied = False
+        self.is_tying = self.is_releasing = self.is_untied = False
+        self.is_unsure = False  # a request to tie it may still be executed, or has tied another hold
         self.out: list[Words] = []
         self.renewed(sent)
 
@@ -502,10 +439,9 @@ class Holding:
         """When the loss is told."""
         return self.deadline - self.margin
 
-    @property
-    def takes(self) -> int:
-        """How long a renewal may."""
-        return min(reply_time(self.has_acks), max(50, self.lease // 6))
+    def by(self, since: float, takes: int) -> float:
+        """A renewal that takes too long is repeated while there is time."""
+        return min(since + min(takes, max(50, self.lease // 6)), self.limit)
 
     def step(self, now: float, told: Words) -> list[Words]:
         """What follows from that."""
@@ -516,7 +452,7 @@ class Holding:
             self.at = "done"
             self.out.append(("done",))
         elif kind == "gone":
-            self.leave()
+            self.leave(at in ("own", "wait"))
             self.lose()
         elif kind == "releasing":
             self.is_releasing = True
@@ -524,7 +460,7 @@ class Holding:
             self.deadline = max(self.deadline, told[1] + self.lease)
         elif kind == "close":
             self.renews, self.renews_at, self.is_untied = False, FOREVER, False
-            self.leave()
+            self.leave(at in ("own", "wait"))
             self.idle(now)
         elif kind == "untied":
             self.is_untied = True
@@ -534,33 +470,36 @@ class Holding:
                 self.idle(now)
         elif (at, kind) in (("start", "call"), ("idle", "time")):
             self.idle(now)
-        elif at == "renew":
-            self.answered(now, told)
         elif at == "seat" and kind == "seat":
-            self.seated(now, told[1])
-        elif at == "open" and kind == "opened":
-            self.at, self.sent = "tie", now
-            by = min(now + reply_time(self.has_acks), self.limit)
-            self.out.append(("own", None, True, self.depth, by))
-        elif at == "open":
-            self.out.append(("leave",))
-            self.later(now)
-        elif at == "tie" and kind == "own":
-            self.tied(now, told[1:])
+            if told[1] is None:
+                self.later(now)
+            else:
+                self.at, self.depth, self.is_tying = "open", told[1], True
+                self.out.append(("open", min(now + REPLY, self.limit)))
+        elif at in ENDS and kind in ENDS[at]:
+            self.ended(now, at, told)
         return self.out
 
-    def idle(self, now: float) -> None:
-        if now >= self.limit:
-            self.lose()
-        elif now >= self.renews_at:
-            self.at, self.sent = "renew", now
-            self.out.append(("send", ("renew", self.token), min(now + self.takes, self.limit)))
-        else:
-            self.at = "idle"
-            self.out.append(("sleep", min(self.renews_at, self.limit)))
-
-    def answered(self, now: float, outcome: Words) -> None:
-        if outcome[0] == "token":
+    def ended(self, now: float, at: str, told: Words) -> None:
+        """What it has asked for."""
+        outcome = told[1:] if told[0] in ("own", "message") else told
+        kind = outcome[0]
+        if kind == "opened":
+            self.begin(now)
+        elif kind == "listening":
+            self.ask(now)
+        elif at in ("open", "listen"):
+            self.fails_to_tie(now) if self.is_tying else self.later(now)
+        elif kind == "waiting":
+            self.at = "wait"
+            self.out.append(("wait", self.by(self.sent, ACKS)))
+        elif self.is_tying:
+            self.tied(now, outcome if at == "own" or told[0] == "message" else ("silent",))
+        elif told[0] == "own":
+            pass
+        elif kind == "lost":
+            self.begin(now)
+        elif kind == "token":
             self.renewed(self.sent)
             if not self.is_untied or self.is_releasing:
                 return self.idle(now)
@@ -574,11 +513,30 @@ class Holding:
         else:
             self.lose()
 
-    def seated(self, now: float, depth: Optional[int]) -> None:
-        if depth is None:
-            return self.later(now)
-        self.at, self.depth = "open", depth
-        self.out.append(("open", min(now + REPLY, self.limit)))
+    def idle(self, now: float) -> None:
+        if now >= self.limit:
+            self.lose()
+        elif now >= self.renews_at:
+            self.begin(now)
+        else:
+            self.at = "idle"
+            self.out.append(("sleep", min(self.renews_at, self.limit)))
+
+    def begin(self, now: float) -> None:
+        """Asks, after it has subscribed to the channel where acknowledgments are published."""
+        if not self.has_acks:
+            return self.ask(now)
+        self.at = "listen"
+        self.out.append(("listen", self.by(now, REPLY)))
+
+    def ask(self, now: float) -> None:
+        self.sent = now
+        if self.is_tying:
+            self.at = "own"
+            self.out.append(("own", None, True, self.depth, min(now + REPLY, self.limit)))
+        else:
+            self.at = "send"
+            self.out.append(("send", ("renew", self.token), self.by(now, REPLY)))
 
     def later(self, now: float) -> None:
         """Renews again in a moment."""
@@ -586,23 +544,28 @@ class Holding:
         self.pause *= 2
         self.idle(now)
 
+    def fails_to_tie(self, now: float) -> None:
+        self.leave()
+        self.later(now)
+
     def tied(self, now: float, outcome: Words) -> None:
         if outcome == ("token", self.token):
-            self.is_untied = False
+            self.is_untied = self.is_tying = False
             self.renewed(self.sent)
             self.out += [("leave",), ("tied",)]
-            return self.idle(now)
-        self.out += [("drop",), ("leave",)]
-        if outcome[0] == "refused" and outcome[1] in PASSING:
-            self.later(now)
+            self.idle(now)
+        elif outcome[0] == "unsent" or (outcome[0] == "refused" and outcome[1] in PASSING):
+            self.fails_to_tie(now)
         else:
             # Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and
             # one that the server does not tie is no session.
+            self.leave(is_unknown(outcome) or outcome[0] == "token")
             self.lose()
 
-    def leave(self) -> None:
+    def leave(self, is_unsure: bool = False) -> None:
         """Gives back the seat that it has while it is being tied to a new connection."""
-        if self.at in ("open", "tie"):
+        if self.is_tying:
+            self.is_tying, self.is_unsure = False, is_unsure
             self.out += [("drop",), ("leave",)]
 
     def lose(self) -> None:

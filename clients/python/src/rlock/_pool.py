@@ -22,20 +22,21 @@ class Link:
 
     def __init__(self, conn: Any, address: Optional[Address]):
         self.conn, self.address, self.is_open, self.used = conn, address, True, now()
-        self.watched: Any = None  # its socket, while it is a session's
+        self.watched: Any = None  # while it is a session's: its socket, or the task that hears of its end
         self.is_brief = False  # lent to a request that is answered at once
 
 
 class Queued:
-    """Who waits for a connection. The first is whose time ends first: renewals have the least."""
+    """Who waits for a connection. The first is whose time ends first: renewals have the least. Who has much is not put off for ever."""
 
-    __slots__ = ("until", "is_brief", "since")
+    __slots__ = ("until", "is_brief", "since", "order")
 
     def __init__(self, until: float, is_brief: bool):
         self.until, self.is_brief, self.since = until, is_brief, now()
+        self.order = min(until, self.since + core.REPLY), self.since
 
     def __lt__(self, other: "Queued") -> bool:
-        return (self.until, self.since) < (other.until, other.since)
+        return self.order < other.order
 
 
 class Waiter(Queued):
@@ -60,8 +61,7 @@ class Shelf:
 
     BRIEF = 16
 
-    def __init__(self, waiting: int):
-        self.most = self.BRIEF + waiting
+    def __init__(self) -> None:
         self.idle: list[Any] = []
         self.brief = 0  # lent to requests that are answered at once
         self.dialed = 0.0
@@ -91,8 +91,8 @@ class Shelf:
 class Pool(Shelf):
     """Each connection that comes back, or is made, wakes one of those who wait."""
 
-    def __init__(self, dial: Callable[[], Link], keep: Callable[[Link], None], waiting: int):
-        super().__init__(waiting)
+    def __init__(self, dial: Callable[[], Link], keep: Callable[[Link], None]):
+        super().__init__()
         self.dial, self.keep = dial, keep
         self.lock = threading.Lock()
         self.waiters: list[Waiter] = []  # a heap
@@ -152,7 +152,7 @@ class Pool(Shelf):
                 waiter = heapq.heappop(self.waiters)
                 waiter.link = self.lend(link, waiter.is_brief)
                 waiter.came.release()
-            elif len(self.idle) < self.most:
+            elif len(self.idle) < self.BRIEF:
                 self.idle.append(link)
             else:
                 return False

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Any, Callable, Iterable, NamedTuple, Optional, Union
+from typing import Any, Callable, Iterable, NamedTuple, Optional, TypedDict, Union
 
 from redis.crc import key_slot
 
 from . import _core as core
-from ._core import LOOKS, REPLY, Options, Seat, Space, Tenure, key_name, now, raw, shown
-from ._drive import Job, Steps, pairs, question, redirected
+from ._core import LATE, LOOKS, Options, Seat, Space, Tenure, key_name, ms, now, raw, shown
+from ._drive import Job, Steps, question
 from ._errors import Broken, LockError, LockLost, NotHeld, Refused, Unavailable
 from ._hands import acquires
-from ._machine import FIRST_PAUSE, LONGEST_PAUSE, PASSING, Words
+from ._inbox import Post, awaits
+from ._machine import FIRST_PAUSE, LONGEST_PAUSE, LOST, PASSING, Words
 from ._telemetry import Counts
 
 #: The server takes so many.
 MOST = 128
+#: Holds that end sooner, in ms, are not observed.
+BRIEF = 100
 
 
 class Part(NamedTuple):
@@ -192,16 +195,9 @@ class Several(Job):
         words: list[Any] = self.seat.words("MACQUIRE", *self.seat.modes(), "LEASE", self.options.lease_ms)
         if self.options.acks is not None:
             words += ["ACKS", self.options.acks]
-        if block is not None:
-            words += self.waiting("BLOCK", block)
-        return words + ["SESSION"] if session else words
+        return words + self.waiting(block, session)
 
-    def slot(self) -> bool:
-        # There is no ticket for several locks: further waits have a connection as well.
-        self.has_slot = self.io.take_slot()
-        return True
-
-    def words(self, name: str, token: int = 0, depth: int = 0) -> list[Any]:
+    def words(self, name: str, token: Any = None, depth: int = 0) -> list[Any]:
         if name == "release":
             return self.seat.words("MRELEASE", "TOKEN", token)  # type: ignore[no-any-return]
         return super().words(name, token, depth)
@@ -335,10 +331,32 @@ class HoldsBase:
             raise LockLost(f"{', '.join(self.keys)} are no longer held by {self.owner}")
 
 
+class Wishes(TypedDict, total=False):
+    """The options of `Lock` that permits and several locks have as well."""
+
+    wait: Optional[float]
+    lease: float
+    owner: Optional[str]
+    maxqueue: Optional[int]
+    acks: Optional[int]
+    session: bool
+    renew: bool
+    reentrant: bool
+
+
+def wished(options: Wishes) -> Any:
+    """Raises TypeError if there is another one."""
+    for name in options.keys() - Wishes.__annotations__.keys():
+        raise TypeError(f"there is no option {name!r} here")
+    return options
+
+
 class SeveralBase:
-    def __init__(self, locks: Any, parts: list[Part], wait: Optional[float], options: Options):
-        self._locks, self._parts, self.wait, self._options = locks, parts, wait, options
-        self.keys = [each.key for each in parts]
+    def __init__(self, locks: Any, keys: tuple[Key, ...], options: Wishes):
+        rest: Any = dict(wished(options))
+        self.wait, self._options = core.seconds(rest.pop("wait", None)), Options(**rest)
+        self._locks, self._parts = locks, merged(keys, locks.io.route.is_cluster)
+        self.keys = [each.key for each in self._parts]
         self._entered: dict[Any, list[Any]] = {}  # what `with` has acquired, of each thread or task
 
 
@@ -365,63 +383,106 @@ class ElectionBase:
         return Options(lease=self.lease, owner=f"{self.name or host}/{unique}", session=True)
 
 
+def asked(io: Any, key: str, token: Optional[int], block: int, is_over: Callable[[], bool]) -> Steps:
+    """Who holds it, if not with that token, or where the late reply comes. Repeated until one is known, or it `is_over`."""
+    pause, where = FIRST_PAUSE / 1000, None
+    while not is_over() and not io.is_closing:
+        try:
+            return (yield from awaits(io, key, token, block, where))
+        except Refused as refused:
+            # The latter from a primary that was demoted, while its address still leads there.
+            if refused.code not in PASSING and "cannot block on a replica" not in str(refused):
+                raise
+            where = refused.where if refused.code == "ASK" else None
+        except Broken:
+            where = None
+        yield io.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE / 1000)
+    return ("time",)
+
+
 class ObserverBase:
     """Tells of who leads, at first and whenever that changes: a Leader, or None."""
 
     def __init__(self, io: Any, key: str):
         self.io, self.key = io, key
-        self.link: Any = None
-        self.where: Any = None
+        self.post: Optional[Post] = None
         self.token: Optional[int] = None
         self.is_over = False
 
     def _next(self) -> Steps:
         """Who leads now, if that is not who led when it was asked last."""
-        pause = FIRST_PAUSE / 1000
         while not self.is_over:
             if self.io.is_closing:
                 raise Unavailable(f"{self.key}: closed")
-            words = ["RLOCK.AWAIT", self.key, self.token or 0]
-            if self.token is not None:
-                words += ["BLOCK", int(LOOKS * 1000)]
-            link = self.link
-            try:
-                if self.link is None:
-                    where, self.where = self.where, None
-                    self.link = yield self.io.open(self.key, now() + REPLY, where)
-                if self.is_over or (link := self.link) is None:  # it was closed in the meantime
-                    self._leave()
-                    continue
-                yield self.io.write(link, words)
-                reply = yield self.io.read(link, LOOKS + REPLY)
-            except Refused as refused:
-                self.where = redirected(self.io, refused, link)
-                self._leave()
-                # The latter from a primary that was demoted, while its address still leads there.
-                if refused.code not in PASSING and "cannot block on a replica" not in str(refused):
-                    raise
-            except Broken:
-                self._leave()
-            else:
-                if reply is not None or self.token is None:
-                    self.token, owner = reply or (0, None)
-                    return Leader(self.token, owner) if owner is not None else None
-                pause = FIRST_PAUSE / 1000
-                continue
-            if self.where is None:
-                yield self.io.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE / 1000)
+            told = yield from asked(self.io, self.key, self.token, int(LOOKS * 1000), lambda: self.is_over)
+            if isinstance(told, Post):
+                self.post = told
+                self.post.inbox.looks()
+                told = ("time",) if self.is_over else (yield self.io.told(self.post, LOOKS + LATE))
+                self.post.forget()
+            if told[:2] == ("message", "holder"):
+                self.token = told[2]
+                return Leader(self.token, told[3]) if told[2] else None
+            if told[:2] == ("message", "refused") and told[2].code not in PASSING:
+                raise told[2]
         return None
-
-    def _leave(self) -> None:
-        link, self.link = self.link, None
-        if link is not None:
-            self.io.drop(link)  # it may still wait
 
     def close(self) -> None:
         """Ends the iteration."""
         self.is_over = True
-        self._leave()
+        if self.post is not None:
+            self.post.put(LOST)
+
+
+class Watch:
+    """Notices the end of a hold as soon as the server does."""
+
+    post: Optional[Post] = None
+
+    def __init__(self, locks: Any, tenure: Tenure):
+        self.locks, self.tenure = locks, tenure
+        locks._begin(self.asks())
+
+    def asks(self) -> Steps:
+        tenure, io = self.tenure, self.tenure.io
+        yield io.sleep(max(0.0, (tenure.since + BRIEF - ms()) / 1000))
+        is_over = lambda: tenure.state != "held" or io.is_closing  # noqa: E731
+        try:
+            told = yield from asked(io, tenure.seat.key, tenure.token, tenure.options.lease_ms, is_over)
+        except Refused:
+            return  # its renewals notice the end as well
+        if isinstance(told, Post):
+            self.post = told
+            told.then(self.hears)
+        else:
+            self.ended(told)
+
+    def hears(self) -> None:
+        post = self.post  # another thread may leave it
+        told = ("time",) if post is None else post.take()
+        if told != ("time",):
+            self.leave()
+            self.ended(told)
+
+    def ended(self, told: Words) -> None:
+        if self.tenure.state == "held":
+            if told[:2] == ("message", "holder"):
+                self.locks._lost(self.tenure)
+            elif told[:2] != ("message", "refused") or told[2].code in PASSING:
+                self.locks._begin(self.asks())
+
+    def leave(self) -> None:
+        post, self.post = self.post, None
+        if post is not None:
+            post.forget()
+
+
+def observe(locks: Any, tenure: Tenure) -> None:
+    """From now on, the end of a write lock is noticed at once."""
+    root = tenure.root
+    if root.watch is None and root.held and root.seat.mode == "WRITE":
+        root.watch = Watch(locks, root)
 
 
 def leader(io: Any, key: str) -> Steps:

@@ -8,26 +8,24 @@ import inspect
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union, Unpack
 
 import redis
 
 from . import _core as core
-from ._api import ATTRIBUTE, UNSET, Grip, HoldBase, LockBase, forgotten, keeps, left, seconds
+from ._api import ATTRIBUTE, UNSET, Grip, HoldBase, LockBase, LocksBase, forgotten, keeps, left
 from ._clock import Clock
-from ._core import Options, Seat, Space, Spaces, Tenure, ms, now
-from ._drive import Job, after, attempt, extend, meets, pairs, question, release, settle, unreleased
-from ._errors import LockError, LockLost, NotAcquired
+from ._core import Options, Seat, Space, Spaces, Tenure, now, seconds
+from ._drive import Steps, pairs, unreleased
+from ._errors import LockError, NotAcquired
 from . import _hands as hands
 from ._hands import Arrival, Entry, acquires, comes, coming, exits, returning, who, whole
 from ._io import IO, run
-from ._machine import GRANT, LOST, NIL, RELEASED, Words
 from ._links import Route
 from ._several import (
-    ElectionBase, Group, HoldsBase, Key, Leader, Nothing, ObserverBase, Part, SeveralBase, Waits, Whole, leader, counts, merged, own_level,
-    rest,
+    ElectionBase, Group, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, Waits, Whole, Wishes, counts, leader, own_level, wished,
 )
-from ._telemetry import LAST, Counts, Listener, Telemetry, Waiting
+from ._telemetry import LAST, Counts, Listener, Telemetry
 
 F = TypeVar("F", bound=Callable[..., Any])
 Client = Union[redis.Redis, redis.RedisCluster, "Locks"]
@@ -110,7 +108,7 @@ class Hold(Handle, HoldBase):
     @property
     def lost(self) -> threading.Event:
         """Set when the hold is lost, at its deadline at the latest."""
-        return self._tenure.signal(threading.Event)  # type: ignore[no-any-return]
+        return whole(None, self._signal, threading.Event)  # type: ignore[no-any-return]
 
     def extend(self, lease: float) -> None:
         """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
@@ -183,19 +181,19 @@ def _leaves(entry: Entry, error: Optional[BaseException]) -> None:
         keeps(error, problem, ", ".join(grip.tenure.seat.name for grip in grips))
 
 
-class Locks:
-    """The locks of one client: its settings, and a set of `waiting` connections for those who wait.
+class Locks(LocksBase):
+    """The locks of one client, and its settings.
 
-    A client has one `Locks`, made when the first `Lock(client, …)` is; make it yourself, first, to choose `waiting`
-    and `patience` (seconds for which a request that does not wait is repeated while connections break or a failover
-    is under way). Thread-safe; usable in forked children.
+    A client has one `Locks`, made when the first `Lock(client, …)` is; make it yourself, first, to choose `patience`
+    (seconds for which a request that does not wait is repeated while connections break or a failover is under way).
+    Thread-safe; usable in forked children.
     """
 
-    def __init__(self, client: Client, *, waiting: int = 8, patience: float = 3.0, listener: Optional[Listener] = None):
-        self.patience, self.warns_of_others = patience, True
-        self.io = IO(Route(client, is_async=False), waiting, _spaces, Telemetry(listener))
+    _hold, _mutex, _mutexes, _spaces = Hold, staticmethod(threading.Lock), Waits, _spaces
+
+    def __init__(self, client: Client, *, patience: float = 3.0, listener: Optional[Listener] = None):
+        super().__init__(client, IO(Route(client, is_async=False), _spaces, Telemetry(listener)), patience)
         _all.add(self)
-        vars(client)[ATTRIBUTE] = self
 
     @classmethod
     def of(cls, client: Client) -> "Locks":
@@ -205,47 +203,20 @@ class Locks:
             raise TypeError("that is a client for asyncio: use rlock.asyncio")
         return vars(client).get(ATTRIBUTE) or cls(client)
 
-    def all(
-        self,
-        *keys: Key,
-        wait: Optional[float] = None,
-        lease: float = 30.0,
-        owner: Optional[str] = None,
-        maxqueue: Optional[int] = None,
-        acks: Optional[int] = None,
-        session: bool = False,
-        renew: bool = True,
-        reentrant: bool = True,
-    ) -> "AllLocks":
+    def all(self, *keys: Key, **options: Unpack[Wishes]) -> "AllLocks":
         """Several locks, acquired in one step: keys, `read(key)`, or `limit(key, most)`. The options are those of `Lock`."""
-        options = Options("WRITE", lease, owner, None, maxqueue, acks, session, False, renew, reentrant)
-        return AllLocks(self, merged(keys, self.io.route.is_cluster), seconds(wait), options)
+        return AllLocks(self, keys, options)
 
     def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
         """Who leads. `name` is what followers are told, for example an address; `lease` is how long a leader may be silent."""
         return Election(self, key, name, lease)
 
-    @property
-    def space(self) -> Optional[Space]:
-        return self.io.space
-
-    @property
-    def _known(self) -> Space:
-        assert self.io.space is not None
-        return self.io.space
-
-    def owner(self) -> str:
+    def owner(self, me: Optional[hands.Me] = None) -> str:
         """The name of this thread, the same for all of its locks."""
-        me = who()
+        me = me or who()
         if not me.name:
             me.name = core.NAMES.new()
         return me.name + (self.io.space.suffix if self.io.space else "")
-
-    def _owner(self, options: Options) -> str:
-        """Of an acquisition."""
-        if options.reentrant:
-            return options.owner or self.owner()
-        return core.NAMES.new() + self._known.suffix
 
     def close(self) -> None:
         """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
@@ -260,114 +231,36 @@ class Locks:
         """What is held and waited for through this object now, and what it has lost."""
         return whole(None, counts, self.io)  # type: ignore[no-any-return]
 
-    def _settled(self, key: str, wait: Optional[float]) -> Space:
-        if self.io.space is None:
-            self.io.space = _spaces.of(run(settle(self.io, key, wait, self.patience)))
-        return self.io.space
-
-    def _met(self, key: str, wait: Optional[float]) -> Space:
-        """For an acquisition, which has begun to wait."""
-        if self.io.space is None:
-            with Waiting(self.io.telemetry, key):
-                self._settled(key, wait)
-        return self._known
-
-    def _acquire(self, key: str, options: Options, wait: Optional[float]) -> Optional[Hold]:
-        start = ms()
-        space = self._met(key, wait)
-        return self._take(space.seat(key, self._owner(options), options.kind, threading.Lock), options, start, wait)
+    def _acquire(self, key: str, options: Options, wait: Optional[float], me: Any = None, is_observed: bool = False) -> Optional[Hold]:
+        return run(self._acquiring(key, options, wait, me or who(), is_observed))  # type: ignore[no-any-return]
 
     def _acquire_all(self, parts: list[Part], options: Options, wait: Optional[float]) -> Optional[list[Hold]]:
-        """A hold of all that the owner has not, and one of each that it has."""
-        start = ms()
-        space = self._met(parts[0].key, wait)
-        group = Group(space, parts, self._owner(options), threading.Lock, Waits)
-        holds: list[Hold] = []
-        try:
-            if (hold := self._take(group, options, start, wait)) is None:
-                return None
-            holds.append(hold)
-        except Nothing:
-            pass
-        try:
-            for each in group.held:
-                again = self._acquire(each.key, group.again(each, options), 0)
-                if again is None:
-                    raise LockLost(f"{each.key} was lost by {group.owner}")
-                holds.append(again)
-        except BaseException:
-            try:
-                release_all([each._grip for each in holds])
-            except LockError:
-                pass
-            raise
-        return holds
+        return run(self._acquiring_all(parts, options, wait, who()))  # type: ignore[no-any-return]
 
-    def _take(self, seat: Any, options: Options, start: int, wait: Optional[float]) -> Optional[Hold]:
-        space, owner, is_mine, job, waiting = self._known, seat.owner, False, None, None
-        try:
-            waiting = Waiting(self.io.telemetry, seat.name)
-            is_mine = seat.mutex.acquire(False)
-            if not is_mine:
-                patience, is_unavailable = seat.come(start, wait, self.patience)
-                is_mine = seat.mutex.acquire(timeout=patience) if isinstance(seat, Group) else acquires(seat.mutex, patience)
-            if not is_mine:
-                if is_unavailable:
-                    raise seat.unavailable
-                waiting.end(False)
-                return None
-            tenure = seat.tenure
-            if tenure is not None and not tenure.held:
-                raise LockLost(f"{tenure.seat.key} was lost by {owner}: release it first")
-            job = attempt(self.io, seat, options, start, wait, self.patience)
-            told = run(job.steps(("call",)))
-            if wait != 0:
-                meets(job, told)
-            if told == NIL:
-                waiting.end(False)
-                return None
-            if told[0] != "granted":
-                raise job.error(told)
-            hold = self._granted(job, told)
-            waiting.end(True)
-            return hold
-        except BaseException as error:
-            if isinstance(error, LockLost) and seat.tenure is not None:
-                clock().lose(seat.tenure.root)
-            if job is not None:
-                if job.machine.op == GRANT and seat.tenure is not None:  # interrupted just after it
-                    seat.tenure.depth = job.depth - 1
-                    self._ended(seat, seat.tenure)
-                job.cancel()
-            if waiting is not None and isinstance(error, Nothing):
-                waiting.goes_on()
-            elif waiting is not None:
-                waiting.end(False)
-            raise
-        finally:
-            if not is_mine:
-                space.leave(seat)
-            elif job is None:
-                space.vacate(seat)
-            else:
-                self.io.leave(job)
+    @staticmethod
+    def _seated(seat: Any, patience: float) -> bool:
+        if isinstance(seat, Group):
+            return seat.mutex.acquire(False) or seat.mutex.acquire(timeout=patience)  # type: ignore[no-any-return]
+        return seat.mutex.acquire(False) or acquires(seat.mutex, patience)
 
-    def _granted(self, job: Job, told: Words) -> Hold:
-        seat, options = job.seat, job.options
-        tenure = seat.tenure
-        if tenure is None:
-            kind = Whole if isinstance(seat, Group) else Tenure
-            tenure = kind(seat, options, told[1], told[2], self.io)
-            tenure.link = job.link
-            seat.tenure = tenure
-            clock().add(tenure)
-        taker = who().thread if options.reentrant and not options.owner else None
-        hold = Hold(Grip(self, tenure, taker))
+    @staticmethod
+    def _give_back(holds: list[Hold]) -> None:
+        release_all([each._grip for each in holds])
+
+    def _begin(self, steps: Steps) -> None:
+        """What a thread does for a hold."""
+        clock().workers.do((self.io, "observers"), lambda: run(steps))
+
+    def _lost(self, tenure: Tenure) -> None:
+        clock().lose(tenure)
+
+    def _added(self, tenure: Tenure) -> None:
+        clock().add(tenure)
+
+    def _renews(self, tenure: Tenure, is_so: Callable[[], bool]) -> None:
         with clock().lock:
-            if tenure.handed(hold, told, options, taker):
+            if is_so():
                 clock().renew(tenure)
-        job.link = None
-        return hold
 
     def _release(self, seat: Seat, tenure: Tenure) -> None:
         self._known.use(seat)
@@ -379,45 +272,18 @@ class Locks:
             # The level counts as released, also when a signal's handler has raised here: nobody else would release it.
             threading.Thread(target=self._release_later, args=(seat, tenure), name="rlock-cleanup", daemon=True).start()
             raise
-        self._released(seat, tenure, by - now())
+        run(self._releasing(seat, tenure, by - now()))
 
     def _release_later(self, seat: Seat, tenure: Tenure) -> None:
         seat.mutex.acquire()
         with contextlib.suppress(LockError):
-            self._released(seat, tenure, self.patience)
-
-    def _released(self, seat: Seat, tenure: Tenure, patience: float) -> None:
-        job, told = release(self.io, tenure, patience), None
-        if tenure.depth == 1:
-            tenure.releasing()
-        try:
-            told = run(job.steps(("call",)))
-            if told == LOST:
-                clock().lose(tenure.root)
-                if isinstance(seat, Group):
-                    run(rest(seat, tenure))
-        except BaseException:
-            job.cancel()
-            raise
-        finally:
-            tenure.depth -= 1
-            if tenure.depth == 0:
-                self._ended(seat, tenure, told == RELEASED)
-            self.io.leave(after(job, tenure, told))
-        if told != RELEASED:
-            raise job.error(told, "not known to be released: ")
+            run(self._releasing(seat, tenure, self.patience))
 
     def _extend(self, tenure: Tenure, lease: float) -> None:
-        try:
-            run(extend(self.io, tenure, lease, self.patience))
-        except LockLost:
-            clock().lose(tenure.root)
-            raise
+        run(self._extending(tenure, lease))
 
     def _ask(self, key: str, words: Callable[[], list[Any]]) -> Any:
-        """Asks when the server is known, which is part of the names of owners."""
-        self._settled(key, 0)
-        return run(question(self.io, key, words()))
+        return run(self._asking(key, words))
 
     def _ended(self, seat: Seat, tenure: Optional[Tenure], is_released: bool = False) -> None:
         """A session's connection is kept only if nothing is tied to it any more."""
@@ -500,7 +366,7 @@ class Entering:
         _leaves(hold._entry, error)
 
 
-class Lock(Entering, LockBase):
+class Lock(Entering, LockBase[Client]):
     """A write lock: one holder at a time. May be shared by threads and forked children.
 
     `client` is a `redis.Redis` (also one of Sentinel's `master_for`), a `RedisCluster`, or a `Locks`.
@@ -517,24 +383,7 @@ class Lock(Entering, LockBase):
     - `upgrade`: WRITE beside one's own READ
     """
 
-    def __init__(
-        self,
-        client: Client,
-        key: Union[str, bytes],
-        *,
-        wait: Optional[float] = None,
-        lease: float = 30.0,
-        owner: Optional[str] = None,
-        maxqueue: Optional[int] = None,
-        acks: Optional[int] = None,
-        session: bool = False,
-        upgrade: bool = False,
-        renew: bool = True,
-        limit: Optional[int] = None,
-        reentrant: bool = True,
-    ):
-        super().__init__(Locks.of(client), key, wait, lease, owner, maxqueue, acks, session, upgrade, renew, limit, reentrant)
-        self._entered: dict[threading.Thread, list[Entry]] = {}
+    _locks_of = Locks.of
 
     @returning
     def acquire(self, wait: Optional[float] = UNSET) -> Optional[Hold]:
@@ -590,27 +439,10 @@ class ReadLock(Lock):
 
 
 class Permit(ReadLock):
-    """One of `limit` permits: at most `limit` holders at a time."""
+    """One of `limit` permits: at most `limit` holders at a time. The other options are those of `Lock`."""
 
-    def __init__(
-        self,
-        client: Client,
-        key: Union[str, bytes],
-        limit: int,
-        *,
-        wait: Optional[float] = None,
-        lease: float = 30.0,
-        owner: Optional[str] = None,
-        maxqueue: Optional[int] = None,
-        acks: Optional[int] = None,
-        session: bool = False,
-        renew: bool = True,
-        reentrant: bool = True,
-    ):
-        super().__init__(
-            client, key, wait=wait, lease=lease, owner=owner, maxqueue=maxqueue, acks=acks, session=session,
-            renew=renew, limit=limit, reentrant=reentrant,
-        )
+    def __init__(self, client: Client, key: Union[str, bytes], limit: int, **options: Unpack[Wishes]):
+        super().__init__(client, key, limit=limit, **wished(options))
 
 
 class AllLocks(Entering, SeveralBase):
@@ -644,18 +476,14 @@ class Observer(ObserverBase):
         return self
 
     def __next__(self) -> Optional[Leader]:
-        leads = whole(_nothing, self._told)
+        leads = whole(_nothing, self._leads)
         if self.is_over:
             raise StopIteration
         return leads  # type: ignore[no-any-return]
 
-    def _told(self) -> Optional[Leader]:
+    def _leads(self) -> Optional[Leader]:
         with self.mutex:  # who was interrupted may not have ended yet
-            try:
-                return run(self._next())  # type: ignore[no-any-return]
-            except BaseException:
-                self._leave()
-                raise
+            return run(self._next())  # type: ignore[no-any-return]
 
     def close(self) -> None:
         whole(None, super().close)
@@ -679,7 +507,7 @@ class Election(ElectionBase):
         If its connection ends, `held` is false at once. It is lost when the server says so; if the server cannot be
         reached, when the lease ends by this machine's clock.
         """
-        return gets(self._locks._acquire, self.key, self._options(), seconds(wait))  # type: ignore[no-any-return]
+        return gets(self._locks._acquire, self.key, self._options(), seconds(wait), None, True)  # type: ignore[no-any-return]
 
     def leader(self) -> Optional[Leader]:
         """Who leads now."""

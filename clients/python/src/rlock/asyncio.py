@@ -15,26 +15,26 @@ import functools
 import inspect
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Coroutine, Optional, TypeVar, Union
+from typing import Any, Callable, Coroutine, Optional, TypeVar, Union, Unpack
 
 import redis.asyncio
 
 from . import _core as core
 from ._aio import IO, run
-from ._api import ATTRIBUTE, UNSET, Grip, HoldBase, LockBase, keeps, left, seconds
-from ._core import Options, Seat, Space, Spaces, Tenure, ms, now
-from ._drive import Care, Job, Steps, after, attempt, extend, meets, pairs, question, release, settle, unreleased
+from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, LocksBase, keeps, left
+from ._core import Options, Seat, Space, Spaces, Tenure, now, seconds
+from ._drive import Care, Steps, pairs, unreleased
 from ._errors import (
     Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, OtherLoop, Refused, TooMany,
     Unavailable,
 )
 from ._links import Route
-from ._machine import FOREVER, LOST, NIL, RELEASED, Words
-from ._several import Group, Key, Leader, Nothing, Part, TaskWaits, Whole, counts, limit, merged, own_level, read, rest
-from ._telemetry import LAST, Counts, Held, Listener, Telemetry, Waited, Waiting
-
-if TYPE_CHECKING:
-    from ._aio_several import AllLocks, Election
+from ._machine import FOREVER
+from ._several import (
+    ElectionBase, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, TaskWaits, Whole, Wishes, counts, leader, limit, own_level, read,
+    wished,
+)
+from ._telemetry import LAST, Counts, Held, Listener, Telemetry, Waited
 
 __all__ = [
     "Counts", "Deadlock", "Held", "Hold", "Leader", "Listener", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas",
@@ -70,7 +70,7 @@ class Hold(HoldBase):
     @property
     def lost(self) -> asyncio.Event:
         """Set when the hold is lost, at its deadline at the latest."""
-        return self._tenure.signal(asyncio.Event)  # type: ignore[no-any-return]
+        return self._signal(asyncio.Event)  # type: ignore[no-any-return]
 
     async def release(self) -> None:
         """Releases one level. Raises LockLost if the hold ended before, and Unavailable if that is not known within the
@@ -116,20 +116,19 @@ async def releases(release: Callable[[], Any], error: Optional[BaseException], n
         keeps(error, problem, name)
 
 
-class Locks:
-    """The locks of one client in one loop: its settings, and a set of `waiting` connections for those who wait.
+class Locks(LocksBase):
+    """The locks of one client in one loop, and its settings.
 
-    A client has one `Locks`, made when the first `Lock(client, …)` is; make it yourself, first, to choose `waiting`
-    and `patience` (seconds for which a request that does not wait is repeated while connections break or a failover
-    is under way).
+    A client has one `Locks`, made when the first `Lock(client, …)` is; make it yourself, first, to choose `patience`
+    (seconds for which a request that does not wait is repeated while connections break or a failover is under way).
     """
 
-    def __init__(self, client: Client, *, waiting: int = 8, patience: float = 3.0, listener: Optional[Listener] = None):
-        self.patience, self.warns_of_others = patience, True
+    _hold, _mutex, _mutexes, _spaces = Hold, asyncio.Lock, TaskWaits, _spaces
+
+    def __init__(self, client: Client, *, patience: float = 3.0, listener: Optional[Listener] = None):
+        super().__init__(client, IO(Route(client, is_async=True), _spaces, Telemetry(listener)), patience)
         self._loop: Optional[asyncio.AbstractEventLoop] = None
-        self.io = IO(Route(client, is_async=True), waiting, _spaces, Telemetry(listener))
         _all.add(self)
-        vars(client)[ATTRIBUTE] = self
 
     @classmethod
     def of(cls, client: Client) -> "Locks":
@@ -164,47 +163,16 @@ class Locks:
         for where, seat in list(space.seats.items()) if space else []:
             if seat.tenure is not None and seat.tenure.io is self.io:
                 seat.tenure.root.state = seat.tenure.state = "lost"
-                del space.seats[where]  # type: ignore[union-attr]
+                del space.seats[where]
         self.io.left_behind()
 
-    def _owner(self, options: Options, task: Any) -> str:
-        """Of an acquisition."""
-        if options.reentrant:
-            return options.owner or self.owner(task)
-        return core.NAMES.new() + self._known.suffix
-
-    def all(
-        self,
-        *keys: Key,
-        wait: Optional[float] = None,
-        lease: float = 30.0,
-        owner: Optional[str] = None,
-        maxqueue: Optional[int] = None,
-        acks: Optional[int] = None,
-        session: bool = False,
-        renew: bool = True,
-        reentrant: bool = True,
-    ) -> "AllLocks":
+    def all(self, *keys: Key, **options: Unpack[Wishes]) -> "AllLocks":
         """Several locks, acquired in one step: keys, `read(key)`, or `limit(key, most)`. The options are those of `Lock`."""
-        from ._aio_several import AllLocks
-
-        options = Options("WRITE", lease, owner, None, maxqueue, acks, session, False, renew, reentrant)
-        return AllLocks(self, merged(keys, self.io.route.is_cluster), seconds(wait), options)
+        return AllLocks(self, keys, options)
 
     def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
         """Who leads. `name` is what followers are told, for example an address; `lease` is how long a leader may be silent."""
-        from ._aio_several import Election
-
         return Election(self, key, name, lease)
-
-    @property
-    def space(self) -> Optional[Space]:
-        return self.io.space
-
-    @property
-    def _known(self) -> Space:
-        assert self.io.space is not None
-        return self.io.space
 
     async def aclose(self) -> None:
         """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
@@ -213,7 +181,7 @@ class Locks:
         seats = list(self.io.space.seats.values()) if self.io.space else []
         for tenure in {seat.tenure.root for seat in seats if seat.tenure is not None and seat.tenure.io is self.io}:
             if tenure.options.session:
-                self._lose(tenure)
+                self._lost(tenure)
             else:
                 self._tell(tenure, "close")
         told = self.io.telemetry.told()
@@ -224,116 +192,37 @@ class Locks:
         """What is held and waited for through this object now, and what it has lost."""
         return counts(self.io)
 
-    async def _settled(self, key: str, wait: Optional[float]) -> Space:
+    async def _acquire(self, key: str, options: Options, wait: Optional[float], task: Any, is_observed: bool = False) -> Optional[Hold]:
         self._in_loop()
-        if self.io.space is None:
-            space = _spaces.of(await run(settle(self.io, key, wait, self.patience)))
-            self.io.space = self.io.space or space
-        return self.io.space
-
-    async def _met(self, key: str, wait: Optional[float]) -> Space:
-        """For an acquisition, which has begun to wait."""
-        with Waiting(self.io.telemetry, key):
-            return await self._settled(key, wait)
-
-    async def _acquire(self, key: str, options: Options, wait: Optional[float], task: Any) -> Optional[Hold]:
-        self._in_loop()
-        start = ms()
-        space = self.io.space or await self._met(key, wait)
-        seat = space.seat(key, self._owner(options, task), options.kind, asyncio.Lock)
-        return await self._take(seat, options, start, wait, task)
+        return await run(self._acquiring(key, options, wait, task, is_observed))  # type: ignore[no-any-return]
 
     async def _acquire_all(self, parts: list[Part], options: Options, wait: Optional[float], task: Any) -> Optional[list[Hold]]:
-        """A hold of all that the owner has not, and one of each that it has."""
         self._in_loop()
-        start = ms()
-        space = self.io.space or await self._met(parts[0].key, wait)
-        group = Group(space, parts, self._owner(options, task), asyncio.Lock, TaskWaits)
-        holds: list[Hold] = []
-        try:
-            if (hold := await self._take(group, options, start, wait, task)) is None:
-                return None
-            holds.append(hold)
-        except Nothing:
-            pass
-        try:
-            for each in group.held:
-                again = await self._acquire(each.key, group.again(each, options), 0, task)
-                if again is None:
-                    raise LockLost(f"{each.key} was lost by {group.owner}")
-                holds.append(again)
-        except BaseException:
-            try:
-                await self._release_all(holds)
-            except LockError:
-                pass
-            raise
-        return holds
+        return await run(self._acquiring_all(parts, options, wait, task))  # type: ignore[no-any-return]
 
-    async def _take(self, seat: Any, options: Options, start: int, wait: Optional[float], task: Any) -> Optional[Hold]:
-        space, owner, is_mine, job = self._known, seat.owner, False, None
-        waiting = Waiting(self.io.telemetry, seat.name)
+    @staticmethod
+    async def _seated(seat: Any, patience: float) -> bool:
         try:
-            patience, is_unavailable = seat.come(start, wait, self.patience)
-            try:
-                # A mutex that is free may be promised to another task.
-                async with asyncio.timeout(None if patience == FOREVER else patience):
-                    is_mine = await seat.mutex.acquire()
-            except TimeoutError:
-                if is_unavailable:
-                    raise seat.unavailable from None
-                waiting.end(False)
-                return None
-            tenure = seat.tenure
-            if tenure is not None and not tenure.held:
-                raise LockLost(f"{tenure.seat.key} was lost by {owner}: release it first")
-            job = attempt(self.io, seat, options, start, wait, self.patience)
-            told = await run(job.steps(("call",)))
-            if wait != 0:
-                meets(job, told)
-            if told == NIL:
-                waiting.end(False)
-                return None
-            if told[0] != "granted":
-                raise job.error(told)
-            hold = self._granted(job, told, task)
-            waiting.end(True)
-            return hold
-        except BaseException as error:
-            if isinstance(error, LockLost) and seat.tenure is not None:
-                self._lose(seat.tenure.root)
-            if job is not None:
-                job.cancel()
-            if isinstance(error, Nothing):
-                waiting.goes_on()
-            else:
-                waiting.end(False)
-            raise
-        finally:
-            if not is_mine:
-                space.leave(seat)
-            elif job is None:
-                space.vacate(seat)
-            else:
-                await self.io.leave(job)
+            # A mutex that is free may be promised to another task.
+            async with asyncio.timeout(None if patience == FOREVER else patience):
+                return await seat.mutex.acquire()  # type: ignore[no-any-return]
+        except TimeoutError:
+            return False
 
-    def _granted(self, job: Job, told: Words, task: Any) -> Hold:
-        seat, options = job.seat, job.options
-        tenure = seat.tenure
-        if tenure is None:
-            kind = Whole if isinstance(seat, Group) else Tenure
-            tenure = seat.tenure = kind(seat, options, told[1], told[2], self.io)
-            link, job.link = job.link, None
-            self._watch(tenure, link)
-            self._wake_at(tenure, tenure.due)
-        taker = task if options.reentrant and not options.owner else None
-        hold = Hold(Grip(self, tenure, taker))
-        if tenure.handed(hold, told, options, taker):
+    def _begin(self, steps: Steps) -> None:
+        """What a task does for a hold."""
+        self.io.background(run(steps))
+
+    def _added(self, tenure: Tenure) -> None:
+        self._watch(tenure, tenure.link)
+        self._wake_at(tenure, tenure.due)
+
+    def _renews(self, tenure: Tenure, is_so: Callable[[], bool]) -> None:
+        if is_so():
             tenure.wakes.cancel()
             self._wake_at(tenure, tenure.due)
             if tenure.is_doubted:
                 self._tell(tenure, "untied")
-        return hold
 
     def _wake_at(self, tenure: Tenure, at: float) -> None:
         tenure.wakes = asyncio.get_running_loop().call_later(max(0.0, at / 1000 - now()), self._wake, tenure)
@@ -341,7 +230,7 @@ class Locks:
     def _wake(self, tenure: Tenure) -> None:
         if tenure.is_orphaned:
             core.log.warning("%s: nobody can release it anymore, because %s has ended", tenure.seat.key, tenure.seat.owner)
-            self._lose(tenure)
+            self._lost(tenure)
         else:
             self._tell(tenure, "time" if tenure.care else "call")
 
@@ -370,9 +259,9 @@ class Locks:
 
         tenure.link = link
         if link is not None:
-            link.watcher = asyncio.ensure_future(watch())
+            link.watched = asyncio.ensure_future(watch())
 
-    def _lose(self, tenure: Tenure) -> None:
+    def _lost(self, tenure: Tenure) -> None:
         if tenure.care is not None:
             tenure.care.tell("gone")
         self._call(tenure.lose())
@@ -408,40 +297,22 @@ class Locks:
             # The level counts as released: nobody else would release it.
             self.io.background(self._release_later(seat, tenure))
             raise unreleased(tenure) from None
-        await self._released(seat, tenure, by - now())
+        await run(self._releasing(seat, tenure, by - now()))
 
     async def _release_later(self, seat: Seat, tenure: Tenure) -> None:
         await seat.mutex.acquire()
         with contextlib.suppress(LockError):
-            await self._released(seat, tenure, self.patience)
+            await run(self._releasing(seat, tenure, self.patience))
 
-    async def _released(self, seat: Seat, tenure: Tenure, patience: float) -> None:
-        job, told = release(self.io, tenure, patience), None
-        if tenure.depth == 1:
-            tenure.releasing()
-        try:
-            told = await run(job.steps(("call",)))
-            if told == LOST:
-                self._lose(tenure.root)
-                if isinstance(seat, Group):
-                    await run(rest(seat, tenure))
-        except BaseException:
-            job.cancel()
-            raise
-        finally:
-            tenure.depth -= 1
-            if tenure.depth == 0:
-                if isinstance(tenure, Whole):
-                    self._call(tenure.ends())
-                if seat.tenure is tenure:
-                    seat.tenure = None
-                tenure.ended()
-                self._forget(tenure)
-            await self.io.leave(after(job, tenure, told))
-        if told != RELEASED:
-            raise job.error(told, "not known to be released: ")
+    def _ended(self, seat: Seat, tenure: Tenure, is_released: bool = False) -> None:
+        if isinstance(tenure, Whole):
+            self._call(tenure.ends())
+        if seat.tenure is tenure:
+            seat.tenure = None
+        tenure.ended()
+        self._forget(tenure)
 
-    async def _release_all(self, holds: list[Hold]) -> None:
+    async def _give_back(self, holds: list[Hold]) -> None:
         """A task that is cancelled while it releases has released them all."""
 
         async def each() -> None:
@@ -458,16 +329,11 @@ class Locks:
 
     async def _extend(self, tenure: Tenure, lease: float) -> None:
         self._in_loop()
-        try:
-            await run(extend(self.io, tenure, lease, self.patience))
-        except LockLost:
-            self._lose(tenure.root)
-            raise
+        await run(self._extending(tenure, lease))
 
     async def _ask(self, key: str, words: Callable[[], list[Any]]) -> Any:
-        """Asks when the server is known, which is part of the names of owners."""
-        await self._settled(key, 0)
-        return await run(question(self.io, key, words()))
+        self._in_loop()
+        return await run(self._asking(key, words))
 
 
 class _ByTasks(Care):
@@ -492,47 +358,28 @@ class _ByTasks(Care):
 
     def lost(self) -> None:
         self.tenure.care = None
-        self.locks._lose(self.tenure)
+        self.locks._lost(self.tenure)
 
 
-class Lock(LockBase):
+class Lock(LockBase[Client]):
     """A write lock: one holder at a time. May be shared by tasks.
 
     `client` is a `redis.asyncio.Redis` (also one of Sentinel's `master_for`), a `RedisCluster`, or a `Locks`.
 
-    Options, all by name:
+    The options are those of `rlock.Lock`, all by name, and one more. With `owner`, the hold outlives its task; use the name
+    in no other process or loop, and not in `rlock` as well.
 
-    - `wait`: seconds, None = forever, 0 = do not wait
-    - `lease`: seconds that the lock outlives a process that dies; it is renewed every third of it, with `renew=False` not
-    - `owner`: who holds; else the task. An owner that holds may acquire again, and releases as often. With `owner`, the
-      hold outlives its task; use the name in no other process or loop, and not in `rlock` as well
-    - `maxqueue`: with so many waiting already, do not wait
-    - `acks`: a grant, and each renewal, counts when so many replicas have acknowledged it
-    - `session`: the hold ends with a connection of its own, and so with the process
-    - `upgrade`: WRITE beside one's own READ
     - `cancel`: `async with` cancels its task when the hold is lost, and makes a LockLost of that
     """
 
+    _locks_of = Locks.of
+
     def __init__(
-        self,
-        client: Client,
-        key: Union[str, bytes],
-        *,
-        wait: Optional[float] = None,
-        lease: float = 30.0,
-        owner: Optional[str] = None,
-        maxqueue: Optional[int] = None,
-        acks: Optional[int] = None,
-        session: bool = False,
-        upgrade: bool = False,
-        renew: bool = True,
-        limit: Optional[int] = None,
-        cancel: bool = False,
-        reentrant: bool = True,
+        self, client: Client, key: Union[str, bytes], *,
+        upgrade: bool = False, limit: Optional[int] = None, cancel: bool = False, **options: Unpack[Wishes],
     ):
-        super().__init__(Locks.of(client), key, wait, lease, owner, maxqueue, acks, session, upgrade, renew, limit, reentrant)
+        super().__init__(client, key, upgrade=upgrade, limit=limit, **wished(options))
         self.cancel = cancel
-        self._entered: dict[Any, list[_Entry]] = {}
 
     def acquire(self, wait: Optional[float] = UNSET) -> Coroutine[Any, Any, Optional[Hold]]:
         """Returns a hold, or None if the lock was not free in time. If cancelled, it leaves nothing behind.
@@ -633,25 +480,94 @@ class ReadLock(Lock):
 
 
 class Permit(ReadLock):
-    """One of `limit` permits: at most `limit` holders at a time."""
+    """One of `limit` permits: at most `limit` holders at a time. The other options are those of `Lock`."""
 
-    def __init__(
-        self,
-        client: Client,
-        key: Union[str, bytes],
-        limit: int,
-        *,
-        wait: Optional[float] = None,
-        lease: float = 30.0,
-        owner: Optional[str] = None,
-        maxqueue: Optional[int] = None,
-        acks: Optional[int] = None,
-        session: bool = False,
-        renew: bool = True,
-        cancel: bool = False,
-        reentrant: bool = True,
-    ):
-        super().__init__(
-            client, key, wait=wait, lease=lease, owner=owner, maxqueue=maxqueue, acks=acks, session=session,
-            renew=renew, limit=limit, cancel=cancel, reentrant=reentrant,
-        )
+    def __init__(self, client: Client, key: Union[str, bytes], limit: int, *, cancel: bool = False, **options: Unpack[Wishes]):
+        super().__init__(client, key, limit=limit, cancel=cancel, **wished(options))
+
+
+class Holds(HoldsBase):
+    """Several locks that are held. Any task may release them, once."""
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when one of them is lost, at its deadline at the latest."""
+        if self._lost is None:
+            self._lost = asyncio.Event()
+            self.on_lost(self._lost.set)
+        return self._lost  # type: ignore[no-any-return]
+
+    async def release(self) -> None:
+        """Releases them all. Raises LockLost if one of them ended before."""
+        self._holds[0]._grip.is_released_by(asyncio.current_task())
+        await self._holds[0]._locks._give_back(self._holds)
+
+    async def extend(self, lease: float) -> None:
+        """They last `lease` seconds from now at least. Raises LockLost if one of them ended."""
+        for hold in self._holds:
+            await hold.extend(lease)
+
+    async def __aenter__(self) -> "Holds":
+        return self
+
+    async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        await releases(self.release, error, ", ".join(self.keys))
+
+
+class AllLocks(SeveralBase):
+    """Several locks, acquired in one step: all of them, or none. May be shared by tasks."""
+
+    def acquire(self, wait: Optional[float] = UNSET) -> Coroutine[Any, Any, Optional[Holds]]:
+        """Returns a hold of them all, or None if they were not all free in time. The owner is the task that calls this."""
+        task = None if self._options.owner else asyncio.current_task()
+        return self._acquired(self.wait if wait is UNSET else seconds(wait), task)
+
+    async def _acquired(self, wait: Optional[float], task: Any) -> Optional[Holds]:
+        holds: Optional[list[Hold]] = await self._locks._acquire_all(self._parts, self._options, wait, task)
+        return None if holds is None else Holds(self.keys, holds)
+
+    async def __aenter__(self) -> Holds:
+        hold = await self.acquire()
+        if hold is None:
+            raise NotAcquired(f"{', '.join(self.keys)} were not free within {self.wait} s")
+        self._entered.setdefault(asyncio.current_task(), []).append(hold)
+        return hold
+
+    async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        hold = left(self._entered, asyncio.current_task(), ", ".join(self.keys))
+        await releases(hold.release, error, ", ".join(self.keys))
+
+
+class Observer(ObserverBase):
+    """Tells of who leads, at first and whenever that changes: a Leader, or None while nobody does."""
+
+    def __aiter__(self) -> "Observer":
+        return self
+
+    async def __anext__(self) -> Optional[Leader]:
+        leads: Optional[Leader] = await run(self._next())
+        if self.is_over:
+            raise StopAsyncIteration
+        return leads
+
+    async def __aenter__(self) -> "Observer":
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        self.close()
+
+
+class Election(ElectionBase):
+    """Who leads: whoever holds the lock, in a session."""
+
+    async def campaign(self, wait: Optional[float] = None) -> Optional[Hold]:
+        """Waits to lead. Returns a hold, or None if it was not in time. When it is lost: see `rlock.Election`."""
+        return await self._locks._acquire(self.key, self._options(), seconds(wait), None, True)  # type: ignore[no-any-return]
+
+    async def leader(self) -> Optional[Leader]:
+        """Who leads now."""
+        return await run(leader(self._locks.io, self.key))  # type: ignore[no-any-return]
+
+    def observe(self) -> Observer:
+        """Who leads, now and whenever that changes."""
+        return Observer(self._locks.io, self.key)

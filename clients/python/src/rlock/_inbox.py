@@ -1,0 +1,246 @@
+"""Late replies: one subscription at each server, for all requests of a client that wait there."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import secrets
+import threading
+from binascii import crc_hqx
+from typing import Any, Callable, Generator, Optional
+
+from redis import exceptions
+from redis.crc import key_slot
+
+from . import _core as core
+from ._core import now
+from ._errors import NoPermission, Refused, Unsent
+from ._links import refused
+from ._machine import LOST, Words
+
+Steps = Generator[Any, Any, Any]
+#: Of each slot, a number whose text hashes to it: as many as have been needed.
+_numbers: dict[int, int] = {}
+_tried = itertools.count()
+_ids = itertools.count(1)
+
+
+def channel_of(name: str, slot: Optional[int]) -> str:
+    """Where late replies to a client of that name are published; in a cluster, those for keys in that slot."""
+    if slot is None:
+        return f"rlock:tell:{name}"
+    while slot not in _numbers:
+        number = next(_tried)
+        _numbers.setdefault(crc_hqx(b"%d" % number, 0) % 16384, number)
+    return f"rlock:tell:{{{_numbers[slot]}}}:{name}"
+
+
+class Post:
+    """The late reply to one request, under an id of its own."""
+
+    __slots__ = ("inbox", "channel", "id", "came", "call")
+
+    def __init__(self, inbox: "Inbox", channel: str):
+        self.inbox, self.channel, self.id = inbox, channel, f"{next(_ids):x}"
+        self.came: list[Words] = []
+        self.call: Callable[[], Any] = _nothing
+        inbox.posts[self.id] = self
+        if inbox.is_over:
+            self.put(LOST)
+
+    @property
+    def words(self) -> list[Any]:
+        """For the request. A message that comes before its first reply stays here."""
+        if self.channel not in self.inbox.on:
+            self.put(LOST)
+        return ["TELL", self.channel, self.id]
+
+    def put(self, told: Words) -> None:
+        self.came.append(told)
+        self.call()
+
+    def then(self, call: Callable[[], Any]) -> None:
+        """Calls it when something has come, perhaps twice."""
+        self.call = call
+        if self.came:
+            call()
+
+    def take(self) -> Words:
+        """What has come, once."""
+        try:
+            return self.came.pop(0)
+        except IndexError:
+            return ("time",)
+
+    def forget(self) -> None:
+        self.call = _nothing
+        self.inbox.posts.pop(self.id, None)
+
+
+def _nothing() -> None:
+    pass
+
+
+def said(text: str) -> Words:
+    """A message, without its id."""
+    kind, _, rest = text.partition(" ")
+    if kind == "token":
+        return "message", "token", int(rest.split(" ")[0])
+    if kind == "renewed":
+        return "message", "token", 1
+    if kind == "holder":
+        token, _, owner = rest.partition(" ")
+        return "message", "holder", int(token), owner
+    if kind == "error":
+        return "message", "refused", refused(exceptions.ResponseError(rest))
+    return "message", "nil"
+
+
+class Inbox:
+    """The subscription at one server. A package adds how it is written to and read."""
+
+    task: Any = None  # that reads it, if it is one
+
+    def __init__(self, io: Any, link: Any, asks: bool):
+        self.io, self.link, self.asks, self.since = io, link, asks, now()
+        self.is_over = False
+        self.on: set[str] = set()  # the channels that are subscribed
+        self.comers: dict[str, list[Post]] = {}  # who waits for a channel
+        self.posts: dict[str, Post] = {}
+        self.asked: collections.deque[Optional[str]] = collections.deque()  # what is not answered yet: a channel, or a ping
+        self.pinged = self.since
+        self.lock = threading.Lock()  # of the connection
+
+    def write(self, words: list[str]) -> None:
+        raise NotImplementedError
+
+    def subscribe(self, channel: str) -> Post:
+        """Gets `listening` when the channel is subscribed."""
+        post = Post(self, channel)
+        with self.lock:
+            if channel in self.on:
+                post.put(("listening",))
+            else:
+                comers = self.comers.setdefault(channel, [])
+                comers.append(post)
+                if len(comers) == 1:
+                    self.asked.append(channel)
+                    self.write(["SSUBSCRIBE", channel])
+        return post
+
+    def looks(self) -> None:
+        """Somebody waits here: if nothing has come for a while, it asks whether the server is there; and ends if it is silent."""
+        time = now()
+        if time - max(self.pinged, self.link.used) < core.LOOKS or self.is_over:
+            return
+        with self.lock:
+            if None not in self.asked:
+                self.pinged = now()
+                self.asked.append(None)
+                return self.write(["PING"])
+        if time - max(self.pinged, self.link.used) > core.REPLY:
+            self.io.drop(self.link)
+
+    def hear(self, message: Any) -> None:
+        """A message, or an error of the server."""
+        kind, channel = (message[0], message[1]) if isinstance(message, list) else (message, None)
+        if kind == "smessage":
+            id, _, text = message[2].partition(" ")
+            if (post := self.posts.pop(id, None)) is not None:
+                post.put(said(text))
+        elif kind == "sunsubscribe":  # the slot has moved
+            self.on.discard(channel)
+            self.end([post for post in list(self.posts.values()) if post.channel == channel])
+        else:
+            with self.lock:
+                asked = self.asked.popleft() if self.asked else None
+                if channel is not None and kind == "ssubscribe":
+                    self.on.add(channel)
+                comers = self.comers.pop(asked, []) if asked is not None else []
+            for post in comers:
+                post.put(("refused", kind) if isinstance(kind, Refused) else ("listening",))
+
+    def end(self, posts: list[Post]) -> None:
+        for post in posts:
+            post.put(LOST)
+
+    def over(self) -> None:
+        """The connection has ended."""
+        self.is_over = True
+        self.on.clear()
+        self.io.drop(self.link)
+        self.end(list(self.posts.values()))
+
+
+class Inboxes:
+    """Of a client: one at each server, and one for each channel that is asked for where -ASK has sent us."""
+
+    def begin(self) -> None:
+        """As a client of its own, which a child of this process is as well."""
+        self.name = secrets.token_hex(8)
+        self.plain = channel_of(self.name, None)
+        self.inboxes: dict[Any, Inbox] = {}
+
+    def channel(self: Any, key: str) -> str:
+        return channel_of(self.name, key_slot(core.raw(key))) if self.route.has_slots else self.plain
+
+    def hears(self: Any, key: str) -> Optional[Inbox]:
+        """Where a request would be sent now, if the channel of that key is subscribed there."""
+        inbox = self.inboxes and self.inboxes.get((self.route.of(key), None))
+        return inbox if inbox and self.channel(key) in inbox.on else None
+
+    def inbox(self: Any, key: str, until: float, where: Any, at: Any) -> Steps:
+        """Where -ASK has sent us, at that address, or where the key is."""
+        address = where or at or ((yield self.locate(key, until)) if self.route.moves else None)
+        name = address, self.channel(key) if where else None
+        if self.is_new(name):
+            # One that broke at once is not replaced at once: all who wait would ask, and subscribe, without a pause.
+            if name in self.inboxes and now() - self.inboxes[name].since < core.DIALS:
+                raise Unsent("the subscription broke")
+            yield self.once.do(("inbox", *name), lambda: self.opens_inbox(key, where, name), until)
+        return self.inboxes[name]
+
+    def is_new(self, name: Any) -> bool:
+        return name not in self.inboxes or self.inboxes[name].is_over
+
+    def silent_since(self, address: Any, since: float) -> list[Any]:
+        return [each.link for each in self.inboxes.values() if each.link.address == address and each.link.used < since]
+
+
+def listens(io: Any, key: str, until: float, where: Any = None, at: Any = None) -> Steps:
+    """The inbox at the server of that key, subscribed to its channel. Asks `where` -ASK has sent us, or at that address."""
+    inbox = yield from io.inbox(key, until, where, at)
+    channel = io.channel(key)
+    if channel in inbox.on:
+        return inbox
+    post = inbox.subscribe(channel)
+    try:
+        told = yield io.told(post, until - now())
+    finally:
+        post.forget()
+    if told[0] == "refused":
+        if told[1].code == "NOPERM":
+            raise NoPermission("NOPERM", f"{told[1]}: to wait, a user needs +ssubscribe +sunsubscribe +ping and the channels &rlock:tell:*")
+        io.route.redirected(told[1], inbox.link.address)
+        raise told[1].with_traceback(None)
+    if told != ("listening",):
+        raise Unsent("not subscribed in time")
+    return inbox
+
+
+def awaits(io: Any, key: str, token: Optional[int], block: int, where: Any) -> Steps:
+    """Asks who holds it, if not with that token. Returns that, as a message says it, or where the late reply comes."""
+    if token is None:
+        reply = yield io.send(key, ["RLOCK.AWAIT", key, 0], now() + core.REPLY)
+        return "message", "holder", *(reply or (0, ""))
+    inbox = yield from listens(io, key, now() + core.REPLY, where)
+    post = Post(inbox, io.channel(key))
+    try:
+        reply = yield io.send(key, ["RLOCK.AWAIT", key, token, "BLOCK", block, *post.words], now() + core.REPLY, inbox)
+        if reply == "WAITING":
+            return post
+    except BaseException:
+        post.forget()
+        raise
+    post.forget()
+    return ("message", "nil") if reply is None else ("message", "holder", reply[0], reply[1] or "")
