@@ -14,7 +14,7 @@ import weakref
 import pytest
 import redis
 import redis.asyncio
-from support import connected, one_server, until
+from support import connected, one_server, subscriptions, until
 
 import rlock
 import rlock.asyncio
@@ -193,20 +193,24 @@ def test_sessions_begin_while_those_of_another_client_are_being_closed(server):
 
 
 def test_a_client_that_is_dropped_leaves_no_connection(server):
+    server.ask("RLOCK.ACQUIRE", "busy", "somebody")
     for _ in range(5):
         client = server.client()
         rlock.Lock(client, "k", lease=1.5).acquire().release()
+        assert rlock.Lock(client, "busy").acquire(wait=0.05) is None
         assert rlock.Locks.of(client) is rlock.Locks.of(client)
     left = weakref.ref(rlock.Locks.of(client))
     del client
     until("its last hold would be due", lambda: gc.collect() >= 0 and left() is None, 5)
-    until("none is left", lambda: connected(server) == 0, 5)
+    until("none is left", lambda: connected(server) + subscriptions(server) == 0, 5)
 
 
 async def test_a_client_of_a_loop_that_is_dropped_leaves_no_connection(server):
+    server.ask("RLOCK.ACQUIRE", "busy", "somebody")
     for _ in range(5):
         client = server.client(redis.asyncio.Redis)
         await (await rlock.asyncio.Lock(client, "k").acquire()).release()
+        assert await rlock.asyncio.Lock(client, "busy").acquire(wait=0.05) is None
         assert rlock.asyncio.Locks.of(client) is rlock.asyncio.Locks.of(client)
     left = weakref.ref(rlock.asyncio.Locks.of(client))
     del client
@@ -214,7 +218,7 @@ async def test_a_client_of_a_loop_that_is_dropped_leaves_no_connection(server):
     gc.collect()
     assert left() is None
     async with asyncio.timeout(5):
-        while connected(server) > 0:
+        while connected(server) + subscriptions(server) > 0:
             await asyncio.sleep(0.01)
 
 

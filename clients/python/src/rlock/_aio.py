@@ -353,11 +353,6 @@ class IO(Inboxes):
             self.rtt = core.round_trip(self.rtt, now() - sent)
             return reply
 
-    def distrust(self, address: Optional[Address], since: float) -> None:
-        """One connection was silent: those that have said nothing since may be so as well."""
-        for link in [*self._pool(address).silent_since(since), *self.silent_since(address, since)]:
-            self.drop(link)
-
     def keep(self, link: Link) -> None:
         if self.is_closed or not link.is_open or not self._pool(link.address).give(link):
             self.drop(link)
@@ -458,6 +453,12 @@ class TaskInbox(Inbox):
         super().__init__(io, link, asks)
         self.task = asyncio.ensure_future(self._read())
 
+    @staticmethod
+    def close(link: Link) -> None:
+        link.is_open = False
+        with contextlib.suppress(AttributeError, RuntimeError):  # its loop is closed
+            link.conn._writer.transport.abort()
+
     def write(self, words: list[str]) -> None:
         with contextlib.suppress(AttributeError, OSError):  # the connection was closed, which the task notices
             self.link.conn._writer.write(packed(words))
@@ -466,12 +467,14 @@ class TaskInbox(Inbox):
         try:
             while self.link.is_open:
                 try:
-                    self.hear(await self.io.read(self.link, 3600.0))
-                except Refused as refused:
-                    self.hear(refused)
-                except Silent:
-                    pass
-        except Broken as error:
+                    message = await self.link.conn.read_response(disconnect_on_error=False)
+                except Exception as error:
+                    message = translated(error)
+                    if not isinstance(message, Refused):
+                        raise
+                self.link.used = now()
+                self.hear(message)
+        except Exception as error:
             core.log.debug("the subscription has ended: %s", error)
         finally:
             self.over()

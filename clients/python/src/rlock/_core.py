@@ -275,9 +275,6 @@ class Tenure:
             self.state = "releasing"
         if self.care is not None:
             self.care.tell("releasing")
-        self.unobserved()
-
-    def unobserved(self) -> None:
         if self.watch is not None:
             self.watch.leave()
 
@@ -292,7 +289,8 @@ class Tenure:
             self.io.telemetry.ended(self.seat.name, self.since, True)
         for signal in self.signals:
             signal.set()
-        self.unobserved()
+        if self.watch is not None:
+            self.watch.leave()
         return calls
 
     def ended(self) -> None:

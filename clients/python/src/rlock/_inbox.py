@@ -6,6 +6,7 @@ import collections
 import itertools
 import secrets
 import threading
+import weakref
 from binascii import crc_hqx
 from typing import Any, Callable, Generator, Optional
 
@@ -43,10 +44,8 @@ class Post:
     def __init__(self, inbox: "Inbox", channel: str):
         self.inbox, self.channel, self.id = inbox, channel, f"{next(_ids):x}"
         self.came: list[Words] = []
-        self.call: Callable[[], Any] = _nothing
+        self.call: Callable[[], Any] = int  # which does nothing
         inbox.posts[self.id] = self
-        if inbox.is_over:
-            self.put(LOST)
 
     @property
     def words(self) -> list[Any]:
@@ -73,21 +72,15 @@ class Post:
             return ("time",)
 
     def forget(self) -> None:
-        self.call = _nothing
+        self.call = int
         self.inbox.posts.pop(self.id, None)
-
-
-def _nothing() -> None:
-    pass
 
 
 def said(text: str) -> Words:
     """A message, without its id."""
     kind, _, rest = text.partition(" ")
-    if kind == "token":
-        return "message", "token", int(rest.split(" ")[0])
-    if kind == "renewed":
-        return "message", "token", 1
+    if kind in ("token", "renewed"):
+        return "message", "token", int(rest.split(" ")[0] or 1)
     if kind == "holder":
         token, _, owner = rest.partition(" ")
         return "message", "holder", int(token), owner
@@ -97,12 +90,17 @@ def said(text: str) -> Words:
 
 
 class Inbox:
-    """The subscription at one server. A package adds how it is written to and read."""
+    """The subscription at one server. A package adds how it is read, written to and closed."""
 
     task: Any = None  # that reads it, if it is one
+    write: Callable[[list[str]], None]
+    close: Callable[[Any], None]
 
     def __init__(self, io: Any, link: Any, asks: bool):
-        self.io, self.link, self.asks, self.since = io, link, asks, now()
+        # A client that nobody refers to ends, and with it the subscription.
+        self.io, self.link, self.asks, self.since = weakref.proxy(io), link, asks, now()
+        self.ends = weakref.finalize(io, self.close, link)
+        self.ends.atexit = False
         self.is_over = False
         self.on: set[str] = set()  # the channels that are subscribed
         self.comers: dict[str, list[Post]] = {}  # who waits for a channel
@@ -111,15 +109,12 @@ class Inbox:
         self.pinged = self.since
         self.lock = threading.Lock()  # of the connection
 
-    def write(self, words: list[str]) -> None:
-        raise NotImplementedError
-
     def subscribe(self, channel: str) -> Post:
         """Gets `listening` when the channel is subscribed."""
         post = Post(self, channel)
         with self.lock:
-            if channel in self.on:
-                post.put(("listening",))
+            if channel in self.on or self.is_over:
+                post.put(LOST if self.is_over else ("listening",))
             else:
                 comers = self.comers.setdefault(channel, [])
                 comers.append(post)
@@ -150,7 +145,7 @@ class Inbox:
                 post.put(said(text))
         elif kind == "sunsubscribe":  # the slot has moved
             self.on.discard(channel)
-            self.end([post for post in list(self.posts.values()) if post.channel == channel])
+            self.end(channel)
         else:
             with self.lock:
                 asked = self.asked.popleft() if self.asked else None
@@ -160,16 +155,19 @@ class Inbox:
             for post in comers:
                 post.put(("refused", kind) if isinstance(kind, Refused) else ("listening",))
 
-    def end(self, posts: list[Post]) -> None:
-        for post in posts:
-            post.put(LOST)
+    def end(self, channel: Optional[str] = None) -> None:
+        """Of that channel, or of all."""
+        for post in list(self.posts.values()):
+            if channel in (None, post.channel):
+                post.put(LOST)
 
     def over(self) -> None:
         """The connection has ended."""
         self.is_over = True
         self.on.clear()
-        self.io.drop(self.link)
-        self.end(list(self.posts.values()))
+        if self.ends.detach() is not None:
+            self.io.drop(self.link)
+        self.end()
 
 
 class Inboxes:
@@ -203,8 +201,11 @@ class Inboxes:
     def is_new(self, name: Any) -> bool:
         return name not in self.inboxes or self.inboxes[name].is_over
 
-    def silent_since(self, address: Any, since: float) -> list[Any]:
-        return [each.link for each in self.inboxes.values() if each.link.address == address and each.link.used < since]
+    def distrust(self: Any, address: Any, since: float) -> None:
+        """One connection was silent: those that have said nothing since may be so as well."""
+        ours = [each.link for each in self.inboxes.values() if each.link.address == address and each.link.used < since]
+        for link in ours + self._pool(address).silent_since(since):
+            self.drop(link)
 
 
 def listens(io: Any, key: str, until: float, where: Any = None, at: Any = None) -> Steps:

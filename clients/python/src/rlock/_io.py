@@ -294,11 +294,6 @@ class IO(Inboxes):
             raise
         return replies
 
-    def distrust(self, address: Optional[Address], since: float) -> None:
-        """One connection was silent: those that have said nothing since may be so as well."""
-        for link in [*self._pool(address).silent_since(since), *self.silent_since(address, since)]:
-            self.drop(link)
-
     def keep(self, link: Link) -> None:
         if self.is_closed or not link.is_open or not self._pool(link.address).give(link):
             self.drop(link)
@@ -381,6 +376,11 @@ class ThreadInbox(Inbox):
     def __init__(self, io: IO, link: Link, asks: bool):
         super().__init__(io, link, asks)
         threading.Thread(target=self._read, name="rlock-inbox", daemon=True).start()
+
+    @staticmethod
+    def close(link: Link) -> None:
+        link.is_open = False
+        link.conn.disconnect()
 
     def write(self, words: list[str]) -> None:
         try:

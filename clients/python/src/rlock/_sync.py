@@ -108,7 +108,8 @@ class Hold(Handle, HoldBase):
     @property
     def lost(self) -> threading.Event:
         """Set when the hold is lost, at its deadline at the latest."""
-        return whole(None, self._signal, threading.Event)  # type: ignore[no-any-return]
+        signals = self._tenure.signals
+        return signals[0] if signals else whole(None, self._signal, threading.Event)  # type: ignore[no-any-return]
 
     def extend(self, lease: float) -> None:
         """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""

@@ -211,7 +211,9 @@ class Locks(LocksBase):
 
     def _begin(self, steps: Steps) -> None:
         """What a task does for a hold."""
-        self.io.background(run(steps))
+        with contextlib.suppress(RuntimeError):  # outside of the loop; renewals notice a loss as well
+            asyncio.get_running_loop()
+            self.io.background(run(steps))
 
     def _added(self, tenure: Tenure) -> None:
         self._watch(tenure, tenure.link)
