@@ -27,7 +27,7 @@ export class Seat {
   private queue: (() => void)[] = [];
 
   /** `forget` is called when nobody has it or holds there. It begins taken, unless there are others. */
-  constructor(private readonly forget?: () => void) {
+  constructor(readonly forget?: () => void) {
     this.isTaken = forget === undefined;
   }
 
@@ -190,8 +190,8 @@ export class Tenure {
   }
 
   /**
-   * Keeps the seat until a request to tie the hold, which nobody answered, can do nothing any more: executed late, it would
-   * tie the owner's next hold to a connection that is closed.
+   * Keeps the seat until nothing is left of a session: a request to tie it, executed late, would tie the owner's next hold to
+   * a connection that is closed.
    */
   private undo(): void {
     const { asked, seat, shared, token } = this;
@@ -333,11 +333,14 @@ export class Tenure {
   private tell(): void {
     this.observer?.abort();
     if (this.state !== 'held' && this.state !== 'releasing') return;
+    const mayStand = this.asked.session && this.seat.forget && !this.isHeld;
     this.state = 'lost';
     this.shared.telemetry.ended(this.name, this.since, true);
     this.shared.telemetry.error(() => this.isLost);
     this.lost?.abort(this.isLost);
     this.clear();
+    // The server may still have a session that ended by its deadline, tied to a connection that is closed by now.
+    if (mayStand && this.seat.tryTake()) this.undo();
   }
 
   /** Nobody refers to one of its levels any more. */

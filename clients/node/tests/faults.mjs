@@ -147,6 +147,35 @@ await test('nobody overtakes a request that was to tie a session', async () => {
   relay.close();
 });
 
+await test('a session that ended by its deadline is not entered again', async () => {
+  const relay = await relayed();
+  const locks = new Locks(relay.client);
+  const at = (options) => locks.lock('expired', { owner: 'me', ...options }).acquire({ wait: 10_000 });
+  await (await at()).release();
+  const hold = await at({ session: true, lease: 1_500 });
+  const { signal } = hold;
+  const session = relay.links.at(-1);
+  relay.stalls = true;
+  for (const { socket, server } of relay.links) {
+    socket.unpipe(server).resume();
+    server.unpipe(socket).resume();
+  }
+  await until('it is lost', () => signal.aborted);
+  relay.stalls = false;
+  // The server has heard nothing of that: it renews the hold as long as that connection is open.
+  assert.equal(await holders(own, 'expired'), 1);
+  const acquired = hold.release().catch((error) => assert(error instanceof LockLost, error)).then(() => at({ lease: 30_000 }));
+  const next = await acquired;
+  const name = `addr=127.0.0.1:${session.server.localPort} `;
+  assert(String(await say(own, 'CLIENT', 'LIST')).includes(name));
+  session.server.destroy();
+  await until('the server has noticed', async () => !String(await say(own, 'CLIENT', 'LIST')).includes(name));
+  assert(next.token > hold.token && (await holders(own, 'expired')) === 1);
+  await next.release();
+  await locks.close();
+  relay.close();
+});
+
 await test('a release ends in time, whatever else its owner asks for', async () => {
   const relay = await relayed();
   const locks = new Locks(relay.client, { patience: 500 });
