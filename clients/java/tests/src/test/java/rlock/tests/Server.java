@@ -137,9 +137,13 @@ public final class Server implements AutoCloseable {
     }
 
     public static void until(BooleanSupplier condition) {
-        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(15);
+        until(15, condition);
+    }
+
+    public static void until(int seconds, BooleanSupplier condition) {
+        long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(seconds);
         while (!condition.getAsBoolean()) {
-            if (System.nanoTime() > end) throw new AssertionError("not within 15 s");
+            if (System.nanoTime() > end) throw new AssertionError("not within " + seconds + " s");
             try {
                 Thread.sleep(5);
             } catch (InterruptedException interrupt) {
