@@ -185,7 +185,7 @@ fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only
     step_within(
         exceeded,
         "500 closed connections",
-        own_us.max(STEP_US) + STEP_US / 2,
+        own_us.max(STEP_US),
         &mut client,
         |_| groups.truncate(GROUPS - 500),
         |client| number(client, "rlock_groups") <= GROUPS as i64 - 507,
@@ -230,7 +230,7 @@ fn round_of_five_hundred_read_groups_are_let_in_in_short_steps(exceeded: &mut Ve
             step_within(
                 exceeded,
                 "500 closed connections that had reached 127 keys each",
-                closing_us(GROUPS).max(STEP_US) + STEP_US / 2,
+                closing_us(GROUPS).max(STEP_US),
                 &mut client,
                 |_| groups.clear(),
                 |client| number(client, "rlock_group_turns") == 0,

@@ -11,9 +11,12 @@ use super::{At, HashMap, LockId, Manager, Mark};
 use crate::volatile::slow::{Ended, Outcome, What};
 use crate::{EpochMs, GroupStand, Now, Owner, Reply, WaiterId, Wake};
 
-/// Where many connections close in one iteration of the loop, their groups leave so many locks
-/// at once.
+/// Where many connections close in one iteration of the loop, groups with so many locks end at
+/// once: to give up the names costs as much as to leave the places.
 const LEFT_AT_ONCE: usize = 256;
+
+/// The names of so many locks are given up in the time in which one place is left.
+const NAMES_PER_PLACE: usize = 16;
 
 /// All groups, until their connections have the reply.
 #[derive(Default)]
@@ -33,7 +36,7 @@ pub(super) struct Groups {
     pub(super) freed: usize,
     /// Connections that are gone, and the places of their groups, which are given up in portions.
     pub(super) leaving: VecDeque<(WaiterId, Group)>,
-    /// How many places were given up at once since the last sweep.
+    /// How many locks the groups had that ended at once since the last sweep.
     pub(super) left: usize,
     /// Those that have reached all of their locks and are granted when the grace is over.
     pub(super) in_grace: BTreeSet<WaiterId>,
@@ -233,7 +236,7 @@ impl Manager {
 
     fn leave_all(&mut self, waiter: WaiterId, at: Option<EpochMs>) -> bool {
         let Some(group) = self.groups.all.remove(&waiter) else { return false };
-        self.groups.left = self.groups.left.saturating_add(group.reached);
+        self.groups.left = self.groups.left.saturating_add(group.keys.len());
         if self.groups.left > LEFT_AT_ONCE {
             self.groups.leaving.push_back((waiter, group));
             return true;
@@ -249,13 +252,14 @@ impl Manager {
     }
 
     /// Nobody waits any more as this group. Those behind it are served with the next work.
-    /// Returns how many locks it leaves.
+    /// Returns how much that is, in places.
     pub fn group_left(&mut self, waiter: WaiterId, group: &Group) -> usize {
         for id in group.places() {
             self.leave_lock(&id, waiter);
             self.groups.serve(id);
         }
-        group.reached.saturating_add(1)
+        let names = group.keys.len() / NAMES_PER_PLACE;
+        group.reached.saturating_add(names).saturating_add(1)
     }
 
     /// The wait of a group ends with this reply. Those behind it are served with the next work for
