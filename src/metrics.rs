@@ -136,6 +136,7 @@ pub fn observe(happening: Happening<'_>) {
         Happening::Acquired(_)
         | Happening::Renewed(_)
         | Happening::Replayed(_)
+        | Happening::Waits(_)
         | Happening::Turn { .. } => {}
     }
 }

@@ -1,7 +1,7 @@
 //! Replies to blocked connections.
 
 use rlock_core::manager::WaitEnd;
-use rlock_core::{Reply, WaiterId, Wake};
+use rlock_core::{Reply, Token, WaiterId, Wake};
 
 use crate::happening::Happening;
 use crate::host::{Deferred, Host};
@@ -26,9 +26,13 @@ pub(crate) fn send<H: Host>(host: &H, wakes: Vec<Wake>) {
     send_all(host, wakes, |_| Listener::Unknown(&audience));
 }
 
-fn send_all<'a, H: Host>(host: &H, wakes: Vec<Wake>, listener: impl Fn(&Wake) -> Listener<'a>) {
+fn send_all<'a, H: Host>(host: &H, mut wakes: Vec<Wake>, listener: impl Fn(&Wake) -> Listener<'a>) {
     if wakes.is_empty() {
         return;
+    }
+    // What enters with a grant may be reported before it.
+    if wakes.len() > 1 {
+        wakes.sort_by_key(granted_token);
     }
     // A reply would leave before the writes of the running script are in the append-only file.
     let all_late = host.must_answer_later();
@@ -39,6 +43,10 @@ fn send_all<'a, H: Host>(host: &H, wakes: Vec<Wake>, listener: impl Fn(&Wake) ->
             sink::send(host, wake.waiter, listener(&wake));
         }
     }
+}
+
+fn granted_token(wake: &Wake) -> Option<Token> {
+    if let Reply::Granted { token, .. } = wake.reply { Some(token) } else { None }
 }
 
 /// Sends the replies that came due outside a transition.

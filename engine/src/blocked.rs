@@ -13,7 +13,7 @@ use crate::given_up::{GivenUp, LocksLeft};
 use crate::happening::Happening;
 use crate::host::{Deferred, Host, KeyName};
 use crate::sink::{self, Block};
-use crate::{acks, answers, carry_out, groups, reply, timers};
+use crate::{answers, carry_out, groups, reply, timers};
 
 /// How many milliseconds after ours the server's own timeout fires, in case ours fails.
 const NET_MS: u64 = 100;
@@ -43,7 +43,8 @@ pub(crate) fn park<H: Host>(
     wait_ms: Option<u64>,
 ) -> Option<Reply> {
     let parked = parked(host, name, said);
-    let own = told_wait(host, &parked, &ask).filter(|own| !own.is_granted);
+    let same = told_wait(host, &parked, &ask);
+    let own = same.filter(|own| !own.is_granted);
     if let Err(refusal) = may_begin(host, said, own.is_some()) {
         return Some(Reply::Refused(refusal));
     }
@@ -66,6 +67,9 @@ pub(crate) fn park<H: Host>(
         ParkOutcome::Instead(reply) => return Some(reply),
         ParkOutcome::Later(stays) => stays,
     };
+    if stays.is_some() {
+        replaces(host, same);
+    }
     if matches!(stays, Some(Reply::MustWait { .. }))
         && host.is_cluster()
         && host.settings().detects_deadlocks
@@ -91,11 +95,19 @@ pub(crate) fn told_wait<H: Host>(host: &H, parked: &Parked, ask: &Acquire<'_>) -
     own.map(|(waiter, is_granted)| OwnWait { waiter, is_granted })
 }
 
+/// The renewal with TELL that waits for acknowledgments, and whose place this one takes.
+fn told_renewal<H: Host>(host: &H, parked: &Parked, ask: &Renew<'_>) -> Option<OwnWait> {
+    let owner = parked.owner.as_ref()?;
+    let own =
+        host.state(|state| state.manager.told_renewal(&parked.lock, owner, &parked.user, ask.mode));
+    own.map(|waiter| OwnWait { waiter, is_granted: true })
+}
+
 /// The request with TELL of the same owner and user for the same locks, whose place this one takes.
 pub(crate) fn told_group_wait<H: Host>(
     host: &H,
     wants: &[Want<'_>],
-    owner: &[u8],
+    (owner, is_renewal): (&[u8], bool),
     said: &Arguments<'_>,
 ) -> Option<OwnWait> {
     let takes_place = said.tell.is_some() || sink::may_wait(host, said);
@@ -103,7 +115,7 @@ pub(crate) fn told_group_wait<H: Host>(
         return None;
     }
     let (db, owner, user) = (host.db(), Owner::from(owner), sink::user_of(host, said));
-    let own = host.state(|state| state.manager.told_group(db, &owner, &user, wants));
+    let own = host.state(|state| state.manager.told_group(db, &owner, &user, (wants, is_renewal)));
     own.map(|(waiter, is_granted)| OwnWait { waiter, is_granted })
 }
 
@@ -165,43 +177,37 @@ pub(crate) fn park_to_confirm<H: Host>(
     let block = Block { ends_in_ms, net_ms, is_for_several: false };
     let (names, parked) = (slice::from_ref(name), parked(host, name, said));
     let own = match &asks {
-        Confirmable::Acquire(ask) if said.tell.is_some() || said.block_ms.is_some() => {
-            told_wait(host, &parked, ask)
-        }
-        _ => None,
+        _ if said.tell.is_none() && said.block_ms.is_none() => None,
+        Confirmable::Acquire(ask) => told_wait(host, &parked, ask),
+        Confirmable::Renew(ask) => told_renewal(host, &parked, ask),
     };
-    let own = own.filter(|own| own.is_granted);
-    let waiter = number_of(host, own);
+    if said.tell.is_some()
+        && let Err(refusal) = may_begin(host, said, own.is_some())
+    {
+        return Some(Reply::Refused(refusal));
+    }
+    let waiter = number_of(host, own.filter(|own| !own.is_granted));
     let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
         return Some(Reply::Refused(Refusal::CannotConfirm));
     };
-    if own.is_some() {
-        takes_over(host, waiter, said.acks);
-        return None;
-    }
     let input = match asks {
         Confirmable::Acquire(ask) => Input::Park(ask, parking),
         Confirmable::Renew(ask) => Input::ParkRenew(ask, parking),
     };
     match decide(host, name, input, said) {
-        ParkOutcome::Instead(reply) => Some(reply),
-        ParkOutcome::Later(_) => None,
+        ParkOutcome::Instead(reply) => return Some(reply),
+        ParkOutcome::Later(Some(_)) => replaces(host, own),
+        ParkOutcome::Later(None) => {}
     }
+    None
 }
 
-/// The caller takes the place of a request whose grant waits for acknowledgments; it may need more
-/// of them.
-pub(crate) fn takes_over<H: Host>(host: &H, waiter: WaiterId, acks: u8) {
-    let late_at = host.now().after_ms(host.settings().bounds.confirm_ms);
-    host.state(|state| {
-        if state.manager.acks_of(waiter).is_some_and(|before| before < acks) {
-            state.manager.raise_acks(waiter, acks, late_at);
-        }
-        state.manager.awaits_confirmation(waiter);
-    });
-    // The subscription may have ended since the replicas were asked first.
-    acks::watch(host);
-    timers::settle(host);
+/// The caller waits in place of a request that waited for acknowledgments. It was decided anew: it
+/// may ask for another lease, depth, session or number of acknowledgments than that one.
+pub(crate) fn replaces<H: Host>(host: &H, own: Option<OwnWait>) {
+    if let Some(own) = own.filter(|own| own.is_granted) {
+        leave(host, own.waiter, Outcome::Disconnected);
+    }
 }
 
 fn parked<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Parked {

@@ -55,7 +55,9 @@ pub(crate) fn request<'a, H: Host>(
 ) -> Result<Option<Several>, RequestError> {
     let wants = keys.wants(said);
     let may_block = sink::may_wait(host, said);
-    if let Some(own) = blocked::told_group_wait(host, &wants, ask.owner, said) {
+    if let Some(own) = blocked::told_group_wait(host, &wants, (ask.owner, false), said)
+        && !own.is_granted
+    {
         return Ok(takes_place(host, names, &wants, ask, (said, own)));
     }
     let own = Own::of(host, &wants, ask.owner);
@@ -130,10 +132,6 @@ fn takes_place<H: Host>(
     let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
         return Some((Reply::NotNow { wait_ms: None }, number));
     };
-    if own.is_granted {
-        blocked::takes_over(host, waiter, ask.acks);
-        return None;
-    }
     host.state(|state| {
         state.manager.group_is_told(waiter, !is_blocked);
         state.manager.group_needs(waiter, ask.acks);

@@ -37,6 +37,8 @@ pub enum Happening<'e> {
     Answered(&'e Wake),
     /// The server ended the wait of a blocked connection before we did, with this reply.
     Unblocked(WaiterId, &'e Reply),
+    /// A request waits for a message from now on, with this number; perhaps in place of another.
+    Waits(WaiterId),
     /// A message was sent.
     Told,
     /// Nobody listened when a message was due, or a grant.

@@ -21,6 +21,8 @@ pub enum PlantedFault {
     ListenersNotAsked,
     /// The right to the channel is not asked for again when a message is due.
     ChannelRightsForgotten,
+    /// What was granted in a message that was sent is revoked.
+    MessageUnheard,
     /// A message is sent twice.
     ToldTwice,
     /// Where a grant of several locks is revoked, one of them stays.

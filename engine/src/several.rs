@@ -125,20 +125,26 @@ fn enter<'a, H: Host>(
     Ok(reply)
 }
 
-/// Blocks the caller until replicas have acknowledged what it asks for. `None` if it cannot be
-/// blocked.
+/// Blocks the caller until replicas have acknowledged what it asks for.
+///
+/// # Errors
+/// Why it cannot be blocked.
 fn block_for_acks<H: Host>(
     host: &H,
     names: &[H::Name<'_>],
     wants: &[Want<'_>],
-    said: &Arguments<'_>,
-) -> Option<Parking> {
-    if said.tell.is_none() && host.denies_blocking() {
-        return None;
+    (said, has_place): (&Arguments<'_>, bool),
+) -> Result<Parking, Refusal> {
+    match said.tell {
+        Some(_) => blocked::may_begin(host, said, has_place)?,
+        None if host.denies_blocking() => return Err(Refusal::CannotConfirm),
+        None => {}
     }
+    let key = wants.first().ok_or(Refusal::CannotConfirm)?.key.into();
     let waiter = blocked::number_of(host, None);
-    let parked = sink::asker(host, LockId { db: host.db(), key: wants.first()?.key.into() }, said);
-    sink::open(host, waiter, names, parked, said, acks_block(host, said))
+    let parked = sink::asker(host, LockId { db: host.db(), key }, said);
+    let parking = sink::open(host, waiter, names, parked, said, acks_block(host, said));
+    parking.ok_or(Refusal::CannotConfirm)
 }
 
 /// For how long somebody waits for acknowledgments.
@@ -157,14 +163,16 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
     ask: AcquireAll<'a>,
     (said, number): (&Arguments<'_>, usize),
 ) -> Option<Several> {
-    let Some(parking) = block_for_acks(host, names, wants, said) else {
-        return Some((Reply::Refused(Refusal::CannotConfirm), number));
+    let own = blocked::told_group_wait(host, wants, (ask.owner, false), said);
+    let parking = match block_for_acks(host, names, wants, (said, own.is_some())) {
+        Ok(parking) => parking,
+        Err(refusal) => return Some((Reply::Refused(refusal), number)),
     };
     let Parking { waiter, ends_at, .. } = parking;
     let patient = Patient { number: waiter, since: host.now(), ends_at, ticket: None };
     // The locks may have changed in between.
     match acquire(host, names, wants, ask, Asker::Blocked(patient)) {
-        Ok((Reply::Pending, _)) => {}
+        Ok((Reply::Pending, _)) => blocked::replaces(host, own),
         Ok((Reply::NotNow { .. }, _)) if said.block_ms.is_some() => {
             let tickets = ask.ticket().into_iter().collect();
             let ask = AcquireAll { place: OwnPlace::None, ..ask };
@@ -204,7 +212,8 @@ pub(crate) fn park<H: Host>(
         let wait_ms = if let Reply::NotNow { wait_ms } = reply { wait_ms } else { None };
         return Some((Reply::NotNow { wait_ms }, number));
     }
-    let may_park = blocked::may_begin(host, asked, false);
+    let own = blocked::told_group_wait(host, wants, (ask.owner, false), asked);
+    let may_park = blocked::may_begin(host, asked, own.is_some());
     if let Err(refusal) = may_park.or_else(|why| if must_wait { Err(why) } else { Ok(()) }) {
         return Some((Reply::Refused(refusal), number));
     }
@@ -229,6 +238,7 @@ pub(crate) fn park<H: Host>(
         return Some((reply, number));
     };
     stand(host, wants, ask, (asked, parking, tickets), Some(&lock).filter(|_| is_searched));
+    blocked::replaces(host, own);
     None
 }
 
@@ -355,12 +365,14 @@ pub(crate) fn park_renewal<H: Host>(
     wants: &[Want<'_>],
     said: &Arguments<'_>,
 ) -> Option<Reply> {
-    let Some(parking) = block_for_acks(host, names, wants, said) else {
-        return Some(Reply::Refused(Refusal::CannotConfirm));
+    let own = blocked::told_group_wait(host, wants, (said.owner, true), said);
+    let parking = match block_for_acks(host, names, wants, (said, own.is_some())) {
+        Ok(parking) => parking,
+        Err(refusal) => return Some(Reply::Refused(refusal)),
     };
     // The locks may have changed in between.
     match renew(host, names, wants, (said.renew(), Some(parking))) {
-        Ok((Reply::Pending, _)) => {}
+        Ok((Reply::Pending, _)) => blocked::replaces(host, own),
         Ok((reply, _)) => return blocked::reply_instead(host, parking.waiter, reply, said),
         Err(_) => {
             let refused = Reply::Refused(Refusal::WrongType);

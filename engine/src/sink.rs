@@ -82,6 +82,7 @@ pub(crate) fn open<H: Host>(
         }
         Some(to) => {
             host.state(|state| state.manager.tell_begins(waiter, parked, to));
+            host.observe(Happening::Waits(waiter));
             let most = host.settings().bounds.max_tell_ms;
             Some(block.ends_in_ms.map_or(most, |ms| ms.min(most)))
         }
@@ -239,6 +240,9 @@ pub(crate) fn send<H: Host>(host: &H, waiter: WaiterId, listener: Listener<'_>) 
         host.publish_message(&line.channel, &message);
     }
     host.observe(Happening::Told);
+    if host.has_fault(PlantedFault::MessageUnheard) {
+        return lost(host, waiter);
+    }
     ended(host, waiter);
 }
 

@@ -30,3 +30,4 @@ mod several_laws;
 mod support;
 mod sweep;
 mod tell;
+mod tell_again;

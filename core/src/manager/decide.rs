@@ -1,5 +1,6 @@
 //! Decisions about one lock, with what the manager remembers of it.
 
+use super::tells::PendingRequest;
 use super::{At, Bounds, ExpiryAction, KeyExpiry, LockId, Manager, Mark};
 use crate::value::count::less;
 use crate::volatile::slow::{Outcome, names_max};
@@ -221,16 +222,18 @@ impl Manager {
             self.waits.expect(parking.waiter, Refusal::NoAcks);
             match input {
                 Input::Park(ask, _) => {
-                    self.tells.is_pending(parking.waiter, ask.owner.into(), Some(ask.mode));
+                    let asked = PendingRequest::Acquire(ask.mode);
+                    self.tells.is_pending(parking.waiter, ask.owner.into(), asked);
                 }
                 Input::ParkRenew(ask, _) | Input::ParkRenewAll(ask, _) => {
-                    self.tells.is_pending(parking.waiter, ask.owner.into(), None);
+                    let asked = PendingRequest::Renew(ask.mode);
+                    self.tells.is_pending(parking.waiter, ask.owner.into(), asked);
                 }
                 _ => {}
             }
         }
         for (waiter, owner, mode) in std::mem::take(&mut effects.told_pending) {
-            self.tells.is_pending(waiter, owner, Some(mode));
+            self.tells.is_pending(waiter, owner, PendingRequest::Acquire(mode));
         }
         for waiter in &effects.unheard {
             self.tells.end(*waiter);

@@ -4,6 +4,7 @@
 
 use super::group::Group;
 use super::groups::Groups;
+use super::tells::PendingRequest;
 use super::{LockId, Manager};
 use crate::value::count::less;
 use crate::{Ack, EpochMs, LeaseMs, Now, Owner, Reply, WaiterId, Wake};
@@ -58,7 +59,7 @@ impl Manager {
             self.groups.taken.insert(ticket, grant);
             self.groups.ready.remove(&ticket);
         }
-        self.tells.is_pending(grant, group.owner.clone(), None);
+        self.tells.is_pending(grant, group.owner.clone(), PendingRequest::Several);
         self.groups.all.insert(grant, Group { is_granted: true, ..group });
         self.groups.held_back_replies.insert(grant, reply);
         self.acks.ask(first, vec![(reply.acks, Ack::Several(grant))]);
@@ -114,17 +115,6 @@ impl Manager {
         (reply.acks, reply.is_acked) = (acks, false);
         let until = late_at.min(reply.told_by);
         self.ticket_lasts(grant, until);
-        if let Some(first) = self.locks_of_grant(grant).into_iter().next() {
-            self.acks.ask(first, vec![(acks, Ack::Several(grant))]);
-        }
-    }
-
-    /// A pending grant of several locks needs more acknowledgments than before.
-    pub(super) fn raise_acks_of_group(&mut self, grant: WaiterId, acks: u8, late_at: EpochMs) {
-        if let Some(reply) = self.groups.held_back_replies.get_mut(&grant) {
-            reply.acks = acks;
-        }
-        self.ticket_lasts(grant, late_at);
         if let Some(first) = self.locks_of_grant(grant).into_iter().next() {
             self.acks.ask(first, vec![(acks, Ack::Several(grant))]);
         }

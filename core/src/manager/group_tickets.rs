@@ -104,6 +104,11 @@ impl Manager {
         if let Some(group) = self.groups.all.get_mut(&waiter) {
             group.session = session;
         }
+        // Where its time had passed, what it was about to do was not done.
+        let is_idle = self.groups.waiting(waiter).is_some_and(|group| !group.stands);
+        if is_idle && !self.groups.is_moving(waiter) && !self.groups.is_going_back(waiter) {
+            self.groups.goes_on(waiter);
+        }
     }
 
     /// The reply to this group will be a message from now on, or no longer.

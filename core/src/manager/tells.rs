@@ -68,8 +68,19 @@ pub struct AskingOwner {
 #[derive(Debug)]
 struct PendingTold {
     owner: Owner,
-    /// The mode of a grant of one lock; a renewal has none.
-    mode: Option<Mode>,
+    /// What was asked for.
+    asked: PendingRequest,
+}
+
+/// What a request asked for that waits for acknowledgments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PendingRequest {
+    /// One lock, in this mode.
+    Acquire(Mode),
+    /// Several locks.
+    Several,
+    /// To renew holds, of this mode or of both.
+    Renew(Option<Mode>),
 }
 
 /// How an end is kept until its message is sent.
@@ -214,9 +225,9 @@ impl Tells {
     }
 
     /// The grant of this request waits for acknowledgments.
-    pub(super) fn is_pending(&mut self, waiter: WaiterId, owner: Owner, mode: Option<Mode>) {
+    pub(super) fn is_pending(&mut self, waiter: WaiterId, owner: Owner, asked: PendingRequest) {
         if self.all.contains_key(&waiter) {
-            self.pending.insert(waiter, PendingTold { owner, mode });
+            self.pending.entry(waiter).or_insert(PendingTold { owner, asked });
         }
     }
 }
@@ -257,17 +268,6 @@ impl Manager {
     /// A connection is blocked for a request that waited for a message.
     pub fn tell_ends(&mut self, waiter: WaiterId) {
         self.tells.end(waiter);
-    }
-
-    /// The lock for which somebody waits, blocked or not.
-    pub(super) fn waits_at(&self, waiter: WaiterId) -> Option<LockId> {
-        let parked = self.waits.get(waiter).map(|parked| parked.lock.clone());
-        parked.or_else(|| self.tells.lock_of(waiter))
-    }
-
-    /// The grant to this caller waits for acknowledgments: that is why it has no reply yet.
-    pub fn awaits_confirmation(&mut self, waiter: WaiterId) {
-        self.waits.expect(waiter, Refusal::NoAcks);
     }
 
     /// Somebody who waits for locks and has no reply yet; no observer.
@@ -354,7 +354,8 @@ impl Manager {
         let volatile = self.locks.get(lock.db, &lock.key)?;
         let own = |waiter: WaiterId| {
             if let Some(pending) = self.tells.pending.get(&waiter) {
-                return (pending.mode == Some(mode)).then_some((waiter, true));
+                let is_it = pending.asked == PendingRequest::Acquire(mode);
+                return is_it.then_some((waiter, true));
             }
             let entry = volatile.queue.blocked(waiter)?;
             let is_it = entry.kind.group().is_none() && entry.mode == mode;
@@ -371,7 +372,7 @@ impl Manager {
         db: i32,
         owner: &Owner,
         user: &[u8],
-        wants: &[Want<'_>],
+        (wants, is_renewal): (&[Want<'_>], bool),
     ) -> Option<(WaiterId, bool)> {
         if self.tells.all.is_empty() {
             return None;
@@ -379,9 +380,30 @@ impl Manager {
         let user = (!user.is_empty()).then_some(user);
         self.told_of_owner(db, owner, user).find_map(|(waiter, _)| {
             let group = self.groups.all.get(&waiter).filter(|group| group.wants(wants))?;
-            let is_renewal = group.is_granted && !self.tells.pending.contains_key(&waiter);
-            (!is_renewal).then_some((waiter, group.is_granted))
+            let pending = self.tells.pending.get(&waiter);
+            let renews = pending.is_some_and(|it| it.asked != PendingRequest::Several);
+            (renews == is_renewal).then_some((waiter, group.is_granted))
         })
+    }
+
+    /// The renewal with TELL of this owner and user of this lock alone in this mode, or in both,
+    /// that waits for acknowledgments.
+    pub fn told_renewal(
+        &self,
+        lock: &LockId,
+        owner: &Owner,
+        user: &[u8],
+        mode: Option<Mode>,
+    ) -> Option<WaiterId> {
+        let user = (!user.is_empty()).then_some(user);
+        let is_it = |(waiter, id): &(WaiterId, &LockId)| {
+            let pending = self.tells.pending.get(waiter);
+            let asked = pending.map(|pending| pending.asked);
+            *id == lock
+                && asked == Some(PendingRequest::Renew(mode))
+                && !self.groups.all.contains_key(waiter)
+        };
+        self.told_of_owner(lock.db, owner, user).find(is_it).map(|(waiter, _)| waiter)
     }
 
     /// The observer of this lock whose message goes to the same place.
@@ -394,15 +416,6 @@ impl Manager {
             is_it && self.observers.knows(*waiter)
         };
         all.find(same).map(|(waiter, _)| waiter)
-    }
-
-    /// How many acknowledgments the pending grant of this request needs.
-    pub fn acks_of(&self, waiter: WaiterId) -> Option<u8> {
-        if let Some(reply) = self.groups.held_back_replies.get(&waiter) {
-            return Some(reply.acks);
-        }
-        let LockId { db, key } = self.waits_at(waiter)?;
-        self.locks.get(db, &key)?.acks_of(waiter)
     }
 
     /// This server is a primary no longer: every request gets this error.

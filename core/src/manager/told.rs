@@ -2,23 +2,9 @@
 
 use super::{LockId, Manager};
 use crate::volatile::slow::Outcome;
-use crate::{EpochMs, Now, Reply, WaiterId};
+use crate::{Now, Reply, WaiterId};
 
 impl Manager {
-    /// The caller of a pending grant asks again, for more acknowledgments than before; they have
-    /// until `late_at`.
-    pub fn raise_acks(&mut self, waiter: WaiterId, acks: u8, late_at: EpochMs) {
-        if self.groups.held_back_replies.contains_key(&waiter) {
-            return self.raise_acks_of_group(waiter, acks, late_at);
-        }
-        let Some(id) = self.waits_at(waiter) else { return };
-        let asked = self.locks.change_acks(&id, |volatile| {
-            volatile.raise_acks(waiter, acks, late_at);
-            volatile.take_asked()
-        });
-        self.acks.ask(id, asked);
-    }
-
     /// Nobody listens: the wait of a group ends as if its connection had closed, and those behind
     /// it are served with the next work for groups.
     pub fn group_is_unheard(&mut self, waiter: WaiterId, now: Now) {

@@ -255,9 +255,9 @@ impl<'a> Step<'_, 'a> {
                 self.volatile.promised(token, deadline);
             }
         }
-        if let (Some((Parking { waiter, .. }, is_of_several)), 1..) = (parking, acks) {
+        if let (Some((Parking { waiter, ends_at, .. }, is_of_several)), 1..) = (parking, acks) {
             let deadline = first.deadline.max(self.moment.now.after(ask.lease));
-            let (ends, now) = ((deadline, self.moment.late_at(None, deadline)), self.moment.now);
+            let (ends, now) = ((deadline, self.moment.late_at(ends_at, deadline)), self.moment.now);
             let by = (acks, is_of_several);
             self.volatile.await_acks_of_renewal(waiter, first, by, ends, now);
             self.effects.awaits_acks = true;

@@ -156,23 +156,6 @@ impl Volatile {
         }
     }
 
-    /// How many acknowledgments the reply to this caller needs.
-    pub(crate) fn acks_of(&self, waiter: WaiterId) -> Option<u8> {
-        self.unsent.ack_wait(waiter).map(|wait| wait.acks)
-    }
-
-    /// The caller of a pending grant asks again, for more acknowledgments, and has until then.
-    pub(crate) fn raise_acks(&mut self, waiter: WaiterId, acks: u8, late_at: EpochMs) {
-        let Some(token) = self.unsent.raise(waiter, acks) else { return };
-        let until = self.unsent.ack_wait(waiter).map_or(late_at, |it| it.deadline.min(late_at));
-        self.unsent.wait_until(waiter, until);
-        let all = self.acks_mut();
-        if all.pending_acks(token).is_some_and(|before| before < acks) {
-            all.begin(token, acks);
-        }
-        all.ask(acks, Ack::Wait(waiter));
-    }
-
     /// Whether the reply to this caller may leave when replicas have acknowledged it: its hold has
     /// not expired.
     pub(crate) fn can_tell(&self, waiter: WaiterId, now: Now) -> bool {

@@ -189,16 +189,6 @@ impl UnsentReplies {
         }
     }
 
-    /// The reply to this caller needs more acknowledgments than before. Returns the hold.
-    pub(crate) fn raise(&mut self, waiter: WaiterId, acks: u8) -> Option<Token> {
-        let unsent = self.by_waiter.get_mut(&waiter)?;
-        unsent.ack_wait.as_mut()?.acks = acks;
-        if let Some(number) = unsent.request {
-            self.levels.needs(unsent.token, number, acks);
-        }
-        Some(unsent.token)
-    }
-
     pub(crate) fn ack_wait(&self, waiter: WaiterId) -> Option<&AckWait> {
         self.by_waiter.get(&waiter)?.ack_wait.as_deref()
     }

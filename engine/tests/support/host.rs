@@ -417,6 +417,7 @@ impl MapHost {
             Happening::Turn { key, owner, .. } => {
                 format!("turn {} {}", self.named(key), String::from_utf8_lossy(owner))
             }
+            Happening::Waits(_) => "waits".into(),
             Happening::Told => "told".into(),
             Happening::Untold => "untold".into(),
             Happening::Deadlock => "deadlock".into(),
