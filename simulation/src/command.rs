@@ -97,6 +97,14 @@ pub enum Command {
     Swap,
     /// `SELECT`
     Select(u8),
+    /// `SSUBSCRIBE`, to the channel with this number
+    Subscribe(u8),
+    /// `SUNSUBSCRIBE`
+    Unsubscribe(u8),
+    /// `MULTI`
+    Multi,
+    /// `EXEC`, or the same as a script
+    Exec(bool),
 }
 
 /// Stands for a token that the client knows.
@@ -109,6 +117,30 @@ impl Command {
         let token = words.iter_mut().find(|word| *word == KNOWN.as_bytes());
         token.into_iter().for_each(|token| *token = known.to_string().into_bytes());
         words
+    }
+
+    /// Whether its reply may come late.
+    pub fn may_be_told(&self) -> bool {
+        let blocks = |patience| matches!(patience, Patience::Block(_));
+        match self {
+            Self::Acquire(Ask { patience, acks, .. })
+            | Self::AcquireAll(AskAll { patience, acks, .. }) => {
+                blocks(*patience) || *acks > 0 && *patience == Patience::None
+            }
+            Self::Renew(.., acks) | Self::RenewAll(.., acks) => *acks > 0,
+            Self::Await(_, ms) => ms.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether its hold is to be tied to the connection.
+    pub fn is_session(&self) -> bool {
+        match self {
+            Self::Acquire(Ask { session, .. }) | Self::AcquireAll(AskAll { session, .. }) => {
+                *session
+            }
+            _ => false,
+        }
     }
 
     /// Whether it releases what this owner holds at this key.
@@ -174,6 +206,11 @@ impl fmt::Display for Command {
             Self::FlushAll => to.write_str("FLUSHALL"),
             Self::Swap => to.write_str("SWAPDB 0 1"),
             Self::Select(db) => write!(to, "SELECT {db}"),
+            Self::Subscribe(channel) => write!(to, "SSUBSCRIBE c{channel}"),
+            Self::Unsubscribe(channel) => write!(to, "SUNSUBSCRIBE c{channel}"),
+            Self::Multi => to.write_str("MULTI"),
+            Self::Exec(false) => to.write_str("EXEC"),
+            Self::Exec(true) => to.write_str("EVAL"),
         }
     }
 }

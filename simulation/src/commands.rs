@@ -18,6 +18,7 @@ use crate::keyspace::{Key, Slot};
 use crate::notes::{Asked, By, Note};
 use crate::seen::Kind;
 use crate::server::Server;
+use crate::tell::To;
 use crate::words::{Said, Words};
 
 /// Whose command it is.
@@ -52,6 +53,10 @@ pub fn is_write(words: &[Vec<u8>]) -> bool {
         || words.first().is_some_and(|name| WRITES.contains(&name.as_slice())),
         |command| command.access == Access::Writes,
     )
+}
+
+fn is_exec(words: &[Vec<u8>]) -> bool {
+    words.first().is_some_and(|name| name == b"EXEC" || name == b"EVAL")
 }
 
 pub(crate) fn number(words: &[Vec<u8>], at: usize) -> i64 {
@@ -115,12 +120,15 @@ impl Server {
     fn run_alone(&mut self, client: ClientId, words: &[Vec<u8>]) {
         let Some(conn) = self.conns.get(&client) else { return };
         let caller = Caller { client: Some(client), db: conn.db };
+        if let Some(said) = self.queue(client, words) {
+            return self.say(client, said);
+        }
         if self.fault != Fault::OverdueRuns {
             self.engine(|edge| events::command_is_read(edge));
         }
         let refusal = if self.state.manager.is_closing(client) {
             Some(Refusal::Closing.line(&[], &[]))
-        } else if is_write(words) {
+        } else if self.writes(client, words) {
             self.refusal().map(str::to_owned)
         } else {
             None
@@ -132,7 +140,47 @@ impl Server {
                 self.serve(caller, words)
             }
         };
+        if let Some(conn) = self.conns.get_mut(&client).filter(|_| is_exec(words)) {
+            conn.queued = None;
+        }
         said.into_iter().for_each(|said| self.say(client, said));
+    }
+
+    /// What a connection says between `MULTI` and `EXEC` is carried out later.
+    fn queue(&mut self, client: ClientId, words: &[Vec<u8>]) -> Option<Said> {
+        let queued = self.conns.get_mut(&client)?.queued.as_mut()?;
+        let is_word = |word: &[u8]| words.first().is_some_and(|first| first == word);
+        if is_exec(words) || is_word(b"MULTI") {
+            return None;
+        }
+        queued.push(words.to_vec());
+        Some(Said::Queued)
+    }
+
+    /// Whether a server that refuses writes refuses this.
+    fn writes(&self, client: ClientId, words: &[Vec<u8>]) -> bool {
+        let conn = self.conns.get(&client).filter(|_| is_exec(words));
+        let mut queued = conn.and_then(|conn| conn.queued.as_ref()).into_iter().flatten();
+        is_write(words) || queued.any(|words| is_write(words))
+    }
+
+    /// What was queued, in a transaction or a script. Nobody is blocked in it, and no message
+    /// leaves before its end.
+    pub(crate) fn exec(&mut self, client: ClientId, is_script: bool) -> Said {
+        let conn = self.conns.get_mut(&client);
+        let queued = conn.and_then(|conn| conn.queued.take()).unwrap_or_default();
+        (self.in_longer, self.in_script, self.had_longer) = (true, is_script, true);
+        let said = queued.iter().map(|words| {
+            let db = self.conns.get(&client).map_or(0, |conn| conn.db);
+            let said = self.serve(Caller { client: Some(client), db }, words);
+            // What comes next may end it.
+            self.pend_gated();
+            self.note_pending();
+            said.unwrap_or(Said::Nil)
+        });
+        let said = said.collect();
+        (self.in_longer, self.in_script) = (false, false);
+        Said::Array(said)
     }
 
     /// Why the server itself refuses a client's write. A paused one does not read it at all.
@@ -189,6 +237,7 @@ impl Server {
                 }
             })
         };
+        self.tell_opened(caller.client, reply == Some(Said::Waiting));
         self.note_question((caller, asks), command, &said, &reply, from);
         reply
     }
@@ -217,7 +266,8 @@ impl Server {
             "RLOCK.RENEW" => vec![Asked::to_renew(db, &key, &said.renew())],
             "RLOCK.MRENEW" => {
                 let keys = keys.keys.iter().copied();
-                keys.map(|key| Asked::to_renew(db, &key.into(), &said.renew())).collect()
+                let asked = |key: &[u8]| Asked::to_renew(db, &key.into(), &said.renew());
+                keys.map(|key| Asked { of_several: true, ..asked(key) }).collect()
             }
             "RLOCK.AWAIT" => vec![Asked::to_observe(db, &key)],
             _ => Vec::new(),
@@ -246,7 +296,9 @@ impl Server {
             _ => By::Command,
         };
         Running {
-            client: caller.client,
+            client: caller.client.filter(|_| !self.in_script),
+            asker: caller.client,
+            tell: said.tell.map(|to| To { channel: to.channel.into(), id: to.id.into() }),
             db,
             words: words.into(),
             is_replicated: caller.client.is_none(),
@@ -274,8 +326,13 @@ impl Server {
         let Some(client) = caller.client else { return };
         let answers = self.notes.split_off(from);
         let is_refused = matches!(reply, Some(Said::Error(line)) if line.starts_with("NOREPLICAS"));
-        if said.acks > 0 {
+        let is_other = matches!(reply, Some(Said::Error(_))) && !is_refused;
+        if said.acks > 0 && !is_other {
             self.note(Note::AskedAcks { acks: said.acks, is_let_in: !is_refused });
+        }
+        let is_full = matches!(reply, Some(Said::Error(line)) if line.starts_with("TOOMANY"));
+        if said.tell.is_some() && is_full {
+            self.note(Note::Saw(Kind::TooManyTells));
         }
         if command.name == "RLOCK.AWAIT" {
             let known = said.token.map_or(0, Token::get);
@@ -329,8 +386,17 @@ impl Server {
     }
 
     /// Whether the server reads this command now: while it is paused it reads no write.
-    pub fn postpones(&self, words: &Words) -> bool {
-        self.is_paused() && is_write(words)
+    pub fn postpones(&self, client: ClientId, words: &Words) -> bool {
+        self.is_paused() && self.writes(client, words)
+    }
+
+    /// A user may publish to no channel any more, or may again.
+    pub fn may_publish_to(&mut self, user: &Rc<str>, may: bool) {
+        if may {
+            self.muted.remove(user);
+        } else {
+            self.muted.insert(user.clone());
+        }
     }
 
     /// Whether a user may not do anything.

@@ -36,6 +36,10 @@ pub struct Course {
     acks: u8,
     /// Clients ask for several locks.
     has_several: bool,
+    /// How many requests in ten that may have a late reply want it as a message.
+    tells: u8,
+    /// Clients use transactions and scripts.
+    has_longer: bool,
 }
 
 impl Course {
@@ -57,16 +61,22 @@ impl Course {
             replies_at_once,
             loads_before_flush: rng.bool(),
             grace_ms: 0,
+            max_tells: 1000,
+            max_tell_ms: 3_600_000,
             step_us: STEP_US,
             fault,
         };
         let acks = *rng.choice(&[0, 1, 4, 7, 10]).unwrap();
         let grace_ms = if rng.u8(0..6) == 0 { GRACE_MS } else { 0 };
-        let setting = Setting { grace_ms, ..setting };
+        let max_tells = if rng.u8(0..8) == 0 { 2 } else { 1000 };
+        let max_tell_ms = if rng.u8(0..4) == 0 { 1000 } else { 3_600_000 };
+        let setting = Setting { grace_ms, max_tells, max_tell_ms, ..setting };
         let has_clock_steps = clocks_differ && rng.bool();
         let [has_strangers, has_failover, has_gates, has_denials] =
             [5, 7, 5, 2].map(|of| rng.u8(0..10) < of);
         let has_several = rng.u8(0..10) < 4;
+        let tells = *rng.choice(&[0, 4, 6, 9]).unwrap();
+        let has_longer = rng.u8(0..10) < 3;
         Self {
             rng,
             setting,
@@ -77,6 +87,8 @@ impl Course {
             has_denials,
             acks,
             has_several,
+            tells,
+            has_longer,
         }
     }
 
@@ -111,7 +123,8 @@ impl Course {
             940..946 => Step::ReadLate(who),
             946..950 => Step::CutOff(who),
             950..956 => Step::Unblock(who, self.rng.bool()),
-            956..960 if self.has_denials => Step::Allow(who, self.rng.u8(0..3) > 0),
+            956..959 if self.has_denials => Step::Allow(who, self.rng.u8(0..3) > 0),
+            959 if self.has_denials => Step::Channels(who, self.rng.u8(0..3) > 0),
             960..966 => Step::Expire(node),
             966..967 if self.has_strangers => Step::Evict(node, self.rng.u8(0..KEYS)),
             967..970 => Step::Save(node),
@@ -224,9 +237,66 @@ impl Course {
             0..4 if !pipe.from.is_empty() => Step::Hear(who),
             0..8 if has_words => Step::Read(who),
             _ if !pipe.from.is_empty() => Step::Hear(who),
-            _ if pipe.unanswered() < 2 => Step::Send(who, self.command(world, who)),
-            8 => Step::Send(who, self.command(world, who)),
+            _ if pipe.unanswered() < 2 => self.sends(world, who),
+            8 => self.sends(world, who),
             _ => Step::Pass(self.rng.u32(1..3000)),
+        }
+    }
+
+    /// What a client sends: a command, or what it needs to be told of it by a message.
+    fn sends(&mut self, world: &World, who: Who) -> Step {
+        let actor = &world.actors[usize::from(who)];
+        let pipe = actor.pipe.as_ref().filter(|_| self.tells > 0);
+        let Some(pipe) = pipe else { return self.sends_plain(world, who) };
+        if pipe.is_in_multi() {
+            return match self.rng.u8(0..3) {
+                0 => Step::Send(who, Command::Exec(self.rng.bool())),
+                _ => self.sends_plain(world, who),
+            };
+        }
+        let is_often = self.rng.u8(0..3) > 0;
+        match self.rng.u8(0..100) {
+            0..4 if self.has_longer => Step::Send(who, Command::Multi),
+            4..7 => Step::Send(who, Command::Unsubscribe(who)),
+            7 => Step::Send(who, Command::Subscribe(self.channel(world, who))),
+            _ if is_often && !pipe.listens(who) => Step::Send(who, Command::Subscribe(who)),
+            8..25 => self.asks_again(world, who),
+            _ => self.sends_plain(world, who),
+        }
+    }
+
+    /// A client asks for the same as before, or for nearly the same.
+    fn asks_again(&mut self, world: &World, who: Who) -> Step {
+        let open: Vec<Command> =
+            world.actors[usize::from(who)].open().map(|sent| sent.command).collect();
+        let Some(mut command) = self.rng.choice(open) else { return self.sends_plain(world, who) };
+        if self.rng.u8(0..4) == 0 {
+            let (lease, acks) = (1000 + self.lease(), self.acks(world, who));
+            match &mut command {
+                Command::Acquire(ask) => (ask.lease, ask.acks) = (lease, acks),
+                Command::AcquireAll(ask) => (ask.lease, ask.acks) = (lease, acks),
+                Command::Renew(_, _, ms, ..) | Command::RenewAll(_, _, ms, ..) => *ms = lease,
+                _ => {}
+            }
+        }
+        match self.rng.u8(0..12) {
+            0 => Step::Send(who, command),
+            _ if !command.may_be_told() => Step::Send(who, command),
+            _ => Step::Tell(who, command, self.channel(world, who)),
+        }
+    }
+
+    /// A client's own channel, or seldom another one's.
+    fn channel(&mut self, world: &World, who: Who) -> u8 {
+        let all = world.actors.len() as u8;
+        if self.rng.u8(0..10) == 0 { self.rng.u8(0..all) } else { who }
+    }
+
+    fn sends_plain(&mut self, world: &World, who: Who) -> Step {
+        let command = self.command(world, who);
+        match command.may_be_told() && self.rng.u8(0..10) < self.tells {
+            true => Step::Tell(who, command, self.channel(world, who)),
+            false => Step::Send(who, command),
         }
     }
 

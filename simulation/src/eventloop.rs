@@ -52,6 +52,7 @@ impl Server {
 
     /// The machine's clock was stepped.
     pub fn clock_was_set(&mut self) {
+        self.clock_stepped = true;
         self.engine(|edge| timers::clock_was_set(edge));
     }
 
@@ -141,15 +142,12 @@ impl Server {
 
     /// Only sessions wait for acknowledgments.
     pub(crate) fn only_sessions_wait(&self) -> bool {
-        let waits = |conn: &Conn| {
-            let waiting = conn.waiting.as_ref();
-            waiting.is_some_and(|waiting| !waiting.pending.is_empty())
-        };
+        let waits = |waiting: &Waiting| !waiting.pending.is_empty();
         let is_pending = |(db, key, slot): (i32, &Key, &Slot)| {
             let mut holds = slot.lock().into_iter().flat_map(Lock::holds);
             holds.any(|(.., hold)| self.state.manager.is_pending(db, key, hold.token))
         };
-        !self.conns.values().any(waits) && !self.keys.iter().any(is_pending)
+        !self.all_waiting().any(waits) && !self.keys.iter().any(is_pending)
     }
 
     /// `REPLCONF GETACK`, along the replication stream.

@@ -49,13 +49,42 @@ pub enum Fault {
     UnitSplit,
     /// The manager is not told that a connection that waited for several locks is gone.
     DepartureUntold,
+    /// A message leaves in the midst of a transaction or a script.
+    MessageInside,
+    /// That a lock was acquired is published when its messages have left.
+    EventsForgotten,
+    /// The engine takes each request for another user's.
+    UserUnknown,
+    /// The engine is not told that a connection ended for which no hold is tied, but a request with
+    /// TELL waits.
+    AskerKept,
+    /// `rlock.max-tell-ms` is ignored.
+    TellUnbound,
+    /// `rlock.max-tells` is ignored.
+    TellsUncounted,
+    /// Every third message is left out.
+    MessageLeftOut,
+    /// A request that waits for a message is handed to the replicas.
+    WaitReplicated,
     /// One of the engine's own.
     Engine(rlock_engine::PlantedFault),
 }
 
 impl Fault {
     /// All that can be planted.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 41] = [
+        Self::Engine(rlock_engine::PlantedFault::MessageUnheard),
+        Self::UserUnknown,
+        Self::AskerKept,
+        Self::TellUnbound,
+        Self::TellsUncounted,
+        Self::MessageLeftOut,
+        Self::MessageInside,
+        Self::EventsForgotten,
+        Self::WaitReplicated,
+        Self::Engine(rlock_engine::PlantedFault::ListenersNotAsked),
+        Self::Engine(rlock_engine::PlantedFault::ChannelRightsForgotten),
+        Self::Engine(rlock_engine::PlantedFault::ToldTwice),
         Self::GateLeftOpen,
         Self::SessionKept,
         Self::EffectLost,

@@ -16,8 +16,10 @@ use rlock_engine::{
 
 use crate::fault::Fault;
 use crate::keyspace::{self, Slot, Value};
-use crate::notes::Asked;
+use crate::laws::tells::Deed;
+use crate::notes::{Asked, Note};
 pub(crate) use crate::running::Running;
+use crate::seen::Kind;
 use crate::server::Server;
 use crate::waiting::Waiting;
 use crate::words::Said;
@@ -158,7 +160,14 @@ impl<'s> Host for Edge<'s> {
     }
 
     fn settings(&self) -> Settings {
-        Settings { bounds: self.server().bounds, detects_deadlocks: true }
+        let server = self.server();
+        let mut bounds = server.bounds;
+        match server.fault {
+            Fault::TellUnbound => bounds.max_tell_ms *= 2,
+            Fault::TellsUncounted => bounds.max_tells += 1,
+            _ => {}
+        }
+        Settings { bounds, detects_deadlocks: true }
     }
 
     fn now(&self) -> Now {
@@ -211,6 +220,7 @@ impl<'s> Host for Edge<'s> {
 
     fn replicate(&self, names: &[&Name], effects: &[u8]) {
         let (db, mut server) = (self.db(), self.server());
+        server.hands(effects, names.len());
         if server.fault == Fault::UnitSplit
             && let Some(each) = grants_alone(effects, names.len())
         {
@@ -234,6 +244,13 @@ impl<'s> Host for Edge<'s> {
 
     fn notify(&self, event: &CStr, name: &Name) {
         let event = event.to_string_lossy().into_owned();
+        if event.starts_with("rlock.")
+            && !event.contains(':')
+            && self.server().fault != Fault::EventsForgotten
+        {
+            let deed = Deed::Event(self.db(), name.0.clone());
+            self.server().deeds.push(deed);
+        }
         self.server().events.push((self.db(), name.0.clone(), event));
     }
 
@@ -262,12 +279,12 @@ impl<'s> Host for Edge<'s> {
 
     fn user(&self) -> Rc<[u8]> {
         let server = self.server();
-        let conn = self.running.client.and_then(|client| server.conns.get(&client));
+        let conn = self.running.asker.and_then(|client| server.conns.get(&client));
         conn.map_or_else(Rc::default, |conn| conn.user.clone().into())
     }
 
     fn denies_blocking(&self) -> bool {
-        false
+        self.server().in_longer
     }
 
     fn is_from_primary(&self) -> bool {
@@ -279,52 +296,55 @@ impl<'s> Host for Edge<'s> {
     }
 
     fn must_answer_later(&self) -> bool {
-        false
+        let server = self.server();
+        server.in_script && server.conditions.replies_at_once
     }
 
     fn any_user(&self) -> Rc<[u8]> {
+        if self.server().fault == Fault::UserUnknown {
+            let mut server = self.server();
+            server.strangers += 1;
+            return format!("stranger {}", server.strangers).into_bytes().into();
+        }
         self.user()
     }
 
     fn is_in_longer(&self) -> bool {
-        false
+        let server = self.server();
+        server.in_longer && server.fault != Fault::MessageInside
     }
 
     fn knows_listeners(&self) -> bool {
         true
     }
 
-    fn has_listener(&self, _: &[u8]) -> bool {
-        false
+    fn has_listener(&self, channel: &[u8]) -> bool {
+        self.server().has_subscriber(channel)
     }
 
-    fn may_publish(&self, _: Option<&[u8]>, _: &[u8]) -> bool {
-        true
+    fn may_publish(&self, user: Option<&[u8]>, _: &[u8]) -> bool {
+        let user = user.and_then(|user| str::from_utf8(user).ok());
+        user.is_none_or(|user| !self.server().muted.contains(user))
     }
 
-    fn publish_message(&self, _: &[u8], _: &[u8]) {}
+    fn publish_message(&self, channel: &[u8], message: &[u8]) {
+        self.server().publish(channel, message);
+    }
 
     fn block(&self, _: &[Name], waiter: u64, ms: u64) -> Option<WaiterId> {
         let (waiter, now) = (WaiterId::from(waiter), self.now());
         let asked = self.running.asked.clone()?;
         let ends_at = self.running.block_ms.filter(|ms| *ms > 0);
         let mut server = self.server();
+        let asked = Asked { ends_at: ends_at.map(|ms| now.after_ms(ms).get()), ..asked };
+        let mut waiting = Waiting::new(waiter, &self.running, asked);
+        waiting.net_ms = (ms > 0).then(|| now.after_ms(ms).get());
+        if let Some(told) = server.tells.all.remove(&waiter) {
+            server.note(Note::Saw(Kind::AskedAgainBlocked));
+            waiting.takes_place(told.waiting);
+        }
         let conn = server.conns.get_mut(&self.running.client?)?;
-        conn.waiting = Some(Waiting {
-            waiter,
-            asked: Asked { ends_at: ends_at.map(|ms| now.after_ms(ms).get()), ..asked },
-            others: self.running.others.clone(),
-            is_for_several: self.running.is_for_several,
-            observes: self.running.observes,
-            net_ms: (ms > 0).then(|| now.after_ms(ms).get()),
-            is_answered: false,
-            aside: None,
-            renewal: self.running.renewal,
-            renews: self.running.renews,
-            pending: Vec::new(),
-            granted: Vec::new(),
-            is_lost: false,
-        });
+        conn.waiting = Some(waiting);
         Some(waiter)
     }
 
@@ -423,7 +443,7 @@ impl Replies for Edge<'_> {
     }
 
     fn reply_waiting(&self) {
-        self.say(Said::Nil);
+        self.say(Said::Waiting);
     }
 
     fn reply_error(&self, line: &str) {

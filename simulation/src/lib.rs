@@ -16,6 +16,7 @@
 pub mod client;
 pub mod command;
 mod commands;
+mod conn;
 pub mod driver;
 mod eventloop;
 pub mod fault;
@@ -34,7 +35,9 @@ mod running;
 pub mod seen;
 pub mod server;
 pub mod several;
+pub mod snapshot;
 pub mod step;
+pub mod tell;
 #[path = "../../clients/rust/src/machine/trace.rs"]
 pub mod trace;
 pub mod users;

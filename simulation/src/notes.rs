@@ -5,9 +5,11 @@ use rlock_core::{Change, ClientId, LeaseMs, Mode, Now, Owner, Renew, Token, Wait
 
 use crate::history::Point;
 use crate::keyspace::Key;
+use crate::tell::{Tell, Why};
+use crate::words::Outcome;
 
 /// A note, and where and when it was made.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Noted {
     /// After this effect.
     pub at: Point,
@@ -144,7 +146,7 @@ pub enum By {
 }
 
 /// What happened.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Note {
     /// A grant left the server.
     Told {
@@ -299,6 +301,27 @@ pub enum Note {
         shown: Option<u64>,
         /// What it had to see.
         visible: u64,
+    },
+    /// A message left.
+    Message {
+        /// The request that it ends.
+        tell: Box<Tell>,
+        /// What it says.
+        outcome: Outcome,
+    },
+    /// A request that waited for a message ended without one.
+    TellEnded {
+        /// Which.
+        tell: Box<Tell>,
+        /// Why, if there is a reason.
+        why: Option<Why>,
+    },
+    /// A law that was seen to break where it happened.
+    Wrong {
+        /// Which.
+        law: &'static str,
+        /// By what.
+        what: String,
     },
     /// Something that is counted.
     Saw(crate::seen::Kind),

@@ -98,6 +98,30 @@ impl Server {
                 self.note(Note::Swapped(one, other));
                 Said::Ok
             }
+            b"SSUBSCRIBE" | b"SUNSUBSCRIBE" => {
+                let is_begun = words.first().is_some_and(|name| name == b"SSUBSCRIBE");
+                let channel = words.get(1).cloned().unwrap_or_default();
+                if let Some(conn) = caller.client.and_then(|client| self.conns.get_mut(&client)) {
+                    if is_begun {
+                        conn.channels.insert(channel);
+                    } else {
+                        conn.channels.remove(&channel);
+                    }
+                }
+                Said::Ok
+            }
+            b"MULTI" => {
+                if let Some(conn) = caller.client.and_then(|client| self.conns.get_mut(&client)) {
+                    conn.queued.get_or_insert_default();
+                }
+                Said::Ok
+            }
+            b"EXEC" | b"EVAL" => match caller.client {
+                Some(client) => {
+                    self.exec(client, words.first().is_some_and(|name| name == b"EVAL"))
+                }
+                None => Said::Nil,
+            },
             b"SELECT" => {
                 let db = i32::try_from(number(words, 1)).unwrap_or(0);
                 if let Some(conn) = caller.client.and_then(|client| self.conns.get_mut(&client)) {

@@ -120,6 +120,12 @@ fn print_server(to: &mut Printer, server: &Server) {
     }
     for (client, conn) in &server.conns {
         print_conn(to, client.get(), conn);
+        to.add((&conn.channels, &conn.queued));
+    }
+    for tell in server.tells.all.values() {
+        to.add((tell.client.get(), &tell.to.channel, &tell.to.id, tell.is_in_line));
+        to.add((&tell.waiting.asked.key, tell.waiting.asked.owner.as_bytes()));
+        to.add(!tell.waiting.pending.is_empty());
     }
     let timers = &server.timers;
     to.add((timers.closing, timers.is_watching));

@@ -5,12 +5,17 @@ use std::rc::Rc;
 use rlock_core::{ClientId, Token};
 
 use crate::notes::{Asked, By};
+use crate::tell::To;
 
 /// What the server is doing while the engine runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
-    /// The connection whose command it is.
+    /// The connection whose command it is; a script's is none.
     pub client: Option<ClientId>,
+    /// The connection that asked, in a script as well.
+    pub asker: Option<ClientId>,
+    /// Where the message goes, if it asks for one.
+    pub tell: Option<To>,
     /// The database.
     pub db: i32,
     /// The command's words.
@@ -41,6 +46,8 @@ impl Default for Running {
     fn default() -> Self {
         Self {
             client: None,
+            asker: None,
+            tell: None,
             db: 0,
             words: Rc::new([]),
             is_replicated: false,

@@ -76,6 +76,34 @@ pub enum Kind {
     TooFewReplicas,
     /// An observer was told who holds, or that nobody does.
     ObserverTold,
+    /// A request waited, and a message said that it is granted.
+    ToldByMessage,
+    /// A message said that a hold is renewed.
+    RenewalToldByMessage,
+    /// A message told an observer who holds.
+    ObserverToldByMessage,
+    /// A message was an error.
+    ErrorByMessage,
+    /// A message said that the wait is over.
+    NilByMessage,
+    /// Nobody listened when an outcome was due.
+    Untold,
+    /// A request for a message was withdrawn.
+    TellWithdrawn,
+    /// A request for a message ended with the connection to which its hold was to be tied.
+    TellClosed,
+    /// A request took the place of one that waited for a message.
+    AskedAgain,
+    /// A request whose grant or renewal waited for acknowledgments was asked again.
+    AskedAgainPending,
+    /// A connection was blocked in the place of a request that waited for a message.
+    AskedAgainBlocked,
+    /// A request in a transaction or a script waits for a message.
+    WaitsInLonger,
+    /// A client that lost a message asked again, and was told its token.
+    ToldAgain,
+    /// A request was refused because too many wait for messages.
+    TooManyTells,
     /// Several locks were granted at once.
     GrantedSeveral,
     /// A connection waited for several locks and was granted.
@@ -132,7 +160,21 @@ impl Kind {
     ];
 
     /// What must happen for the laws to be tried.
-    pub const TRIED: [Self; 30] = [
+    pub const TRIED: [Self; 44] = [
+        Self::ToldByMessage,
+        Self::RenewalToldByMessage,
+        Self::ObserverToldByMessage,
+        Self::ErrorByMessage,
+        Self::NilByMessage,
+        Self::Untold,
+        Self::TellWithdrawn,
+        Self::TellClosed,
+        Self::AskedAgain,
+        Self::AskedAgainPending,
+        Self::AskedAgainBlocked,
+        Self::WaitsInLonger,
+        Self::ToldAgain,
+        Self::TooManyTells,
         Self::Waited,
         Self::TicketUsed,
         Self::Deadlock,

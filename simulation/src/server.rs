@@ -9,23 +9,16 @@ use rlock_core::slow::Slow;
 use rlock_core::{ClientId, EpochMs, LeaseMs, Now, Token, WaiterId};
 use rlock_engine::{Deferred, State, blocked, events};
 
+pub use crate::conn::Conn;
 use crate::fault::Fault;
 use crate::history::{History, Item, Units};
 use crate::keyspace::{Key, Keyspace, Slot, Value};
+use crate::laws::tells::Deed;
 use crate::notes::{Loss, Note, Noted};
+pub use crate::snapshot::Snapshot;
+use crate::tell::Tells;
 use crate::waiting::Waiting;
 use crate::words::{Out, Said};
-
-/// A connection as the server has it.
-#[derive(Debug)]
-pub struct Conn {
-    /// The database that it selected.
-    pub db: i32,
-    /// Whom it is logged in as.
-    pub user: Rc<str>,
-    /// It is blocked.
-    pub waiting: Option<Waiting>,
-}
 
 /// When the module is called next.
 #[derive(Debug, Default)]
@@ -88,6 +81,14 @@ pub struct Server {
     pub conditions: Conditions,
     /// Users that may not do what they may do.
     pub denied: BTreeSet<Rc<str>>,
+    /// Users that may publish to no channel.
+    pub muted: BTreeSet<Rc<str>>,
+    /// Requests that wait for messages.
+    pub tells: Tells,
+    /// A transaction or a script is running.
+    pub in_longer: bool,
+    /// A script is running.
+    pub in_script: bool,
     /// What it has to send to its replicas.
     pub stream: Vec<Item>,
     /// How long the stream is; on a replica, how much of it arrived.
@@ -100,6 +101,15 @@ pub struct Server {
     pub events: Vec<(i32, Key, String)>,
     /// Published of effects, since the last full sync.
     pub effect_events: u64,
+    /// What it did in this step, as far as the order matters.
+    pub deeds: Vec<Deed>,
+    /// It carried out a transaction or a script in this step: the order of what happened in it is
+    /// not known.
+    pub had_longer: bool,
+    /// Users that it made up: [`Fault::UserUnknown`].
+    pub(crate) strangers: u64,
+    /// Its clock was stepped.
+    pub clock_stepped: bool,
     /// What it sent.
     pub out: Vec<(ClientId, Out)>,
     /// What the laws must know: [`Server::take_notes`].
@@ -155,12 +165,20 @@ impl Server {
             timers: Timers::default(),
             conditions: Conditions::default(),
             denied: BTreeSet::new(),
+            muted: BTreeSet::new(),
+            tells: Tells::default(),
+            in_longer: false,
+            in_script: false,
             stream: Vec::new(),
             offset: 0,
             replicas: Vec::new(),
             history: History::default(),
             events: Vec::new(),
             effect_events: 0,
+            deeds: Vec::new(),
+            had_longer: false,
+            strangers: 0,
+            clock_stepped: false,
             out: Vec::new(),
             notes: Vec::new(),
             pending: Vec::new(),
@@ -217,7 +235,7 @@ impl Server {
 
     /// A connection begins.
     pub fn connect(&mut self, client: ClientId, user: &Rc<str>) {
-        self.conns.insert(client, Conn { db: 0, user: user.clone(), waiting: None });
+        self.conns.insert(client, Conn::new(user));
     }
 
     /// A connection ends, from whichever side: in the order in which a server frees it.
@@ -231,7 +249,9 @@ impl Server {
         }
         let is_untold = self.fault == Fault::DepartureUntold
             && conn.waiting.as_ref().is_some_and(|waiting| waiting.is_for_several);
-        if self.fault != Fault::SessionKept && !is_untold {
+        let is_kept = self.fault == Fault::AskerKept
+            && self.tells.all.values().any(|tell| tell.client == client);
+        if self.fault != Fault::SessionKept && !is_untold && !is_kept {
             self.engine(|edge| events::connection_ended(edge, client));
         }
         if let Some(waiting) = conn.waiting.filter(|_| !is_untold) {
@@ -355,6 +375,10 @@ impl Server {
             return;
         }
         let words: Rc<[Vec<u8>]> = words.iter().map(|word| word.to_vec()).collect();
+        if words.iter().any(|word| word == b"TELL") {
+            let what = format!("{words:?}");
+            self.note(Note::Wrong { law: "a wait is not replicated", what });
+        }
         let unit = self.units.current();
         if is_picked && self.fault == Fault::EffectTwice {
             self.send(Item { at, unit, db, words: words.clone() });
@@ -461,33 +485,4 @@ impl Server {
 
 fn unblocked() -> Said {
     Said::error("UNBLOCKED client unblocked via CLIENT UNBLOCK")
-}
-
-/// The data of a server at one moment.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    keys: Keyspace,
-    token: Option<Token>,
-    history: History,
-    offset: u64,
-    effect_events: u64,
-}
-
-impl Snapshot {
-    /// How long the stream was.
-    pub fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Which effects are in it.
-    pub fn history(&self) -> &History {
-        &self.history
-    }
-
-    /// The greatest token in it.
-    pub fn greatest_token(&self) -> u64 {
-        let locks = self.keys.iter().filter_map(|(_, _, slot)| slot.lock());
-        let tokens = locks.flat_map(|lock| lock.holds().map(|(_, _, hold)| hold.token));
-        tokens.chain(self.token).map(Token::get).max().unwrap_or(0)
-    }
 }

@@ -19,6 +19,8 @@ pub enum Step {
     Connect(Who, Node),
     /// A client sends a command, whether or not the last one was answered.
     Send(Who, Command),
+    /// A client sends a command with `TELL`: the message goes to the channel with this number.
+    Tell(Who, Command, u8),
     /// A server reads a client's next command.
     Read(Who),
     /// A client reads the next reply.
@@ -35,6 +37,8 @@ pub enum Step {
     Unblock(Who, bool),
     /// A client's user loses its rights, or gets them back.
     Allow(Who, bool),
+    /// A client's user may publish to no channel any more, or may again.
+    Channels(Who, bool),
     /// An iteration of a server's loop, with at most so many tasks.
     Turn(Node, u8),
     /// A server looks for expired keys.
@@ -79,6 +83,9 @@ impl fmt::Display for Step {
             Self::Pass(us) => write!(to, "{}.{:03} ms pass", us / 1000, us % 1000),
             Self::Connect(who, node) => write!(to, "client {who} connects to server {node}"),
             Self::Send(who, command) => write!(to, "client {who} sends {command}"),
+            Self::Tell(who, command, channel) => {
+                write!(to, "client {who} sends {command} TELL c{channel}")
+            }
             Self::Read(who) => write!(to, "its server carries out the next of client {who}"),
             Self::Hear(who) => write!(to, "client {who} reads a reply"),
             Self::HangUp(who) => write!(to, "client {who} hangs up"),
@@ -91,6 +98,8 @@ impl fmt::Display for Step {
             Self::Unblock(who, false) => write!(to, "CLIENT UNBLOCK client {who}"),
             Self::Allow(who, true) => write!(to, "the user of client {who} may again"),
             Self::Allow(who, false) => write!(to, "the user of client {who} loses its rights"),
+            Self::Channels(who, true) => write!(to, "the user of client {who} may publish"),
+            Self::Channels(who, false) => write!(to, "the user of client {who} may not publish"),
             Self::Turn(node, tasks) => {
                 write!(to, "server {node} goes through its loop (at most {tasks} tasks)")
             }

@@ -2,6 +2,7 @@
 
 use rlock_core::{Mode, Reply, Token, WaiterId};
 
+use crate::host::Running;
 use crate::notes::{Asked, Note, Pending};
 use crate::words::Said;
 
@@ -38,6 +39,52 @@ pub struct Waiting {
 }
 
 impl Waiting {
+    /// The running command waits with this number.
+    pub(crate) fn new(waiter: WaiterId, running: &Running, asked: Asked) -> Self {
+        Self {
+            waiter,
+            asked,
+            others: running.others.clone(),
+            is_for_several: running.is_for_several,
+            observes: running.observes,
+            net_ms: None,
+            is_answered: false,
+            aside: None,
+            renewal: running.renewal,
+            renews: running.renews,
+            pending: Vec::new(),
+            granted: Vec::new(),
+            is_lost: false,
+        }
+    }
+
+    /// It takes the place of this one: it arrived as early, and waits for the same.
+    pub(crate) fn takes_place(&mut self, old: Self) {
+        self.pending.extend(old.pending);
+        let earlier = std::iter::once(&old.asked).chain(&old.others);
+        let asks = std::iter::once(&mut self.asked).chain(&mut self.others);
+        for (asked, earlier) in asks.zip(earlier) {
+            asked.arrival = earlier.arrival;
+            asked.had_ticket |= earlier.had_ticket;
+        }
+    }
+
+    /// It asks for the same keys in the same modes, for the same owner.
+    pub fn is_as(&self, other: &Self) -> bool {
+        let kind = |one: &Self| (one.asked.of_several, one.renewal, one.observes.is_some());
+        // Of several locks, each is wanted in a mode: READ with a limit is another one.
+        let limits = |one: &Asked, other: &Asked| !one.of_several || one.limit == other.limit;
+        let same = |(one, other): (&Asked, &Asked)| {
+            limits(one, other)
+                && (one.db, &one.key, &one.owner, one.mode)
+                    == (other.db, &other.key, &other.owner, other.mode)
+        };
+        kind(self) == kind(other)
+            && self.observes.is_none()
+            && self.asks().count() == other.asks().count()
+            && self.asks().zip(other.asks()).all(same)
+    }
+
     /// What it asked of each of the locks.
     pub fn asks(&self) -> impl Iterator<Item = &Asked> {
         std::iter::once(&self.asked).chain(&self.others)

@@ -34,6 +34,7 @@ impl Server {
             Happening::Decided { db, key, changes, events, reply, pending, .. } => {
                 self.note_pending();
                 let key: Key = key.into();
+                self.begins(db, &key, changes);
                 for change in changes {
                     if let Change::Granted { token, .. } = change {
                         self.begun.push(*token);
@@ -47,12 +48,12 @@ impl Server {
                 pending.iter().for_each(|waiter| self.pend((*waiter, db, &key), None));
                 // The caller's own; where several locks are entered, the waiter was named above.
                 let is_for_several = |waiter: &WaiterId| {
-                    let waiting = self.client_of(*waiter).and_then(|of| self.waiting_mut(of));
-                    waiting.is_some_and(|waiting| waiting.is_for_several)
+                    self.waiting_of(*waiter).is_some_and(|waiting| waiting.is_for_several)
                 };
                 if *reply == Reply::Pending && !pending.iter().any(is_for_several) {
                     let waiting = running.client.and_then(|client| self.waiting_mut(client));
-                    if let Some(waiter) = waiting.map(|waiting| waiting.waiter) {
+                    let waiter = waiting.map(|waiting| waiting.waiter);
+                    if let Some(waiter) = self.tells.opened().or(waiter) {
                         self.pend((waiter, db, &key), None);
                     }
                 }
@@ -60,12 +61,14 @@ impl Server {
             Happening::Replayed(events) => self.effect_events += events.len() as u64,
             Happening::Acquired(reply) => self.acquired(running, reply),
             Happening::Renewed(Reply::Renewed) => self.renewed(running),
-            Happening::Answered(wake) => self.answered(wake),
+            Happening::Answered(wake) => self.answered(running, wake),
             Happening::Unblocked(waiter, reply) => self.unconfirmed(waiter, reply),
             Happening::Turn { db, key, owner } if running.is_sleeping => {
                 self.note(Note::TurnAcked { db, key: key.into(), owner: owner.into() });
             }
-            Happening::Told | Happening::Untold => {}
+            Happening::Waits(waiter) => self.tell_opens(running, waiter),
+            Happening::Told => self.tells.told += 1,
+            Happening::Untold => self.tells.untold += 1,
             Happening::Deadlock => self.note(Note::Saw(Kind::Deadlock)),
             Happening::Renewed(_)
             | Happening::Turn { .. }
@@ -78,7 +81,7 @@ impl Server {
 
     fn acquired(&mut self, running: &Running, reply: &Reply) {
         let (Reply::Granted { token, remaining_ms }, Some(client), Some(asked)) =
-            (reply, running.client, &running.asked)
+            (reply, running.asker, &running.asked)
         else {
             return;
         };
@@ -146,17 +149,22 @@ impl Server {
     }
 
     /// A blocked connection has its reply, which leaves at once or in the next iteration.
-    fn answered(&mut self, wake: &Wake) {
+    fn answered(&mut self, running: &Running, wake: &Wake) {
         let now = self.now;
-        let Some(client) = self.client_of(wake.waiter) else { return };
-        let Some(waiting) = self.waiting_mut(client) else { return };
+        let Some(client) = self.asker_of(wake.waiter) else { return };
+        self.note_heard(wake.waiter, &wake.reply);
+        let is_told = self.tells.answered(wake, &running.words);
+        if is_told && self.goes_unheard(wake.waiter) {
+            return;
+        }
+        let Some(waiting) = self.waiting_of(wake.waiter) else { return };
         match (&wake.reply, waiting.is_for_several) {
             (Reply::Granted { token, remaining_ms }, true) => {
                 let asks: Vec<Asked> = waiting.asks().cloned().collect();
                 let (waited, told) = (wake.waited_us > 0, (*token, *remaining_ms));
                 let told_as = (Some(waited), std::mem::take(&mut waiting.pending));
                 let tokens = self.granted_all(client, &asks, told, told_as);
-                let waiting = self.waiting_mut(client);
+                let waiting = self.waiting_of(wake.waiter);
                 waiting.into_iter().for_each(|waiting| waiting.granted.clone_from(&tokens));
             }
             (Reply::Granted { token, remaining_ms }, false) => {
@@ -187,6 +195,10 @@ impl Server {
                 }
                 notes.into_iter().for_each(|note| self.note(note));
             }
+        }
+        // Nothing else answers it.
+        if is_told && let Some(waiting) = self.waiting_of(wake.waiter) {
+            waiting.is_answered = true;
         }
     }
 
@@ -230,9 +242,9 @@ impl Server {
     /// This blocked connection's hold stands, and it is told when replicas have acknowledged it.
     /// `until`: where the locks were open when it began, how many holds had begun by then.
     fn pend(&mut self, (waiter, db, key): (WaiterId, i32, &Key), until: Option<usize>) {
-        let Some(client) = self.client_of(waiter) else { return };
         let (at, now) = (self.history.point(), self.now);
-        let Some(waiting) = self.conns[&client].waiting.as_ref() else { return };
+        let all = self.all_waiting().filter(|waiting| !waiting.is_answered);
+        let Some(waiting) = all.into_iter().find(|one| one.waiter == waiter) else { return };
         let is_it = |asked: &Asked| (asked.db, &asked.key) == (db, key);
         let Some(place) = waiting.asks().position(is_it) else { return };
         let Some(asked) = waiting.asks().nth(place) else { return };
@@ -265,14 +277,15 @@ impl Server {
         let (token, renews) = (hold.token, renewal.is_some());
         let deadline = hold.deadline.get();
         let pending = Pending { token, at, granted_at: now, deadline, renews, held, mode, only };
-        if let Some(waiting) = self.waiting_mut(client) {
+        self.note_heard(waiter, &Reply::Pending);
+        if let Some(waiting) = self.waiting_of(waiter) {
             waiting.pending.push((place, pending));
         }
         self.pending.push(self.noted(Note::Pending { asked: Box::new(asked), pending }));
     }
 
     /// Notes what a decision left pending, behind those whom it answered.
-    fn note_pending(&mut self) {
+    pub(crate) fn note_pending(&mut self) {
         self.notes.append(&mut self.pending);
     }
 
@@ -286,6 +299,7 @@ impl Server {
     /// Takes what the laws must know.
     pub fn take_notes(&mut self) -> Vec<Noted> {
         self.note_pending();
+        self.note_untold();
         std::mem::take(&mut self.notes)
     }
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use rlock_core::{ClientId, Now};
 
-use crate::client::{Actor, Heard, Pipe};
+use crate::client::{Actor, Heard, Pipe, Sent};
 use crate::command::Command;
 use crate::fault::Fault;
 use crate::laws::{Broken, Hearing, Laws, must};
@@ -12,7 +12,7 @@ use crate::network::Link;
 use crate::seen::Kind;
 use crate::server::{Server, Snapshot};
 use crate::step::Step;
-use crate::words::{Out, Words};
+use crate::words::{Out, Said, Words};
 
 /// Where the time of every world begins, in microseconds since the Unix epoch.
 pub const START_US: u64 = 1_700_000_000_000_000;
@@ -35,6 +35,10 @@ pub struct Setting {
     pub clocks_ms: Vec<i32>,
     /// `rlock.grace-ms`
     pub grace_ms: u32,
+    /// `rlock.max-tells`
+    pub max_tells: u16,
+    /// `rlock.max-tell-ms`
+    pub max_tell_ms: u32,
     /// Each step takes so long, in microseconds.
     pub step_us: u64,
     /// What is done wrong.
@@ -85,7 +89,8 @@ impl World {
             link: None,
             disk: None,
         };
-        let actors = (0..setting.clients).map(|who| Actor::new(format!("user {who}").into()));
+        let user = |who: u8| format!("user {who}").into();
+        let actors = (0..setting.clients).map(|who| Actor::new(who, user(who)));
         let mut world = Self {
             us: 0,
             machines: (0..setting.nodes).map(machine).collect(),
@@ -108,9 +113,11 @@ impl World {
 
     fn set_up(&mut self, node: usize) {
         let Setting { replaces_replies, replies_at_once, loads_before_flush, .. } = self.setting;
-        let Setting { grace_ms, fault, .. } = self.setting;
+        let Setting { grace_ms, fault, max_tells, max_tell_ms, .. } = self.setting;
         let server = &mut self.machines[node].server;
         server.bounds.grace_ms = if fault == Fault::GraceIgnored { 0 } else { grace_ms.into() };
+        (server.bounds.max_tells, server.bounds.max_tell_ms) =
+            (max_tells.into(), max_tell_ms.into());
         let conditions = &mut server.conditions;
         conditions.replaces_replies = replaces_replies;
         conditions.replies_at_once = replies_at_once;
@@ -146,7 +153,8 @@ impl World {
                 Ok(true)
             }
             Step::Connect(who, node) => Ok(self.connect(who.into(), node.into())),
-            Step::Send(who, command) => Ok(self.send(who.into(), command)),
+            Step::Send(who, command) => Ok(self.send(who.into(), command, None)),
+            Step::Tell(who, command, channel) => Ok(self.send(who.into(), command, Some(channel))),
             Step::Hear(who) => self.hear(who.into()),
             Step::HangUp(who) => Ok(self.hang_up(who.into())),
             Step::Read(who) => self.read(who.into()),
@@ -160,6 +168,13 @@ impl World {
                 let Some(at) = self.actor(who) else { return Ok(false) };
                 let user = self.actors[at].user.clone();
                 self.machines.iter_mut().for_each(|machine| machine.server.may(&user, may));
+                Ok(true)
+            }
+            Step::Channels(who, may) => {
+                let Some(at) = self.actor(who) else { return Ok(false) };
+                let user = self.actors[at].user.clone();
+                let all = self.machines.iter_mut();
+                all.for_each(|machine| machine.server.may_publish_to(&user, may));
                 Ok(true)
             }
             Step::Deliver(node) => self.deliver(node.into()),
@@ -210,8 +225,9 @@ impl World {
         client
     }
 
-    fn send(&mut self, who: usize, command: Command) -> bool {
-        let sent = self.actors.get_mut(who).and_then(|actor| actor.send(command, self.us));
+    fn send(&mut self, who: usize, command: Command, channel: Option<u8>) -> bool {
+        let actor = self.actors.get_mut(who);
+        let sent = actor.and_then(|actor| actor.send(command, self.us, channel));
         if let Some(db) = sent {
             self.laws.beliefs.gives_up(who, db, &command);
         }
@@ -229,12 +245,31 @@ impl World {
         match actor.hear() {
             None => return Ok(false),
             Some(Heard::Closed(client)) => self.laws.beliefs.disconnected(client),
-            Some(Heard::Reply(client, sent, said)) => {
-                let heard = Hearing { who, client, sent, said: &said, us: self.us };
-                self.laws.heard(&heard, &self.actors[who], &self.machines)?;
+            Some(Heard::Replies(client, all)) => {
+                all.iter().try_for_each(|(sent, said)| self.judge(who, client, *sent, said))?;
             }
+            Some(Heard::Told(client, sent, said)) => self.judge(who, client, sent, &said)?,
+            Some(Heard::TooMuch(message)) => {
+                must(false, "exactly one message", || format!("client {who} read {message:?}"))?;
+            }
+            Some(Heard::Nothing) => {}
         }
         Ok(true)
+    }
+
+    /// A client has the reply to what it asked on this connection.
+    fn judge(
+        &mut self,
+        who: usize,
+        client: ClientId,
+        sent: Sent,
+        said: &Said,
+    ) -> Result<(), Broken> {
+        if sent.is_again && said.number().is_some_and(|token| token > 0) {
+            self.laws.seen.count(Kind::ToldAgain);
+        }
+        let heard = Hearing { who, client, sent, said, us: self.us };
+        self.laws.heard(&heard, &self.actors[who], &self.machines)
     }
 
     fn read(&mut self, who: usize) -> Result<bool, Broken> {
@@ -275,7 +310,9 @@ impl World {
         let before = self.machines[node].server.keys.clone();
         let refused = self.laws.seen.of(Kind::TooFewToAcknowledge);
         self.act(node, |server| server.run(client, &words))?;
-        let is_refused = self.laws.seen.of(Kind::TooFewToAcknowledge) > refused;
+        // A transaction goes on.
+        let is_one = !words.first().is_some_and(|name| name == b"EXEC" || name == b"EVAL");
+        let is_refused = is_one && self.laws.seen.of(Kind::TooFewToAcknowledge) > refused;
         let is_same = !is_refused || self.machines[node].server.keys == before;
         must(is_same, "what is refused changes nothing", || format!("{before:?}"))?;
         Ok(true)

@@ -90,6 +90,8 @@ impl Small {
             replies_at_once: false,
             loads_before_flush: false,
             grace_ms: 0,
+            max_tells: 1000,
+            max_tell_ms: 3_600_000,
             clocks_ms: vec![0; usize::from(NODES)],
             // Else states that differ in nothing but the time of day were many.
             step_us: 0,

@@ -35,7 +35,7 @@ impl Lines {
     /// A step is over.
     pub fn stepped(&mut self, server: &Server, seen: &mut Seen) {
         let before = std::mem::take(&mut self.all);
-        for waiting in server.conns.values().filter_map(|conn| conn.waiting.as_ref()) {
+        for waiting in server.all_waiting() {
             for asked in waiting.asks().filter(|_| waiting.is_for_several) {
                 let name = (asked.arrival, asked.key.clone());
                 if let Some(is_turn) = place(server, asked.db, &asked.key, waiting.waiter) {
@@ -78,14 +78,20 @@ impl Lines {
 /// Whoever has a place waits. One that is gone keeps nothing reserved.
 pub fn places(server: &Server) -> Result<(), Broken> {
     let waits = |waiter: WaiterId| {
-        let mut all = server.conns.values().filter_map(|conn| conn.waiting.as_ref());
+        let mut all = server.all_waiting();
         all.any(|waiting| waiting.waiter == waiter && !waiting.is_answered)
     };
     for db in 0..DBS {
         for key in (0..KEYS).map(|key| Key::from(format!("k{key}").into_bytes())) {
             let volatile = server.state.manager.volatile(db, &key);
             for (entry, is_turn) in volatile.into_iter().flat_map(|v| v.queue.iter()) {
-                if let Standing::Blocked(waiter) | Standing::Group(waiter) = entry.kind {
+                let waiter = match entry.kind {
+                    Standing::Blocked(waiter)
+                    | Standing::Told(waiter)
+                    | Standing::Group(waiter) => Some(waiter),
+                    Standing::Ticket | Standing::GroupTicket(_) => None,
+                };
+                if let Some(waiter) = waiter {
                     must(waits(waiter), "who has a place waits", || {
                         format!("{key:?} has a place of {waiter:?}, its turn: {is_turn}: {entry:?}")
                     })?;

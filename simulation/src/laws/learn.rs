@@ -4,7 +4,7 @@ use rlock_core::{Change, ClientId, End};
 
 use super::facts::How;
 use super::promises::Grant;
-use super::{Broken, Laws, acks, must, several};
+use super::{Broken, Laws, acks, must, several, tells};
 use crate::history::{History, Point};
 use crate::notes::{Asked, By, Loss, Note, Noted, Pending};
 use crate::seen::Kind;
@@ -159,6 +159,9 @@ impl Laws {
                 self.rest[node].asked_session(*client, (*db, key), owner);
                 Ok(())
             }
+            Note::Message { tell, outcome } => tells::told(tell, outcome, &mut self.seen),
+            Note::TellEnded { tell, why } => tells::ended(tell, *why, &mut self.seen),
+            Note::Wrong { law, what } => must(false, law, || what.clone()),
             Note::Saw(kind) => {
                 self.seen.count(*kind);
                 Ok(())

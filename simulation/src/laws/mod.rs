@@ -10,6 +10,7 @@ mod promises;
 mod replicas;
 mod rest;
 mod several;
+pub mod tells;
 mod tokens;
 
 use std::collections::BTreeSet;
@@ -253,7 +254,7 @@ impl Laws {
         let (told, pending): (Vec<&Noted>, Vec<&Noted>) = notes.iter().partition(is_told);
         let all: Vec<&Noted> = told.into_iter().chain(pending).collect();
         let begun = || all.iter().filter_map(|noted| begun(&noted.note));
-        for (asked, token, waited) in begun() {
+        for (asked, token, waited) in begun().filter(|_| !server.had_longer) {
             // Where its owner waited for it and others, what it waited for alone enters again.
             let mut same = begun().filter(|(_, same, _)| *same == token).map(|(asked, ..)| asked);
             let of_several = same.clone().find(|asked| asked.of_several);
@@ -289,6 +290,8 @@ impl Laws {
         self.rest[node].begun(&begun);
         rest::ties(server)?;
         self.promises.stand(server, node)?;
+        tells::counted(server)?;
+        tells::in_order(&server.deeds)?;
         self.tokens.stepped(node);
         self.several.stepped(node, server, !self.clocks_differ)?;
         self.rest[node].lines.stepped(server, &mut self.seen);
@@ -299,6 +302,8 @@ impl Laws {
         }
         server.state.manager.check().map_err(|what| Broken { law: "the indexes agree", what })?;
         self.promises.forget_old(machines);
+        machines[node].server.deeds.clear();
+        machines[node].server.had_longer = false;
         Ok(())
     }
 

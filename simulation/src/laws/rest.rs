@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rlock_core::manager::Parked;
-use rlock_core::{ClientId, Lock, Mode, Owner, Token, WaiterId};
+use rlock_core::{ClientId, Kind as Standing, Lock, Mode, Owner, Token, WaiterId};
 
 use super::groups::{self, Lines};
 use super::promises::Promises;
-use super::{Broken, must};
+use super::{Broken, must, tells};
 use crate::keyspace::{Key, Slot};
 use crate::notes::Asked;
 use crate::seen::{Kind, Seen};
@@ -341,8 +341,10 @@ fn observes(
     revived: &BTreeSet<u64>,
 ) -> Result<(), Broken> {
     let Asked { db, key, .. } = &waiting.asked;
-    let parked = server.state.manager.parked(waiting.waiter);
-    must(parked.is_some_and(Parked::waits), "who is blocked is answered", || {
+    let manager = &server.state.manager;
+    let parked = manager.parked(waiting.waiter);
+    let is_told = manager.is_told(waiting.waiter) && manager.due_message(waiting.waiter).is_none();
+    must(is_told || parked.is_some_and(Parked::waits), "who is blocked is answered", || {
         format!("nobody knows of {waiting:?}")
     })?;
     is_in_time(server, &waiting.asked)?;
@@ -368,10 +370,8 @@ fn waits(
     revived: &BTreeSet<u64>,
 ) -> Result<(), Broken> {
     let now = server.now;
-    for conn in server.conns.values() {
-        let Some(waiting) = conn.waiting.as_ref().filter(|waiting| !waiting.is_answered) else {
-            continue;
-        };
+    server.tells.all.values().try_for_each(|tell| tells::lasts(server, tell))?;
+    for waiting in server.all_waiting().filter(|waiting| !waiting.is_answered) {
         let asked = &waiting.asked;
         if let Some(known) = waiting.observes {
             observes(server, waiting, known, revived)?;
@@ -398,7 +398,8 @@ fn waits(
         let is_free = !is_held && !server.is_in_grace();
         let first = volatile.and_then(|volatile| volatile.queue.iter().next());
         let is_first = first.is_some_and(|(entry, is_turn)| {
-            !is_turn && entry.kind == rlock_core::Kind::Blocked(waiting.waiter)
+            let kinds = [Standing::Blocked(waiting.waiter), Standing::Told(waiting.waiter)];
+            !is_turn && kinds.contains(&entry.kind)
         });
         let is_other =
             server.visible(asked.db, &asked.key).is_some_and(|slot| slot.lock().is_none());
@@ -447,7 +448,7 @@ impl Rest {
             true => other.asked.db == asked.db && self.lines.is_before(server, other, asked),
             false => (other.asked.db, &other.asked.key) == (asked.db, &asked.key),
         };
-        let is_passed = |client: &ClientId, other: &Waiting| {
+        let is_passed = |client: Option<ClientId>, other: &Waiting| {
             let asked_there = &other.asked;
             !other.is_answered
                 && other.pending.is_empty()
@@ -455,10 +456,12 @@ impl Rest {
                 && is_there(other)
                 && asked_there.arrival < asked.arrival
                 && asked_there.ends_at.is_none_or(|at| at > now_ms)
-                && !server.state.manager.is_closing(*client)
+                && !client.is_some_and(|client| server.state.manager.is_closing(client))
         };
-        let mut all = server.conns.iter().filter_map(|(c, conn)| Some((c, conn.waiting.as_ref()?)));
-        let passed = all.find(|(client, other)| is_passed(client, other));
+        let all = server.conns.iter();
+        let all = all.filter_map(|(client, conn)| Some((Some(*client), conn.waiting.as_ref()?)));
+        let told = server.tells.all.values().map(|tell| (None, &tell.waiting));
+        let passed = all.chain(told).find(|(client, other)| is_passed(*client, other));
         must(passed.is_none(), "nobody who waits is passed", || {
             format!("{asked:?}, which waited: {waited}, passed {passed:?}")
         })

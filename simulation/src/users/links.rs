@@ -227,7 +227,11 @@ impl Users {
         let Some(out) = link.from.pop_front() else { return };
         link.heard = self.now;
         let process = link.process;
-        let Out::Said(said) = out else { return self.hung_up(id) };
+        let said = match out {
+            Out::Said(said) => said,
+            Out::Message(_) => return,
+            Out::Closed => return self.hung_up(id),
+        };
         let Some(asked) = link.asked.pop_front() else { return };
         let is_replica = |line: &str| line.starts_with("READONLY") || line.starts_with("ERR");
         if matches!(&said, Said::Error(line) if is_replica(line)) {

@@ -196,6 +196,8 @@ impl Users {
             loads_before_flush: rng.bool(),
             clocks_ms: Vec::new(),
             grace_ms: 0,
+            max_tells: 1000,
+            max_tell_ms: 3_600_000,
             step_us: 0,
             fault: crate::fault::Fault::None,
         };

@@ -36,6 +36,8 @@ pub fn plays(nodes: u8, steps: &[Step]) {
         replies_at_once: false,
         loads_before_flush: false,
         grace_ms: 0,
+        max_tells: 1000,
+        max_tell_ms: 3_600_000,
         clocks_ms: vec![0; nodes.into()],
         step_us: STEP_US,
         fault: Fault::None,

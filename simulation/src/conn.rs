@@ -1,0 +1,29 @@
+//! A connection as its server has it.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use crate::waiting::Waiting;
+use crate::words::Words;
+
+/// A connection as the server has it.
+#[derive(Debug)]
+pub struct Conn {
+    /// The database that it selected.
+    pub db: i32,
+    /// Whom it is logged in as.
+    pub user: Rc<str>,
+    /// It is blocked.
+    pub waiting: Option<Waiting>,
+    /// The shard channels to which it subscribed.
+    pub channels: BTreeSet<Vec<u8>>,
+    /// What it said since `MULTI`.
+    pub queued: Option<Vec<Words>>,
+}
+
+impl Conn {
+    pub(crate) fn new(user: &Rc<str>) -> Self {
+        let (waiting, channels, queued) = (None, BTreeSet::new(), None);
+        Self { db: 0, user: user.clone(), waiting, channels, queued }
+    }
+}

@@ -1,0 +1,121 @@
+//! Requests that wait for a message: each gets exactly one, which is true, or has a reason why not.
+
+use rlock_core::{Reply, Token};
+
+use super::{Broken, must};
+use crate::seen::{Kind, Seen};
+use crate::server::Server;
+use crate::tell::{Tell, Why};
+use crate::words::Outcome;
+
+/// A message left.
+pub fn told(tell: &Tell, outcome: &Outcome, seen: &mut Seen) -> Result<(), Broken> {
+    let is_observer = tell.waiting.observes.is_some();
+    let is_so = match (&tell.reply, outcome) {
+        (Some(Reply::Granted { token, remaining_ms }), Outcome::Token(said, ms)) => {
+            token.get() == said.cast_unsigned() && remaining_ms == ms
+        }
+        (Some(Reply::NotNow { wait_ms }), Outcome::Nil(ms)) => {
+            *ms == wait_ms.map_or(-1, u64::cast_signed)
+        }
+        (Some(Reply::Renewed), Outcome::Renewed) | (Some(Reply::Refused(_)), Outcome::Error(_)) => {
+            true
+        }
+        (None, Outcome::Holder(..) | Outcome::Nil(-1)) => is_observer,
+        // A primary that is one no longer.
+        (None, Outcome::Error(line)) => is_observer || line.starts_with("UNBLOCKED "),
+        _ => false,
+    };
+    must(is_so, "a message says what was decided", || format!("{outcome:?} of {tell:?}"))?;
+    seen.count(match outcome {
+        Outcome::Token(..) => Kind::ToldByMessage,
+        Outcome::Renewed => Kind::RenewalToldByMessage,
+        Outcome::Holder(..) => Kind::ObserverToldByMessage,
+        Outcome::Nil(_) => Kind::NilByMessage,
+        Outcome::Error(_) => Kind::ErrorByMessage,
+    });
+    Ok(())
+}
+
+/// A request ended without a message.
+pub fn ended(tell: &Tell, why: Option<Why>, seen: &mut Seen) -> Result<(), Broken> {
+    must(why.is_some(), "exactly one message", || format!("none of {tell:?}"))?;
+    why.into_iter().for_each(|why| {
+        seen.count(match why {
+            Why::Withdrawn => Kind::TellWithdrawn,
+            Why::Closed => Kind::TellClosed,
+            Why::Unheard => Kind::Untold,
+        });
+    });
+    Ok(())
+}
+
+/// What is counted is what there is.
+pub fn counted(server: &Server) -> Result<(), Broken> {
+    let manager = &server.state.manager;
+    let waits = |tell: &&Tell| manager.due_message(tell.waiting.waiter).is_none();
+    let all = server.tells.all.values().filter(waits).count();
+    must(manager.tell_count() == all, "requests for messages are counted", || {
+        format!("{} are counted of {:?}", manager.tell_count(), server.tells.all)
+    })?;
+    must(all <= server.bounds.max_tells, "no more wait for messages than may", || {
+        format!("{all} wait for messages")
+    })
+}
+
+/// One that waits for a message waits as long as it may, and not for a connection that is gone.
+pub fn lasts(server: &Server, tell: &Tell) -> Result<(), Broken> {
+    let most = server.bounds.max_tell_ms;
+    let ends_at = tell.waiting.asked.ends_at;
+    // A moment between two milliseconds ends with the later one.
+    let latest = server.now_ms().saturating_add(most + 1);
+    let is_bound = ends_at.is_some_and(|at| at <= latest);
+    must(is_bound || server.clock_stepped, "a wait for a message has an end", || {
+        format!("{tell:?} at {}", server.now_ms())
+    })?;
+    let is_closed = tell.waiting.asked.session && !server.conns.contains_key(&tell.client);
+    must(!is_closed, "a request for a session ends with its connection", || format!("{tell:?}"))
+}
+
+/// What one step of a server did, in its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// It handed effects to the replicas, which begin these holds.
+    Effects(Vec<Token>),
+    /// A decision began so many holds of this lock, with these tokens.
+    Began(i32, crate::keyspace::Key, Vec<Token>),
+    /// It published that this lock was acquired.
+    Event(i32, crate::keyspace::Key),
+    /// It sent a message with this token.
+    Message(Token),
+}
+
+/// Messages come after the effects and the events of their step, in the order of the grants.
+pub fn in_order(deeds: &[Deed]) -> Result<(), Broken> {
+    let mut told: Vec<Token> = Vec::new();
+    for (at, deed) in deeds.iter().enumerate() {
+        let Deed::Message(token) = deed else { continue };
+        let before = &deeds[..at];
+        let began = before.iter().rposition(|deed| match deed {
+            Deed::Began(.., tokens) => tokens.contains(token),
+            _ => false,
+        });
+        let Some(began) = began else { continue };
+        let Deed::Began(db, key, tokens) = &deeds[began] else { continue };
+        let is_handed = before.iter().any(|deed| match deed {
+            Deed::Effects(tokens) => tokens.contains(token),
+            _ => false,
+        });
+        must(is_handed, "a message comes after the effects", || format!("{token:?}: {deeds:?}"))?;
+        let is_it = |deed: &&Deed| **deed == Deed::Event(*db, key.clone());
+        let events = before[began..].iter().filter(is_it).count();
+        must(events >= tokens.len(), "a message comes after the events", || {
+            format!("{token:?}: {deeds:?}")
+        })?;
+        // What enters again comes with the token of before.
+        let is_last = told.contains(token) || told.iter().all(|before| before < token);
+        must(is_last, "messages come as they were granted", || format!("{token:?}: {deeds:?}"))?;
+        told.push(*token);
+    }
+    Ok(())
+}
