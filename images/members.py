@@ -254,8 +254,6 @@ class Members:
         primary = self.primary()
         if not primary or primary.info("replication").get("connected_slaves") != str(len(self.servers) - 1):
             return False
-        if any(server.run("ready").returncode for server in self.servers):
-            return False
         for sentinel in self.sentinels:
             said = sentinel.ask("sentinel", "master", NAME)
             known = dict(zip(said[::2], said[1::2])) if isinstance(said, list) else {}
@@ -265,7 +263,8 @@ class Members:
             for replica in sentinel.ask("sentinel", "replicas", NAME):
                 if dict(zip(replica[::2], replica[1::2])).get("slave-priority") == "0":
                     return False
-        return True
+        # Last, because it starts processes.
+        return not any(server.run("ready").returncode for server in self.servers)
 
     def follow(self, key: str) -> bool:
         """The replicas that run have what the primary has written."""

@@ -254,7 +254,7 @@ def play(set_: Members, facts: dict, steps: list[tuple[float, str]], lost: list[
             time.sleep(0.25)
         return f"held after {time.monotonic() - began - 3:.0f} s"
 
-    if wait(120, allowed):
+    if wait(600, allowed):
         return rests()
     why = [one.reason() for one in set_.all if one.reason()]
     if not allowed:
@@ -284,7 +284,7 @@ def play(set_: Members, facts: dict, steps: list[tuple[float, str]], lost: list[
             for one in set_.servers:
                 if not one.process:
                     one.start()
-    if not wait(120):
+    if not wait(600):
         raise Lost(f"nothing is granted {helped}; before: {why}\n" + set_.logs())
     for one in set_.servers:
         if not one.process:
