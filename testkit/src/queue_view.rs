@@ -93,7 +93,7 @@ fn waiter(value: &Value) -> WaiterView {
         left_ms: integer(&fields["left-ms"]),
     };
     assert!(["read", "write"].contains(&waiter.mode.as_str()), "{waiter:?}");
-    assert!(["block", "queue"].contains(&waiter.kind.as_str()), "{waiter:?}");
+    assert!(["block", "tell", "queue"].contains(&waiter.kind.as_str()), "{waiter:?}");
     let is_single = integer(&fields["keys"]) == 1;
     assert!(waiter.kind == "queue" || !waiter.has_turn || !is_single, "{waiter:?}");
     assert!(waiter.waited_ms >= 0 && waiter.left_ms >= -1, "{waiter:?}");

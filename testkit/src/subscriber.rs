@@ -31,6 +31,13 @@ impl Subscriber {
         assert_eq!(text(&items(&confirmed)[0]), "sunsubscribe");
     }
 
+    /// Listens to this channel, too.
+    #[track_caller]
+    pub fn come(&mut self, channel: &str) {
+        let confirmed = self.ears.ask(&format!("SSUBSCRIBE {channel}"));
+        assert_eq!(text(&items(&confirmed)[0]), "ssubscribe");
+    }
+
     /// The next message.
     #[track_caller]
     pub fn heard(&mut self) -> String {

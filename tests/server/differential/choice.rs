@@ -10,6 +10,8 @@ use super::twins::Twins;
 
 /// Connections.
 pub const CONNECTIONS: usize = 5;
+/// Channels with a subscriber each.
+pub const CHANNELS: usize = 2;
 const OWNERS: u8 = 4;
 
 /// What is done.
@@ -17,6 +19,10 @@ const OWNERS: u8 = 4;
 pub enum Deed {
     /// A connection sends a command.
     Send(usize, String),
+    /// A connection sends these commands as one transaction.
+    Together(usize, Vec<String>),
+    /// The subscriber of a channel leaves it, or comes back.
+    Subscriber(usize),
     /// A connection is closed by its client, and another one takes its place.
     HangUp(usize),
     /// `CLIENT UNBLOCK`, with an error or without.
@@ -29,13 +35,16 @@ pub enum Deed {
     TooFewReplicas(u64),
 }
 
-/// Chooses, by a seed.
-pub struct Choice(Rng);
+/// Commands of a transaction: as many as no reply has elements.
+const TOGETHER: usize = 3;
+
+/// Chooses, by a seed, and counts the ids of messages.
+pub struct Choice(Rng, u64);
 
 impl Choice {
     /// The choice of a seed.
     pub fn new(seed: u64) -> Choice {
-        Choice(Rng::with_seed(seed))
+        Choice(Rng::with_seed(seed), 0)
     }
 
     /// What is done next.
@@ -54,6 +63,14 @@ impl Choice {
             3..6 => Deed::Pass(self.0.u64(1..400)),
             6 => Deed::Pause(self.0.u64(1..300)),
             7 => Deed::TooFewReplicas(self.0.u64(1..300)),
+            8..13 => Deed::Subscriber(self.0.usize(0..CHANNELS)),
+            13..20 => {
+                let lines = (0..TOGETHER).map(|_| self.line_for(at, twins));
+                let lines = lines.filter(|line| !line.starts_with("SELECT"));
+                let mut lines: Vec<String> = lines.collect();
+                lines.resize(TOGETHER, "EXISTS k0".into());
+                Deed::Together(at, lines)
+            }
             _ => Deed::Send(at, self.line_for(at, twins)),
         }
     }
@@ -62,11 +79,24 @@ impl Choice {
     /// that wait for several meets whom at the next lock: see [`is_on_databases`].
     fn line_for(&mut self, at: usize, twins: &Twins) -> String {
         let line = self.line(at);
+        let line = self.with_tell(line);
         if twins.depends_on_order() && is_on_databases(&line) {
             self.line_for(at, twins)
         } else {
             line
         }
+    }
+
+    /// A request that may wait is to be told by a message, in a third of all cases.
+    fn with_tell(&mut self, line: String) -> String {
+        if !line.contains(" BLOCK ") || self.0.u8(0..3) > 0 {
+            return line;
+        }
+        self.1 += 1;
+        // An observer may ask again with the same id.
+        let is_again = line.starts_with("RLOCK.AWAIT") && self.0.bool();
+        let id = if is_again { "again".to_owned() } else { self.1.to_string() };
+        format!("{line} TELL c{} {id}", self.0.usize(0..CHANNELS))
     }
 
     fn next_free(&mut self, twins: &Twins) -> Deed {

@@ -16,9 +16,9 @@ use rlock_simulation::keyspace::{Key, Slot};
 use rlock_simulation::server::Server as Simulated;
 use rlock_simulation::words::words;
 
-use super::choice::{CONNECTIONS, Deed};
+use super::choice::{CHANNELS, CONNECTIONS, Deed};
 use super::time_of;
-use rlock_testkit::{Client, Listener, Server, Version, Waiter, until};
+use rlock_testkit::{Client, Listener, Server, Subscriber, Version, Waiter, until};
 
 /// The least distance of a command to a deadline, in milliseconds.
 const MARGIN_MS: u64 = 60;
@@ -44,6 +44,8 @@ pub struct Twins {
     listener: Listener,
     simulated: Simulated,
     connections: Vec<(Waiter, ClientId)>,
+    /// The subscriber of each channel, and whether it has left it.
+    pub(super) subscribers: Vec<(Subscriber, bool)>,
     last_client: u64,
     tokens: BTreeMap<i64, i64>,
     /// The simulated server's newest token before the present deed.
@@ -66,6 +68,15 @@ impl Drop for Twins {
             eprintln!("{:#?}", self.said);
         }
     }
+}
+
+fn channel(number: usize) -> String {
+    format!("c{number}")
+}
+
+/// The simulated server's number of a channel's subscriber.
+fn subscriber_number(number: usize) -> ClientId {
+    ClientId::from(2 * WATCHER + number as u64)
 }
 
 fn client_number(client: ClientId) -> usize {
@@ -94,6 +105,7 @@ impl Twins {
             listener,
             simulated,
             connections: Vec::new(),
+            subscribers: Vec::new(),
             last_client: 0,
             tokens: BTreeMap::new(),
             newest: 0,
@@ -102,6 +114,14 @@ impl Twins {
             is_unsure: false,
             compared: 0,
         };
+        for number in 0..CHANNELS {
+            let subscriber = Subscriber::to(&twins.real, &channel(number));
+            twins.subscribers.push((subscriber, false));
+            let client = subscriber_number(number);
+            twins.simulated.connect(client, &"default".into());
+            twins.simulated.run(client, &words(&format!("SSUBSCRIBE {}", channel(number))));
+        }
+        twins.simulated.out.clear();
         for _ in 0..CONNECTIONS {
             let connection = twins.connected();
             twins.connections.push(connection);
@@ -139,7 +159,13 @@ impl Twins {
         self.said.push(format!("{deed:?}"));
         self.newest = self.tokens.last_key_value().map_or(0, |(token, _)| *token);
         match deed {
-            Deed::Send(at, line) => self.send(at, &line),
+            Deed::Send(at, line) => self.send(at, &[line]),
+            Deed::Together(at, mut lines) => {
+                lines.insert(0, "MULTI".into());
+                lines.push("EXEC".into());
+                self.send(at, &lines);
+            }
+            Deed::Subscriber(number) => self.subscriber_leaves_or_comes(number),
             Deed::HangUp(at) => self.hang_up(at),
             Deed::Unblock(at, with_error) => self.unblock(at, with_error),
             Deed::Pass(ms) => {
@@ -164,25 +190,51 @@ impl Twins {
         self.settle();
         if !self.is_unsure {
             self.compare_events();
+            self.compare_counts();
         }
     }
 
-    fn send(&mut self, at: usize, line: &str) {
+    /// A connection sends these commands, in one piece.
+    fn send(&mut self, at: usize, lines: &[String]) {
         if self.is_unsure {
             return;
         }
-        let (known, really_known) = self.known_to(line);
+        let known: Vec<(i64, i64)> = lines.iter().map(|line| self.known_to(line)).collect();
+        let with = |line: &String, known: i64| line.replace("known", &known.to_string());
+        let all = lines.iter().zip(&known);
+        let really: Vec<String> = all.map(|(line, (_, known))| with(line, *known)).collect();
         let (real, client) = &mut self.connections[at];
         let client = *client;
-        real.say_all(&["TIME", &line.replace("known", &really_known.to_string())]);
+        let said: Vec<&str> =
+            std::iter::once("TIME").chain(really.iter().map(String::as_str)).collect();
+        real.say_all(&said);
         let begun = time_of(&real.answer());
         self.go_on_to(begun);
-        self.simulated.run(client, &words(&line.replace("known", &known.to_string())));
+        for (line, (known, _)) in lines.iter().zip(&known) {
+            self.simulated.run(client, &words(&with(line, *known)));
+        }
         self.turn_simulated();
         if self.is_too_late() {
             return;
         }
         self.take_out();
+        self.lasted_since(begun);
+    }
+
+    /// The subscriber of a channel leaves it, or comes back.
+    fn subscriber_leaves_or_comes(&mut self, number: usize) {
+        let begun = self.now();
+        self.go_on_to(begun);
+        let (subscriber, has_left) = &mut self.subscribers[number];
+        let verb = if *has_left { "SSUBSCRIBE" } else { "SUNSUBSCRIBE" };
+        match *has_left {
+            true => subscriber.come(&channel(number)),
+            false => subscriber.leave(&channel(number)),
+        }
+        *has_left = !*has_left;
+        let line = format!("{verb} {}", channel(number));
+        self.simulated.run(subscriber_number(number), &words(&line));
+        self.simulated.out.pop();
         self.lasted_since(begun);
     }
 
@@ -240,7 +292,7 @@ impl Twins {
         self.pass_until(until_ms);
         if let Some(at) = (0..CONNECTIONS).find(|at| !self.is_blocked(*at)) {
             self.keep_away_from_deadlines();
-            self.send(at, "RLOCK.ACQUIRE k0 o0");
+            self.send(at, &["RLOCK.ACQUIRE k0 o0".into()]);
             self.settle();
         }
         self.control.ask("CONFIG SET min-replicas-to-write 0");

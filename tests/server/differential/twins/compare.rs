@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use redis::Value;
 use rlock_core::{ClientId, Kind, Lock, Mode};
 use rlock_simulation::keyspace::{Key, Slot};
-use rlock_simulation::words::{Out, Said, words};
+use rlock_simulation::server::Server as Simulated;
+use rlock_simulation::words::{Message, Out, Outcome, Said, words};
 
 use super::super::{in_order, is_of_all, without_tokens};
-use super::{NAMES, TOKEN_MIN, Twins, UNSURE_MS, WATCHER, client_number};
+use super::{NAMES, TOKEN_MIN, Twins, UNSURE_MS, WATCHER, client_number, subscriber_number};
 use rlock_testkit::{LockView, is_connected};
 
 impl Twins {
@@ -18,6 +19,7 @@ impl Twins {
         for (client, one) in std::mem::take(&mut self.simulated.out) {
             out.entry(client_number(client)).or_default().push(one);
         }
+        self.compare_messages(&mut out);
         for at in 0..self.connections.len() {
             let client = self.connections[at].1;
             let Some(mut expected) = out.remove(&client_number(client)) else { continue };
@@ -33,6 +35,7 @@ impl Twins {
                         let told = self.connections[at].0.reply();
                         self.compare_reply(&said, &told);
                     }
+                    Out::Message(message) => panic!("{message:?} to who did not subscribe"),
                     Out::Closed => {
                         self.connections[at].0.expect_close();
                         self.connections[at] = self.connected();
@@ -40,6 +43,60 @@ impl Twins {
                 }
             }
         }
+    }
+
+    /// What the simulated server published, a subscriber of the real one heard.
+    fn compare_messages(&mut self, out: &mut BTreeMap<usize, Vec<Out>>) {
+        for number in 0..self.subscribers.len() {
+            let all = out.remove(&client_number(subscriber_number(number))).unwrap_or_default();
+            for one in all {
+                let Out::Message(message) = one else { continue };
+                let said = self.subscribers[number].0.heard_bytes();
+                let heard = Message { channel: message.channel.clone(), text: said };
+                let (ours, theirs) = (message.parts(), heard.parts());
+                self.compared += 1;
+                let is_same = match (&ours, &theirs) {
+                    (Some((id, ours)), Some((other, theirs))) => {
+                        id == other && self.is_same_outcome(ours, theirs)
+                    }
+                    _ => false,
+                };
+                assert!(is_same, "simulated: {message:?}\nreal: {heard:?}");
+            }
+        }
+    }
+
+    fn is_same_outcome(&mut self, ours: &Outcome, theirs: &Outcome) -> bool {
+        match (ours, theirs) {
+            (Outcome::Token(one, ms), Outcome::Token(other, real_ms)) => {
+                let times = (ms.cast_signed(), real_ms.cast_signed());
+                self.is_same_number(*one, *other, 0) && self.is_same_time(times)
+            }
+            (Outcome::Holder(one, owner), Outcome::Holder(other, real_owner)) => {
+                self.is_same_number(*one, *other, 0) && owner == real_owner
+            }
+            (Outcome::Nil(ms), Outcome::Nil(real_ms)) => self.is_same_time((*ms, *real_ms)),
+            (Outcome::Error(one), Outcome::Error(other)) => {
+                without_tokens(one) == without_tokens(other)
+            }
+            (ours, theirs) => ours == theirs,
+        }
+    }
+
+    /// The time goes on in between.
+    fn is_same_time(&mut self, (one, other): (i64, i64)) -> bool {
+        let blur = self.blur.values().max().copied().unwrap_or(0);
+        let late = self.now().ms().get().saturating_sub(self.simulated.now_ms());
+        self.is_same_number(one, other, blur + late + 1)
+    }
+
+    /// How many wait for a message, how many have heard theirs, and how many were not heard.
+    pub(super) fn compare_counts(&mut self) {
+        let real = ["tells", "told", "untold"].map(|name| self.control.counted(name));
+        let Simulated { state, tells, .. } = &self.simulated;
+        let ours = [state.manager.tell_count() as u64, tells.told, tells.untold];
+        self.compared += 1;
+        assert_eq!(ours.map(u64::cast_signed), real, "left: simulated, right: real");
     }
 
     /// This connection was closed, and has nothing to read.
@@ -54,15 +111,28 @@ impl Twins {
                 panic!("unexpected: {:?}", connection.reply());
             }
         }
+        self.subscribers.iter_mut().for_each(|(subscriber, _)| subscriber.expect_silence());
     }
 
     fn compare_reply(&mut self, said: &Said, told: &Result<Value, String>) {
         self.compared += 1;
         let is_same = match (said, told) {
             (Said::Nil, Ok(Value::Nil)) | (Said::Ok, Ok(Value::Okay)) => true,
+            (Said::Waiting, Ok(Value::SimpleString(word))) => word == "WAITING",
+            (Said::Queued, Ok(Value::SimpleString(word))) => word == "QUEUED",
+            (Said::Bytes(one), Ok(Value::BulkString(other))) => one == other,
             (Said::Int(one), Ok(Value::Int(other))) => self.is_same_number(*one, *other, 0),
             (Said::Error(one), Err(other)) => without_tokens(one) == without_tokens(other),
-            (Said::Array(ours), Ok(Value::Array(theirs))) => self.is_same_pair(ours, theirs),
+            (Said::Array(ours), Ok(Value::Array(theirs))) if ours.len() == 2 => {
+                self.is_same_pair(ours, theirs)
+            }
+            // Those of a transaction.
+            (Said::Array(ours), Ok(Value::Array(theirs))) => {
+                assert_eq!(ours.len(), theirs.len(), "{ours:?} {theirs:?}");
+                return ours.iter().zip(theirs).for_each(|(one, other)| {
+                    self.compare_reply(one, &as_reply(other));
+                });
+            }
             _ => false,
         };
         let tokens = &self.tokens;
@@ -81,12 +151,7 @@ impl Twins {
         };
         first
             && match (our_last, their_last) {
-                (Said::Int(ms), Value::Int(other)) => {
-                    // The time goes on in between.
-                    let blur = self.blur.values().max().copied().unwrap_or(0);
-                    let late = self.now().ms().get().saturating_sub(self.simulated.now_ms());
-                    self.is_same_number(*ms, *other, blur + late + 1)
-                }
+                (Said::Int(ms), Value::Int(other)) => self.is_same_time((*ms, *other)),
                 (Said::Bytes(one), Value::BulkString(other)) => one == other,
                 (Said::Nil, Value::Nil) => true,
                 _ => false,
@@ -205,7 +270,12 @@ impl Twins {
         let entries = volatile.into_iter().flat_map(|volatile| volatile.queue.iter());
         let shown = entries.map(|(entry, is_turn)| {
             let mode = if entry.mode == Mode::Write { "write" } else { "read" };
-            let kind = if entry.kind == Kind::Ticket { "queue" } else { "block" };
+            let kind = match entry.kind {
+                Kind::Ticket | Kind::GroupTicket(_) => "queue",
+                Kind::Told(_) => "tell",
+                Kind::Group(waiter) if self.simulated.state.manager.is_told(waiter) => "tell",
+                Kind::Group(_) | Kind::Blocked(_) => "block",
+            };
             let turn = if is_turn && !has_void_turns { " turn" } else { "" };
             format!("{} {mode} {kind}{turn}", entry.owner.as_bytes().escape_ascii())
         });
@@ -224,5 +294,16 @@ impl Twins {
         self.compared += 1 + heard.len() as u64;
         let [published, heard] = [published, heard].map(|events| in_order(events, &self.said));
         assert_eq!(published, heard, "left: simulated, right: real");
+    }
+}
+
+/// A reply within that of a transaction.
+fn as_reply(value: &Value) -> Result<Value, String> {
+    match value {
+        Value::SimpleString(line) if line.starts_with('-') => Err(line[1..].to_owned()),
+        Value::ServerError(error) => {
+            Err(format!("{} {}", error.code(), error.details().unwrap_or_default()))
+        }
+        other => Ok(other.clone()),
     }
 }
