@@ -44,7 +44,7 @@ simulate-users: ## the state machine of the client packages with silent, slow an
 	@STEPS="$(or $(STEPS),10000000)" SEED="$(SEED)" scripts/simulate.sh users
 
 traces: ## COUNT traces (5000) for the client packages to replay, on standard output (SEED, PLANTED)
-	@scripts/simulate.sh traces "$(or $(COUNT),5000)" "$(or $(SEED),1)" "$(or $(PLANTED),Nothing)" "$(FIRST)"
+	@scripts/simulate.sh traces "$(or $(COUNT),5000)" "$(or $(SEED),1)" "$(or $(PLANTED),Nothing)"
 
 fuzz: ## random bytes as commands, locks and histories, with cargo-fuzz or on stable Rust (RUNS, SECONDS)
 	@scripts/fuzz.sh $(or $(RUNS),10000000) $(or $(SECONDS),0)

@@ -3,7 +3,7 @@
 # printed with the shortest story that leads to it; what cannot be promised and was never seen makes the run red as well.
 #
 #   simulate.sh users             users of locks, with the machine of clients/rust: STEPS steps (10^7)
-#   simulate.sh traces COUNT SEED PLANTED FIRST
+#   simulate.sh traces COUNT SEED PLANTED
 #                                 what that machine was told and answered, for clients/traces: on the standard output
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"

@@ -42,7 +42,7 @@ package_test() {
         check "node-$library: a slot that is being moved" node tests/slots.mjs "$library" "$tools/servers/default/redis-server" "$RLOCK_MODULE"
     done
     check 'node: a program that moved from redlock' node tests/moved.mjs "$root/docs/coming-from/node-redlock.md"
-    check 'node: traces of the machine in Rust' node tests/traces.mjs "$root/clients/traces/golden-tell.txt" ${RLOCK_TRACES-}
+    check 'node: traces of the machine in Rust' node tests/traces.mjs "$root/clients/traces/golden.txt" ${RLOCK_TRACES-}
     check 'node README' node tests/readme.mjs
     check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'
 }

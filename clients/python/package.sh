@@ -30,7 +30,7 @@ package_test() {
     check 'python types' "$venv/bin/python" -m mypy --config-file clients/python/pyproject.toml --no-incremental clients/python/src
     check 'python: the package index takes it' "$venv/bin/python" -m twine check --strict "$home"/tree/clients/python/dist/*
     check 'python README' "$venv/bin/python" -B clients/python/tests/readme.py
-    check 'python: traces of the machine in Rust' "$venv/bin/python" -B clients/python/tests/traces.py clients/traces/golden-tell.txt ${RLOCK_TRACES-}
+    check 'python: traces of the machine in Rust' "$venv/bin/python" -B clients/python/tests/traces.py clients/traces/golden.txt ${RLOCK_TRACES-}
     check 'python tests' env RLOCK_SERVER="$tools/servers/default/redis-server" RLOCK_MODULE="$RLOCK_MODULE" \
         "$venv/bin/python" -B -m pytest -p no:cacheprovider -q -o asyncio_mode=auto --rootdir clients/python/tests \
         clients/python/tests

@@ -24,7 +24,7 @@ fn a_server_that_is_the_primary_again_reads_an_old_request() {
 
 #[test]
 fn five_thousand_traces_are_replayed() {
-    let text = traces(1, Planted::Nothing, 5000, false);
+    let text = traces(1, Planted::Nothing, 5000);
     assert_eq!(replay(&text), Ok(5000));
 }
 
@@ -41,7 +41,7 @@ fn found(planted: Planted, laws: &[&str], has_traces: bool) {
     println!("## {planted:?}\n{story}");
     assert!(laws.contains(&story.law), "{planted:?} was found by another law: {story}");
     if has_traces {
-        let answer = replay(&traces(1, planted, 2000, false));
+        let answer = replay(&traces(1, planted, 2000));
         println!("{}", answer.as_ref().err().map_or("", String::as_str));
         assert!(answer.is_err(), "{planted:?} is in no trace");
     }
@@ -81,8 +81,18 @@ fn a_request_outlasts_the_patience() {
 }
 
 #[test]
-fn a_place_is_not_checked() {
-    found(Planted::PlaceUnchecked, &["a wait for a free lock ends"], true);
+fn a_wait_is_asked_once() {
+    found(Planted::WaitUnrepeated, &["a wait for a free lock ends"], true);
+}
+
+#[test]
+fn a_wait_that_ended_is_not_undone() {
+    found(Planted::DoubtForgotten, &[NOTHING], true);
+}
+
+#[test]
+fn the_message_for_an_earlier_request_is_believed() {
+    found(Planted::OldMessageBelieved, &[ONE, NOTHING], false);
 }
 
 #[test]

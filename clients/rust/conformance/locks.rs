@@ -53,7 +53,7 @@ impl Client {
         };
         let nodes = order.addresses.iter().map(info).collect::<RedisResult<Vec<_>>>()?;
         let node = nodes[0].clone();
-        let mut locker = match (is_sync, order.kind.as_str()) {
+        let locker = match (is_sync, order.kind.as_str()) {
             (false, "sentinel") => {
                 Locker::Async(rlock_client::Locker::sentinel(nodes.clone(), &order.service, node)?)
             }
@@ -65,12 +65,6 @@ impl Client {
             (true, "cluster") => Locker::Sync(blocking::Locker::cluster(nodes.clone())?),
             (true, _) => Locker::Sync(blocking::Locker::new(redis::Client::open(node)?)?),
         };
-        if let Some(most) = order.waiting {
-            locker = match locker {
-                Locker::Async(locker) => Locker::Async(locker.max_blocked(most)),
-                Locker::Sync(locker) => Locker::Sync(locker.max_blocked(most)),
-            };
-        }
         let service = (order.kind == "sentinel").then(|| order.service.clone());
         Ok(Client { locker, nodes, service })
     }

@@ -36,7 +36,6 @@ struct Order {
     service: String,
     user: Option<String>,
     password: Option<String>,
-    waiting: Option<usize>,
     lock: String,
     key: String,
     mode: String,

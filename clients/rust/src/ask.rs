@@ -7,22 +7,23 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, RedisResult, Value};
-use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::clock::{at, ms, now};
 use crate::closing::UnderWay;
 use crate::entry::Entry;
-use crate::error::{Error, is_broken, is_no_primary, is_passing, is_replica, is_unsent, timed_out};
-use crate::info::{is_pending, token_of};
+use crate::error::{
+    Error, broken, is_broken, is_no_primary, is_passing, is_replica, is_unsent, needs_tell,
+    timed_out,
+};
+use crate::inbox::{Letter, Post};
+use crate::info::token_of;
 use crate::machine::{self, Input, Machine, Ms, Outcome, Output, Request, Tell};
-use crate::node::{Lane, Line, Node};
+use crate::node::{Line, Node};
 use crate::several::token_of_any;
-use crate::words::words;
+use crate::words::{acquire, words};
 use crate::{Inner, Options};
-
-/// Seven days: above, a wait has no limit for the server.
-const LONGEST_BLOCK: Ms = 604_800_000;
 
 /// A request under way, which goes on whatever happens to who waits for it.
 type Pending = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
@@ -40,8 +41,9 @@ pub(crate) struct Ask {
     reply: Option<Pending>,
     /// Where it was redirected to.
     next: Option<(Arc<Node>, bool)>,
-    turn: Option<(String, Arc<Notify>)>,
-    slot: Option<OwnedSemaphorePermit>,
+    /// Whose late replies it hears, and the one that it waits for.
+    heard: Option<(Arc<Node>, Arc<Post>)>,
+    letter: Option<Letter>,
     /// Turns true when the caller has given up.
     gone: Option<watch::Receiver<bool>>,
     /// Turns true when the locker is closed.
@@ -53,8 +55,8 @@ pub(crate) struct Ask {
 
 impl Ask {
     pub(crate) fn new(inner: Arc<Inner>, entry: Arc<Entry>, options: Options, depth: u32) -> Ask {
-        let (request, line, reply, next, turn) = (None, None, None, None, None);
-        let (slot, gone, trouble, closed, under_way) = (None, None, None, None, None);
+        let (request, line, reply, next, heard) = (None, None, None, None, None);
+        let (letter, gone, trouble, closed, under_way) = (None, None, None, None, None);
         Ask {
             inner,
             entry,
@@ -64,8 +66,8 @@ impl Ask {
             line,
             reply,
             next,
-            turn,
-            slot,
+            heard,
+            letter,
             gone,
             closed,
             under_way,
@@ -186,16 +188,18 @@ impl Ask {
         match output {
             Output::Keep => {
                 self.reply = None;
-                self.line.take().into_iter().for_each(|line| line.put(self.inner.most));
+                self.line.take().into_iter().for_each(|line| line.put());
             }
             Output::Drop => (self.reply, self.line) = (None, None),
             Output::Own { block, session, depth, .. } => {
-                let words = self.waiting(*block, *session, depth.unwrap_or(self.depth));
+                let depth = depth.unwrap_or(self.depth);
+                let words = acquire(*block, *session, &self.entry.key, &self.options, depth);
+                let words = self.telling(words, block.is_some());
                 let asking = self.next.take().is_some_and(|(_, is_ask)| is_ask);
+                self.line = self.line.take().filter(Line::is_usable);
                 self.reply = self.line.as_ref().map(|line| line.begin(words, asking));
             }
             Output::Send(request, by) => self.request = Some(self.send(*request, *by)),
-            Output::Look(by) => self.request = Some(self.look(*by)),
             Output::Sleep(_) => self.tell_once(),
             _ => {}
         }
@@ -205,52 +209,39 @@ impl Ask {
     /// The end of an operation. May be dropped, and called again.
     pub(crate) async fn end(&mut self, operation: &Output) -> Input {
         match operation {
-            Output::Slot => Input::Slot(self.may_block()),
             Output::Open(by) => self.open(at(*by)).await,
-            Output::Own { by, .. } | Output::Read(by) => {
+            Output::Own { .. } if self.reply.is_none() => Input::Own(Outcome::Unsent),
+            Output::Own { by, .. } => {
                 let reply = or_silence(at(*by), self.reply.as_mut()).await;
                 self.replied(reply)
-            }
-            Output::Look(by) => {
-                let place = or_silence(at(*by), self.request.as_mut());
-                let Some(reply) = self.reply.as_mut() else { return Input::Own(Outcome::Broken) };
-                tokio::select! {
-                    biased;
-                    reply = reply => self.replied(Some(reply)),
-                    place = place => Input::Place(match place {
-                        Some(Ok(Value::Int(has_place))) => Some(has_place > 0),
-                        _ => None,
-                    }),
-                }
             }
             Output::Send(_, by) | Output::Await(by) => {
                 let reply = or_silence(at(*by), self.request.as_mut()).await;
                 self.request = None;
+                if let (Some(Err(error)), Some((node, _))) = (&reply, &self.heard) {
+                    self.next = self.inner.servers.redirection(node, error);
+                }
                 Input::Ended(self.outcome(reply))
             }
             Output::Listen(by) => {
-                let _ = timeout_at(at(*by), self.listen()).await;
-                Input::Listening
+                let error = match timeout_at(at(*by), self.listen()).await {
+                    Ok(Ok(round)) => return Input::Listening(round),
+                    Ok(Err(error)) => error,
+                    Err(_) => {
+                        self.next = None; // whoever sent it there may know better by now
+                        self.inner.servers.forget();
+                        timed_out()
+                    }
+                };
+                Input::Ended(self.outcome(Some(Err(error))))
             }
-            Output::Turn(by) => {
-                let Some((_, turn)) = &self.turn else { return Input::Turn };
-                match timeout_at(at(*by), turn.notified()).await {
-                    Ok(()) => Input::Turn,
-                    Err(_) => Input::Time,
-                }
-            }
+            Output::Wait(by) => self.wait(at(*by)).await,
             Output::Sleep(by) => {
                 sleep_until(at(*by)).await;
                 Input::Time
             }
             _ => std::future::pending().await,
         }
-    }
-
-    fn may_block(&mut self) -> bool {
-        self.slot = self.inner.slots.clone().try_acquire_owned().ok();
-        // What has a connection of its own anyhow, or no ticket.
-        self.slot.is_some() || self.options.session || self.options.parts.is_some()
     }
 
     async fn open(&mut self, by: Instant) -> Input {
@@ -263,9 +254,8 @@ impl Ask {
         };
         let error = match timeout_at(by, line).await {
             Ok(Ok(line)) => {
-                let round = line.node.round();
                 self.line = Some(line);
-                return Input::Opened(ms(round));
+                return Input::Opened;
             }
             Ok(Err(error)) => error,
             Err(_) => timed_out(),
@@ -280,17 +270,15 @@ impl Ask {
 
     /// The reply on the own connection. `None` is silence.
     fn replied(&mut self, reply: Option<RedisResult<Value>>) -> Input {
+        let reply = reply.map(|reply| reply.map_err(|error| self.inner.servers.sharded(error)));
         if reply.is_some() {
             self.reply = None;
+            self.line.iter_mut().for_each(Line::hears);
         }
         if let (Some(Err(error)), Some(line)) = (&reply, &self.line) {
-            if !is_broken(error) && !is_no_primary(error) {
-                self.next = self.inner.servers.redirection(&line.node, error);
-            } else {
-                self.inner.servers.forget();
-                if is_no_primary(error) {
-                    line.node.distrust(now());
-                }
+            self.next = self.inner.servers.redirection(&line.node, error);
+            self.inner.servers.refused(&line.node, error);
+            if is_broken(error) || is_no_primary(error) {
                 self.line = None; // nobody else should ask there
             }
         }
@@ -309,10 +297,11 @@ impl Ask {
                 return match reply {
                     Value::Nil => Outcome::Nil,
                     Value::Int(number) => Outcome::Token(number.unsigned_abs()),
+                    Value::SimpleString(text) if text == "WAITING" => Outcome::Waiting,
                     _ => Outcome::Token(1),
                 };
             }
-            Some(Err(error)) => error,
+            Some(Err(error)) => needs_tell(error),
         };
         let is_wrong = is_replica(&error) && self.inner.servers.is_replica();
         let outcome = match error.code() {
@@ -336,28 +325,16 @@ impl Ask {
 
     // --- requests -------------------------------------------------------------------------------
 
-    /// The server accepts no longer `BLOCK`. The attempt still ends by its own clock.
-    fn waiting(&self, block: Option<Ms>, session: bool, depth: u32) -> Cmd {
-        let mut words = self.options.words(&self.entry.key, depth);
-        if session {
-            words.arg("SESSION");
-        }
-        if let Some(block) = block {
-            words.arg("BLOCK").arg(if block > LONGEST_BLOCK { 0 } else { block });
-            self.options.add_most(&mut words);
-        }
-        words
-    }
-
     pub(crate) fn words(&self, request: Request) -> Cmd {
         words(request, &self.entry.key, &self.options, self.depth)
     }
 
-    fn send(&self, request: Request, by: Ms) -> Pending {
+    fn send(&mut self, request: Request, by: Ms) -> Pending {
         let words = self.words(request);
-        let lane = match request {
-            Request::Acquire | Request::Queue | Request::Renew(_) => self.options.lane(),
-            _ => Lane::Prompt,
+        let (words, there) = match request {
+            Request::Acquire(block) => self.telling_there(words, block.is_some()),
+            Request::Renew(_) => self.telling_there(words, false),
+            _ => (words, None),
         };
         let (inner, entry, options) =
             (self.inner.clone(), self.entry.clone(), self.options.clone());
@@ -365,8 +342,16 @@ impl Ask {
             if let (Request::Info, Some(parts)) = (request, &options.parts) {
                 return token_of_any(&inner, &options, parts, by).await;
             }
-            let patience = at(by).saturating_duration_since(Instant::now());
-            let reply = inner.servers.ask_on(lane, &entry.key, &words, patience).await?;
+            let end = at(by);
+            let reply = match there {
+                Some((node, asking)) => {
+                    inner.servers.ask_at(&node, asking, &entry.key, &words, end).await?
+                }
+                None => {
+                    let patience = end.saturating_duration_since(Instant::now());
+                    inner.servers.ask(&entry.key, &words, patience).await?
+                }
+            };
             match request {
                 Request::Info => {
                     Ok(token_of(&reply, &options.owner, options.mode())
@@ -377,49 +362,66 @@ impl Ask {
         })
     }
 
-    /// Whether the wait has its place: 1 or 0, or nobody can say.
-    fn look(&self, by: Ms) -> Pending {
-        let place = self.send(Request::Place, by);
-        let words = self.words(Request::Info);
-        let (inner, entry, owner) =
-            (self.inner.clone(), self.entry.clone(), self.options.owner.clone());
-        let node = self.line.as_ref().map(|line| line.node.name.clone());
-        Box::pin(async move {
-            let patience = at(by).saturating_duration_since(Instant::now());
-            let found = match place.await {
-                Ok(Value::Nil) => inner.servers.ask(&entry.key, &words, patience).await,
-                place => place.map(|_| Value::Okay),
-            };
-            match found {
-                Ok(Value::Okay) => Ok(Value::Int(1)),
-                Ok(info) => Ok(Value::Int(is_pending(&info, &owner).into())),
-                // Is that server still the primary?
-                Err(error) => match inner.servers.locate(&entry.key).await {
-                    Ok(primary) if Some(&primary.name) != node.as_ref() => Ok(Value::Int(0)),
-                    _ => Err(error),
-                },
+    // --- late replies ---------------------------------------------------------------------------
+
+    /// Subscribes where the next request goes; about how long a round trip takes.
+    async fn listen(&mut self) -> RedisResult<Ms> {
+        let servers = &self.inner.servers;
+        let (node, asking) = match (&self.line, &self.next) {
+            (Some(line), next) => (line.node.clone(), next.as_ref().is_some_and(|next| next.1)),
+            (None, Some(next)) => next.clone(),
+            (None, None) => (servers.locate(&self.entry.key).await?, false),
+        };
+        let channel = servers.channel(&self.entry.key);
+        match node.listen(&channel, asking).await {
+            Ok(post) => {
+                let round = ms(node.round());
+                self.heard = Some((node, post));
+                Ok(round)
             }
-        })
-    }
-
-    async fn listen(&mut self) {
-        let inner = self.inner.clone();
-        let (channel, _) = self.turn.get_or_insert_with(|| {
-            let database = inner.servers.database();
-            // Of all bytes, only NUL is not published as it is.
-            let owner = self.options.owner.replace('\0', "\\x00");
-            let channel = format!("__keyevent@{database}__:rlock.turn:{owner}");
-            let turn = inner.turns.listen(&channel);
-            (channel, turn)
-        });
-        inner.turns.subscribe(&inner.servers, &self.entry.key, channel).await;
-    }
-
-    /// It listens no more.
-    pub(crate) fn hush(&mut self) {
-        if let Some((channel, _)) = self.turn.take() {
-            self.inner.turns.hush(&channel);
+            Err(error) => {
+                self.next = servers.redirection(&node, &error);
+                servers.refused(&node, &error);
+                Err(error)
+            }
         }
+    }
+
+    /// If it may be answered late, that is to come as a message, for this request and no other.
+    fn telling(&mut self, mut words: Cmd, has_block: bool) -> Cmd {
+        self.letter = None;
+        if has_block || self.options.has_acks() {
+            let channel = self.inner.servers.channel(&self.entry.key);
+            self.letter = self.heard.as_ref().map(|(_, post)| post.letter(&channel));
+            self.letter.iter().for_each(|letter| letter.add_to(&mut words, &channel));
+        }
+        words
+    }
+
+    /// The same on a shared connection: there, where it listens.
+    fn telling_there(&mut self, words: Cmd, has_block: bool) -> (Cmd, Option<(Arc<Node>, bool)>) {
+        let words = self.telling(words, has_block);
+        let asking = self.next.take().is_some_and(|(_, is_ask)| is_ask);
+        let there = self.heard.as_ref().map(|(node, _)| (node.clone(), asking));
+        (words, there.filter(|_| self.letter.is_some()))
+    }
+
+    async fn wait(&mut self, by: Instant) -> Input {
+        let Some(letter) = self.letter.as_mut() else { return Input::Lost };
+        let mut ended = self.line.as_ref().map(Line::ended);
+        let reply = tokio::select! {
+            biased;
+            reply = letter.reply() => reply,
+            () = is_so(ended.as_mut()) => return Input::Own(self.outcome(Some(Err(broken())))),
+            () = sleep_until(by) => return Input::Time,
+        };
+        self.letter = None;
+        let Some(reply) = reply else { return Input::Lost };
+        if let (Err(error), Some((node, _))) = (&reply, &self.heard) {
+            self.next = self.inner.servers.redirection(node, error);
+            self.inner.servers.refused(node, error);
+        }
+        Input::Message(self.outcome(Some(reply)))
     }
 }
 

@@ -111,13 +111,6 @@ impl Locker {
         Ok(Locker { locker, runtime: Arc::new(runtime) })
     }
 
-    /// As [`crate::Locker::max_blocked`].
-    #[must_use]
-    pub fn max_blocked(mut self, count: usize) -> Locker {
-        self.locker = self.locker.max_blocked(count);
-        self
-    }
-
     /// As [`crate::Locker::listener`].
     #[must_use]
     pub fn listener(mut self, listener: impl crate::Listener) -> Locker {

@@ -8,21 +8,16 @@ use tokio::time::timeout;
 
 use crate::ask::is_true;
 use crate::held::Held;
-use crate::node::Line;
 use crate::servers::lock;
 use crate::{Error, Locker, machine};
 
 /// What keeps `close` waiting: a request under way, or what undoes one.
 pub(crate) type UnderWay = OwnedRwLockReadGuard<()>;
 
-/// The connection of an observer.
-pub(crate) type Kept = Mutex<Option<Line>>;
-
 #[derive(Default)]
 pub(crate) struct Closing {
     is_closed: watch::Sender<bool>,
     under_way: Arc<RwLock<()>>,
-    observers: Mutex<Vec<Weak<Kept>>>,
     sessions: Mutex<Vec<Weak<Held>>>,
 }
 
@@ -67,13 +62,6 @@ impl Closing {
     pub(crate) fn session(&self, held: &Arc<Held>) {
         remember(&self.sessions, held);
     }
-
-    /// The place of an observer's connection.
-    pub(crate) fn observer(&self) -> Arc<Kept> {
-        let kept = Arc::new(Kept::default());
-        remember(&self.observers, &kept);
-        kept
-    }
 }
 
 /// Until nobody has it any more.
@@ -97,10 +85,6 @@ impl Locker {
         let undone = inner.closing.under_way.clone().write_owned();
         let _ = timeout(Duration::from_millis(machine::CLOSES + machine::LATE), undone).await;
         inner.servers.close();
-        inner.turns.close();
-        for kept in lock(&inner.closing.observers).drain(..).filter_map(|each| each.upgrade()) {
-            lock(&kept).take();
-        }
         for held in lock(&inner.closing.sessions).drain(..).filter_map(|each| each.upgrade()) {
             if let Some(line) = lock(&held.line).take() {
                 held.lose();

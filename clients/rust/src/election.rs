@@ -3,19 +3,15 @@
 use std::time::Duration;
 
 use redis::{RedisError, RedisResult, Value};
-use std::sync::Arc;
+use tokio::time::sleep;
 
-use tokio::time::{sleep, timeout};
-
-use crate::closing::Kept;
-use crate::error::{Error, is_passing, is_replica, timed_out};
-use crate::node::Node;
-use crate::servers::lock;
+use crate::error::{Error, is_passing, is_replica};
+use crate::machine;
+use crate::observer::other_than;
 use crate::{Locker, Request};
 
-/// How long one request observes, and how long a reply may take.
-const LOOKS: Duration = Duration::from_secs(1);
-const REPLY: Duration = Duration::from_secs(2);
+/// How long a reply may take.
+const REPLY: Duration = Duration::from_millis(machine::REPLY);
 
 /// Who leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,20 +90,15 @@ impl Election {
     /// Tells who leads, at first and whenever that changes.
     #[must_use]
     pub fn observe(&self) -> Observer {
-        let line = self.locker.inner.closing.observer();
-        let (locker, key) = (self.locker.clone(), self.key.clone());
-        Observer { locker, key, token: None, line, next: None }
+        Observer { locker: self.locker.clone(), key: self.key.clone(), token: None }
     }
 }
 
-/// Tells who leads. It has one connection.
+/// Tells who leads.
 pub struct Observer {
     locker: Locker,
     key: Vec<u8>,
     token: Option<u64>,
-    line: Arc<Kept>,
-    /// Where it was redirected to.
-    next: Option<Arc<Node>>,
 }
 
 impl Observer {
@@ -144,38 +135,14 @@ impl Observer {
         is_replica(error) && self.locker.inner.servers.is_replica()
     }
 
-    async fn ask(&mut self) -> RedisResult<Value> {
+    async fn ask(&self) -> RedisResult<Value> {
+        let inner = &self.locker.inner;
+        if let Some(token) = self.token {
+            return other_than(inner, &self.key, token, machine::LOOKS).await;
+        }
         let mut words = redis::cmd("RLOCK.AWAIT");
-        words.arg(&self.key).arg(self.token.unwrap_or(0));
-        if self.token.is_some() {
-            words.arg("BLOCK").arg(1000);
-        }
-        // It is put back once it is answered: what still waits is dropped.
-        let idle = lock(&self.line).take();
-        let line = match idle.filter(|line| !line.is_ended()) {
-            Some(line) => line,
-            None => {
-                let servers = &self.locker.inner.servers;
-                let next = self.next.take();
-                let open = async {
-                    match next {
-                        Some(node) => node.line().await,
-                        None => servers.locate(&self.key).await?.line().await,
-                    }
-                };
-                timeout(REPLY, open).await.map_err(|_| timed_out())??
-            }
-        };
-        let reply =
-            timeout(LOOKS + REPLY, line.ask(&words, false)).await.map_err(|_| timed_out())?;
-        if reply.is_ok() && !self.locker.inner.closing.is_closed() {
-            *lock(&self.line) = Some(line);
-        } else if let Err(error) = &reply
-            && let Some((node, false)) = self.locker.inner.servers.redirection(&line.node, error)
-        {
-            self.next = Some(node);
-        }
-        reply
+        words.arg(&self.key).arg(0);
+        inner.servers.ask(&self.key, &words, REPLY).await
     }
 }
 

@@ -138,7 +138,6 @@ impl Entry {
         if let (Some(told), Some(hold)) = (told, granted) {
             drop(told.send(Ok(hold))); // one that nobody takes is released when it is dropped
         }
-        ask.hush();
     }
 
     async fn seated(
@@ -150,7 +149,7 @@ impl Entry {
         let start = Instant::now();
         let level = inner.closing.or_closed(self.seat(options, gone)).await??;
         let under_way = inner.closing.begin().await?;
-        Ok(self.begin_attempt(inner, level, options, ms(start.elapsed()), under_way))
+        Ok(self.begin_attempt(inner, level, options, Some(ms(start.elapsed())), under_way))
     }
 
     /// The right to ask under this name.
@@ -186,9 +185,11 @@ impl Entry {
         inner: &Arc<Inner>,
         mut level: Turn,
         options: &Options,
-        waited: Ms,
+        waited: Option<Ms>,
         under_way: UnderWay,
     ) -> Begun<Attempt> {
+        // A thread can ask only for what is answered at once.
+        let (waited, is_quick) = (waited.unwrap_or(0), waited.is_none());
         if level.held.as_ref().is_some_and(|held| !held.is_held()) {
             *level = Level::default(); // what was held is lost; its holds will say so
         }
@@ -204,10 +205,8 @@ impl Entry {
             lease: millis(options.lease),
             depth: level.depth + 1,
             below: level.held.as_ref().map(|held| held.token),
-            // A reply that waits for replicas delays those behind it.
-            asks_first: !options.has_acks(),
+            hears: !is_quick && inner.servers.hears(&self.key),
             session: options.session && !has_line,
-            has_max_queue: options.max_queue.is_some(),
             has_acks: options.has_acks(),
         };
         let mut machine = Attempt::new(asked, Planted::Nothing);
@@ -229,7 +228,7 @@ impl Entry {
         if options.session || options.has_acks() {
             return (None, None);
         }
-        let mut begun = self.begin_attempt(inner, level, options, 0, under_way);
+        let mut begun = self.begin_attempt(inner, level, options, None, under_way);
         if !begun.ask_quickly(inner, &self.key) {
             inner.servers.prepare(&self.key);
             return (None, None);
@@ -289,6 +288,8 @@ impl Entry {
             lingers: AtomicBool::new(lingers),
             span: Span::new(&inner.telemetry, &self.key, options),
             is_doubted: AtomicBool::new(false),
+            is_releasing: AtomicBool::new(false),
+            is_observed: AtomicBool::new(false),
         });
         if lock(&held.line).is_some() {
             inner.closing.session(&held);
@@ -350,7 +351,7 @@ impl Entry {
         let (mut left, mut done) = (Some(left), None);
         ask.drive(&mut machine, out, |ask, tell, is_last| {
             let outcome = ask.released(&tell);
-            Entry::end(level, &inner, &held, &outcome);
+            Entry::end(level, &held, &outcome);
             if is_last {
                 done = Some(outcome);
             } else if let Some(told) = told.take() {
@@ -380,6 +381,7 @@ impl Entry {
         if level.depth == 0 || !level.is_of(held) {
             return None;
         }
+        held.is_releasing.store(level.depth == 1, Ordering::Release);
         let deadline = if held.is_held() { *held.deadline.borrow() } else { 0 };
         let released = Released {
             patience: deadline.saturating_sub(now()),
@@ -421,17 +423,12 @@ impl Entry {
             return (None, Some(begun));
         };
         let outcome = begun.ask.released(tell);
-        Entry::end(&mut begun.level, inner, held, &outcome);
+        Entry::end(&mut begun.level, held, &outcome);
         (Some(outcome), None)
     }
 
     /// Records that a level has ended.
-    pub(crate) fn end(
-        level: &mut Level,
-        inner: &Inner,
-        held: &Arc<Held>,
-        outcome: &Result<(), Error>,
-    ) {
+    pub(crate) fn end(level: &mut Level, held: &Arc<Held>, outcome: &Result<(), Error>) {
         level.depth -= 1;
         if matches!(outcome, Err(Error::Lost)) {
             held.lose();
@@ -448,7 +445,7 @@ impl Entry {
                 is_news
             });
             match line {
-                Some(line) if outcome.is_ok() => line.put(inner.most),
+                Some(line) if outcome.is_ok() => line.put(),
                 _ => {} // what may still be tied to it ends with it
             }
         }

@@ -15,7 +15,7 @@ pub enum Error {
     Lost,
     /// The wait would never end: release what you hold, then start over.
     Deadlock(RedisError),
-    /// A limit of the server is reached (`rlock.max-depth`, `-waiters`, `-tickets`, `-sessions`).
+    /// A limit of the server is reached (`rlock.max-depth`, `-tells`, `-sessions`).
     TooMany(RedisError),
     /// Too few replicas acknowledged the grant in time, and the grant was revoked.
     NoAcks(RedisError),
@@ -96,6 +96,17 @@ fn is_without_module(error: &RedisError) -> bool {
             .is_some_and(|text| text.starts_with("unknown command") && text.contains("RLOCK."))
 }
 
+/// What a request says that the module is too old for.
+pub(crate) fn needs_tell(error: RedisError) -> RedisError {
+    let is_unknown = error.code() == Some("ERR")
+        && error.detail().is_some_and(|text| text.contains("syntax error at 'TELL'"));
+    if !is_unknown {
+        return error;
+    }
+    let why = "the RLOCK module of this server is too old for this package: it does not know TELL";
+    redis::make_extension_error("ERR".to_owned(), Some(why.to_owned()))
+}
+
 /// Whether no later try to connect can succeed, because of what the program says or whom it asks: a certificate that is not
 /// trusted, a server that speaks something else.
 fn is_permanent(error: &RedisError) -> bool {
@@ -157,6 +168,11 @@ pub(crate) fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
 }
 
+/// The connection has ended.
+pub(crate) fn broken() -> RedisError {
+    std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
+}
+
 /// Nobody was there to send it to, for that reason.
 pub(crate) fn unreached(error: RedisError) -> RedisError {
     if error.code().is_some() || error.kind() == ErrorKind::InvalidClientConfig {
@@ -174,7 +190,24 @@ pub(crate) fn unreached(error: RedisError) -> RedisError {
 
 #[cfg(test)]
 mod tests {
+    use redis::Value;
+
     use super::*;
+
+    #[test]
+    fn a_module_that_does_not_know_tell_is_too_old() {
+        let said = |line: &[u8]| match redis::parse_redis_value(line).and_then(Value::extract_error)
+        {
+            Ok(_) => String::new(),
+            Err(error) => needs_tell(error).to_string(),
+        };
+        let old = said(
+            b"-ERR syntax error at 'TELL': the syntax is RLOCK.AWAIT key token [BLOCK ms]\r\n",
+        );
+        assert!(old.contains("too old for this package: it does not know TELL"), "{old}");
+        let other = said(b"-ERR TELL needs BLOCK ms\r\n");
+        assert!(!other.contains("too old"), "{other}");
+    }
 
     #[test]
     fn only_what_no_later_try_can_change_is_permanent() {

@@ -45,6 +45,10 @@ pub(crate) struct Held {
     pub(crate) span: Span,
     /// The connection of the session has ended, and the hold is not tied to a new one.
     pub(crate) is_doubted: AtomicBool,
+    /// Its last level is being released: that nobody holds the lock is no loss.
+    pub(crate) is_releasing: AtomicBool,
+    /// A task observes who holds the lock.
+    pub(crate) is_observed: AtomicBool,
 }
 
 /// The server refuses longer leases.
@@ -193,6 +197,11 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Ms) {
                 Output::Tell(_) => {
                     held.lose();
                     drop(lock(&held.line).take()); // what may still be tied to it ends with it
+                    let may_return = held.options.session && held.options.is_named;
+                    let seat = entry.level.clone().try_lock_owned().ok();
+                    if let Some(seat) = seat.filter(|_| may_return) {
+                        tokio::spawn(undo_tie(inner.clone(), entry.clone(), held.clone(), seat));
+                    }
                 }
                 Output::Done => return,
                 Output::Leave => {
@@ -253,8 +262,8 @@ async fn keep(entry: Arc<Entry>, inner: Arc<Inner>, held: Arc<Held>, sent: Ms) {
     }
 }
 
-/// Keeps the seat until a request to tie the hold, which nobody answered, can do nothing any more: executed late, it would
-/// tie the owner's next hold to a connection that is closed.
+/// Keeps the seat until a session that was lost, or a request to tie it that nobody answered, can do nothing any more: the
+/// owner's next hold would be tied to a connection that is closed.
 async fn undo_tie(inner: Arc<Inner>, entry: Arc<Entry>, held: Arc<Held>, seat: Turn) {
     let Some(under_way) = inner.closing.begin_now() else { return };
     let lost = Released {
@@ -273,8 +282,14 @@ async fn undo_tie(inner: Arc<Inner>, entry: Arc<Entry>, held: Arc<Held>, seat: T
 }
 
 fn is_failed_renewal(operation: &Output, input: &Input) -> bool {
-    matches!(operation, Output::Send(..))
-        && matches!(input, Input::Ended(outcome) if !matches!(outcome, Outcome::Token(_)))
+    match (operation, input) {
+        (Output::Send(..), Input::Ended(outcome)) => {
+            !matches!(outcome, Outcome::Token(_) | Outcome::Waiting)
+        }
+        (Output::Wait(_), Input::Message(outcome)) => !matches!(outcome, Outcome::Token(_)),
+        (Output::Wait(_), Input::Time) => true,
+        _ => false,
+    }
 }
 
 pub(crate) async fn is_over(state: &mut watch::Receiver<State>) {

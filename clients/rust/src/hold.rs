@@ -1,7 +1,7 @@
 //! One level of a held lock.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use tokio::runtime::Handle;
@@ -10,6 +10,7 @@ use crate::clock::at;
 use crate::entry::{Begun, Entry, release_later};
 use crate::held::{Held, State, is_over};
 use crate::machine::Release;
+use crate::observer::observe;
 use crate::{Error, Inner};
 
 /// One level of a held lock, renewed every third of its lease until it is released or dropped.
@@ -27,7 +28,12 @@ pub struct Hold {
 
 /// The signal that a hold is lost, to pass on.
 #[derive(Clone)]
-pub struct Loss(Arc<Held>);
+pub struct Loss {
+    inner: Weak<Inner>,
+    entry: Weak<Entry>,
+    held: Arc<Held>,
+    runtime: Handle,
+}
 
 impl fmt::Debug for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -37,14 +43,14 @@ impl fmt::Debug for Loss {
 
 impl Loss {
     pub(crate) fn held(&self) -> &Held {
-        &self.0
+        &self.held
     }
 
     /// Whether the hold is lost, or may be. Also reads the clock.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        let state = *self.0.state.borrow();
-        state == State::Lost || (state == State::Held && !self.0.is_sure())
+        let state = *self.held.state.borrow();
+        state == State::Lost || (state == State::Held && !self.held.is_sure())
     }
 
     /// Resolves when the hold is lost: at once when the server reports so, and shortly before the deadline when no
@@ -59,7 +65,10 @@ impl Loss {
 
     /// Resolves when the hold has ended: to true if it was lost, as [`Loss::lost`], and to false if it was released.
     pub async fn ended(&self) -> bool {
-        let mut state = self.0.state.subscribe();
+        if let (Some(inner), Some(entry)) = (self.inner.upgrade(), self.entry.upgrade()) {
+            observe(&self.runtime, &inner, &entry, &self.held);
+        }
+        let mut state = self.held.state.subscribe();
         is_over(&mut state).await;
         *state.borrow() == State::Lost
     }
@@ -117,7 +126,8 @@ impl Hold {
     /// The signal, to pass to the work.
     #[must_use]
     pub fn loss(&self) -> Loss {
-        Loss(self.held.clone())
+        let (inner, entry) = (Arc::downgrade(&self.inner), Arc::downgrade(&self.entry));
+        Loss { inner, entry, held: self.held.clone(), runtime: self.runtime.clone() }
     }
 
     /// Releases the level. The release completes even if this future is dropped.

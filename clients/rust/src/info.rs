@@ -18,14 +18,6 @@ fn is_text(value: Option<&Value>, text: &str) -> bool {
     })
 }
 
-/// Whether that owner has a pending grant.
-pub(crate) fn is_pending(info: &Value, owner: &str) -> bool {
-    let Some(Value::Array(holders)) = field(info, "holders") else { return false };
-    holders.iter().any(|holder| {
-        is_text(field(holder, "owner"), owner) && is_text(field(holder, "acks"), "pending")
-    })
-}
-
 fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
     let fields = map.as_map_iter()?;
     let mut found = fields

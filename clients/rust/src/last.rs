@@ -45,7 +45,7 @@ impl Drop for Releasing {
         let release = Request::Release(self.held.token, level.depth.saturating_sub(1));
         let words = words(release, &self.entry.key, &self.held.options, level.depth);
         self.inner.servers.ask_at_last(&self.entry.key, &words);
-        Entry::end(&mut level, &self.inner, &self.held, &Ok(()));
+        Entry::end(&mut level, &self.held, &Ok(()));
     }
 }
 

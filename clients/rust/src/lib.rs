@@ -29,11 +29,13 @@ mod entry;
 mod error;
 mod held;
 mod hold;
+mod inbox;
 mod info;
 mod last;
 #[allow(dead_code, reason = "nothing is planted here: the simulation plays that")]
 mod machine;
 mod node;
+mod observer;
 #[cfg(feature = "opentelemetry")]
 pub mod otel;
 mod servers;
@@ -45,7 +47,6 @@ mod telemetry;
 #[path = "machine/trace.rs"]
 #[allow(dead_code, reason = "the simulation writes what is only replayed here")]
 mod trace;
-mod turns;
 mod words;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -54,7 +55,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 
 pub use election::{Election, Leader, Observer};
@@ -65,7 +66,6 @@ pub use telemetry::{Counts, Event, Listener};
 
 use entry::{Begun, Entry};
 use machine::Attempt;
-use node::Lane;
 use servers::{How, Servers};
 use telemetry::Waiting;
 
@@ -77,9 +77,6 @@ pub struct Locker {
 
 pub(crate) struct Inner {
     servers: Arc<Servers>,
-    turns: Arc<turns::Turns>,
-    slots: Arc<Semaphore>,
-    most: usize,
     host: String,
     /// The process that they are drawn in, and the names of owners that nobody named.
     names: Mutex<(u32, machine::Names)>,
@@ -141,9 +138,6 @@ impl Locker {
         let host: String = host.unwrap_or_else(|_| "host".into()).trim().chars().take(64).collect();
         let inner = Inner {
             servers: Arc::new(servers),
-            turns: Arc::default(),
-            slots: Arc::new(Semaphore::new(16)),
-            most: 16,
             host,
             closing: closing::Closing::default(),
             names: Mutex::new((std::process::id(), machine::Names::new(image()))),
@@ -152,19 +146,6 @@ impl Locker {
             telemetry: Arc::default(),
         };
         Locker { inner: Arc::new(inner) }
-    }
-
-    /// How many waits may each use a connection of their own at once; the default is 16. Further waits keep their
-    /// places by tickets, over one subscription. Such a place is as fair, but the server finds no deadlock through it.
-    ///
-    /// Call this first: it makes a new `Locker` from this one, which must not have clones yet.
-    #[must_use]
-    pub fn max_blocked(mut self, count: usize) -> Locker {
-        if let Some(inner) = Arc::get_mut(&mut self.inner) {
-            inner.slots = Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
-            inner.most = count;
-        }
-        self
     }
 
     /// A request for the lock of `key`. By default it is the write lock, and the wait has no limit. Nothing is sent
@@ -246,7 +227,7 @@ impl Options {
         Options::lock_mode(self.is_read)
     }
 
-    /// Replies come only when replicas have acknowledged what they tell.
+    /// Grants and renewals count only when replicas have acknowledged them.
     fn has_acks(&self) -> bool {
         self.acks.is_some_and(|acks| acks > 0)
     }
@@ -254,12 +235,6 @@ impl Options {
     /// How long it waits; [`machine::FOREVER`] is for ever.
     fn wait_ms(&self) -> machine::Ms {
         self.wait.map_or(machine::FOREVER, ask::millis)
-    }
-
-    fn add_most(&self, words: &mut Cmd) {
-        if let Some(most) = self.max_queue {
-            words.arg("MAXQUEUE").arg(most);
-        }
     }
 
     fn add_acks(&self, words: &mut Cmd) {
@@ -278,13 +253,9 @@ impl Options {
         }
     }
 
-    fn lane(&self) -> Lane {
-        if self.has_acks() { Lane::Acked } else { Lane::Prompt }
-    }
-
     /// A request without a way to wait.
     fn words(&self, key: &[u8], depth: u32) -> Cmd {
-        if let Some(words) = self.together(machine::Request::Acquire) {
+        if let Some(words) = self.together(machine::Request::Acquire(None)) {
             return words;
         }
         let mut words = redis::cmd("RLOCK.ACQUIRE");

@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::ask::{is_true, random};
 use crate::clock::{ms, now};
 use crate::error::{is_broken, is_no_primary, timed_out, unreached};
+use crate::inbox::Inbox;
 use crate::machine::{self, Dial, Ms, Planted, is_condemned};
 use crate::servers::{PATIENCE, lock};
 
@@ -25,17 +26,9 @@ pub(crate) const QUICK: Duration = Duration::from_millis(300);
 /// The longest round trip to a server for a thread to gain by asking itself.
 const NEAR: Duration = Duration::from_millis(10);
 
-/// How many connections are kept for threads that ask by themselves.
+/// How many connections are kept for threads that ask by themselves, and for sessions.
 const PLAIN: usize = 16;
-
-/// Which of the shared connections.
-#[derive(Clone, Copy)]
-pub(crate) enum Lane {
-    /// For requests that are answered at once.
-    Prompt,
-    /// For requests that wait for acknowledgments: such a reply delays those behind it.
-    Acked,
-}
+const IDLE: usize = 16;
 
 /// A shared connection.
 #[derive(Default)]
@@ -46,10 +39,10 @@ struct Shared {
 
 /// One server.
 pub(crate) struct Node {
-    pub(crate) name: String,
     pub(crate) info: ConnectionInfo,
-    prompt: Shared,
-    acked: Shared,
+    shared: Shared,
+    /// Late replies.
+    pub(crate) inbox: Inbox,
     idle: Mutex<Vec<Line>>,
     /// For threads that ask quickly.
     plain: Mutex<Vec<redis::Connection>>,
@@ -57,16 +50,16 @@ pub(crate) struct Node {
     dials: Mutex<(machine::Server, Option<RedisError>)>,
     /// One dial at a time.
     dialling: Arc<tokio::sync::Mutex<()>>,
-    /// One connects for turns; the others wait for its result.
-    pub(crate) subscribing: Arc<tokio::sync::Mutex<()>>,
     /// About how long a reply takes, in microseconds.
     round: AtomicU64,
+    /// When the last request was sent that was not answered.
+    silent: AtomicU64,
     /// Until when it is not asked by those who cannot wait for it.
     silent_until: AtomicU64,
     closed: watch::Sender<bool>,
 }
 
-/// A dedicated connection, for one blocked wait or for one session. Dropping it closes it.
+/// A dedicated connection, for one session. Dropping it closes it.
 pub(crate) struct Line {
     pub(crate) node: Arc<Node>,
     pub(crate) connection: MultiplexedConnection,
@@ -78,16 +71,15 @@ pub(crate) struct Line {
 impl Node {
     pub(crate) fn new(info: ConnectionInfo) -> Node {
         Node {
-            name: info.addr().to_string(),
             info,
-            prompt: Shared::default(),
-            acked: Shared::default(),
+            shared: Shared::default(),
+            inbox: Inbox::default(),
             idle: Mutex::default(),
             plain: Mutex::default(),
             dials: Mutex::default(),
             dialling: Arc::default(),
-            subscribing: Arc::default(),
             round: AtomicU64::new(0),
+            silent: AtomicU64::new(0),
             silent_until: AtomicU64::new(0),
             closed: watch::Sender::new(false),
         }
@@ -96,7 +88,6 @@ impl Node {
     /// Asks on the shared connection.
     pub(crate) async fn send(
         self: &Arc<Node>,
-        lane: Lane,
         command: &Cmd,
         asking: bool,
         end: Instant,
@@ -105,7 +96,7 @@ impl Node {
             let ask = async { self.line().await?.ask(command, true).await };
             return (0, timeout_at(end, ask).await.unwrap_or_else(|_| Err(timed_out())));
         }
-        let (generation, connection) = match timeout_at(end, self.shared(lane)).await {
+        let (generation, connection) = match timeout_at(end, self.shared()).await {
             Ok(Ok(shared)) => shared,
             Ok(Err(error)) => return (0, Err(error)),
             Err(_) => return (0, Err(unreached(timed_out()))),
@@ -113,18 +104,18 @@ impl Node {
         let (mut connection, begun) = (connection, Instant::now());
         let reply = timeout_at(end, connection.send_packed_command(command)).await;
         let reply = reply.unwrap_or_else(|_| Err(timed_out())).and_then(Value::extract_error);
-        if reply.is_ok() && matches!(lane, Lane::Prompt) {
+        if reply.is_ok() {
             self.took(begun.elapsed());
         }
         (generation, reply)
     }
 
-    /// About how long a reply takes that waits for nothing.
+    /// About how long a reply takes.
     pub(crate) fn round(&self) -> Duration {
         Duration::from_micros(self.round.load(Ordering::Relaxed))
     }
 
-    fn took(&self, time: Duration) {
+    pub(crate) fn took(&self, time: Duration) {
         // One fast reply disproves whatever slowed earlier ones: after a pause of the server, waits
         // would end early.
         let (old, new) = (self.round(), time.min(PATIENCE));
@@ -133,8 +124,8 @@ impl Node {
         self.round.store(round, Ordering::Relaxed);
     }
 
-    pub(crate) fn hang_up(&self, lane: Lane, generation: u64) {
-        let mut control = lock(&self.lane(lane).control);
+    pub(crate) fn hang_up(&self, generation: u64) {
+        let mut control = lock(&self.shared.control);
         if control.0 == generation {
             control.1 = None;
         }
@@ -144,9 +135,8 @@ impl Node {
     pub(crate) fn close(&self) {
         lock(&self.dials).0.close();
         self.closed.send_replace(true);
-        for lane in [&self.prompt, &self.acked] {
-            lock(&lane.control).1 = None;
-        }
+        lock(&self.shared.control).1 = None;
+        self.inbox.close();
         lock(&self.idle).clear();
         lock(&self.plain).clear();
     }
@@ -155,22 +145,15 @@ impl Node {
         *self.closed.borrow()
     }
 
-    fn lane(&self, lane: Lane) -> &Shared {
-        match lane {
-            Lane::Prompt => &self.prompt,
-            Lane::Acked => &self.acked,
-        }
-    }
-
-    async fn shared(self: &Arc<Node>, lane: Lane) -> RedisResult<(u64, MultiplexedConnection)> {
+    async fn shared(self: &Arc<Node>) -> RedisResult<(u64, MultiplexedConnection)> {
         let ready = || {
-            let control = lock(&self.lane(lane).control);
+            let control = lock(&self.shared.control);
             control.1.clone().map(|connection| (control.0, connection))
         };
         if let Some(ready) = ready() {
             return Ok(ready);
         }
-        let one = self.lane(lane).connecting.clone().lock_owned().await;
+        let one = self.shared.connecting.clone().lock_owned().await;
         if let Some(ready) = ready() {
             return Ok(ready);
         }
@@ -178,7 +161,7 @@ impl Node {
         for_all(async move {
             let _one = one;
             let connection = node.connect(|_| {}).await?;
-            let mut control = lock(&node.lane(lane).control);
+            let mut control = lock(&node.shared.control);
             control.0 += 1;
             control.1 = (!node.is_closed()).then(|| connection.clone());
             Ok((control.0, connection))
@@ -240,8 +223,10 @@ impl Node {
     /// A request of then was not answered, or by a server that is no primary any more: so may be what is asked on
     /// connections that have said nothing since.
     pub(crate) fn distrust(&self, sent: Ms) {
-        lock(&self.idle).retain(|line| !is_condemned(line.heard, sent, Planted::Nothing));
+        self.silent.fetch_max(sent, Ordering::Relaxed);
+        lock(&self.idle).retain(Line::is_usable);
         lock(&self.plain).clear();
+        self.inbox.distrust(sent);
     }
 
     /// Asks on the calling thread, if the server is near and a connection is there.
@@ -321,7 +306,7 @@ impl Node {
         tokio::spawn(async move {
             let line = node.new_line().await;
             if let Err(Ok(line)) = tell.send(line) {
-                line.put(1); // for the next one, because who needed it has given up
+                line.put(); // for the next one, because who needed it has given up
             }
             drop(one);
         });
@@ -350,6 +335,16 @@ impl Line {
         *self.ended.borrow()
     }
 
+    /// Whether it is there, and has not been silent since a request was not answered.
+    pub(crate) fn is_usable(&self) -> bool {
+        let silent = self.node.silent.load(Ordering::Relaxed);
+        !self.is_ended() && !is_condemned(self.heard, silent, Planted::Nothing)
+    }
+
+    pub(crate) fn hears(&mut self) {
+        self.heard = now();
+    }
+
     /// Reports the end of the connection.
     pub(crate) fn ended(&self) -> watch::Receiver<bool> {
         self.ended.clone()
@@ -370,12 +365,12 @@ impl Line {
         Box::pin(async move { asked(connection, &command, asking).await })
     }
 
-    /// Keeps the connection for the next wait, if it is good and fewer than `most` are kept.
-    pub(crate) fn put(mut self, most: usize) {
+    /// Keeps the connection for the next session, if it is good and few are kept.
+    pub(crate) fn put(mut self) {
         self.heard = now();
         let node = self.node.clone();
         let mut idle = lock(&node.idle);
-        if idle.len() < most && !self.is_ended() && !node.is_closed() {
+        if idle.len() < IDLE && !self.is_ended() && !node.is_closed() {
             idle.push(self);
         }
     }

@@ -1,13 +1,14 @@
 //! Finds the primary of a key: the one server, by Sentinel, or in a Cluster. All connections are the crate's own.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use redis::{
     Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisError,
-    RedisResult, Value,
+    RedisResult, ServerErrorKind, Value,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -16,8 +17,8 @@ use crate::ask::{is_true, random};
 use crate::clock::now;
 use crate::error::{is_broken, is_no_primary, timed_out, unreached};
 use crate::machine::{self, Dial};
-use crate::node::{Lane, Node, for_all};
-use crate::slot::slot;
+use crate::node::{Node, for_all};
+use crate::slot::{slot, tag};
 use crate::space::meet;
 
 /// How long one request may take, and how long to retry one that does not wait when connections break.
@@ -51,6 +52,10 @@ pub(crate) struct Servers {
     is_new: AtomicBool,
     /// When the one server first said that it is a replica; [`machine::FOREVER`] if it served as a primary.
     replica_since: AtomicU64,
+    /// Distinguishes the channels of this client.
+    image: String,
+    /// Channels have slots.
+    is_sharded: AtomicBool,
 }
 
 #[derive(Default)]
@@ -67,6 +72,7 @@ struct Known {
 
 impl Servers {
     pub(crate) fn new(how: How, template: ConnectionInfo) -> Servers {
+        let is_sharded = AtomicBool::new(matches!(how, How::Cluster { .. }));
         let redis = template.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         Servers {
             how,
@@ -79,6 +85,8 @@ impl Servers {
             space: OnceLock::new(),
             is_new: AtomicBool::new(false),
             replica_since: AtomicU64::new(0),
+            image: format!("{:016x}", RandomState::new().build_hasher().finish()),
+            is_sharded,
         }
     }
 
@@ -294,6 +302,7 @@ impl Servers {
         let code = error.code().filter(|code| matches!(*code, "MOVED" | "ASK"))?;
         let (addr, _slot) = error.redirect_node()?;
         let (host, port) = addr.rsplit_once(':')?;
+        self.is_sharded.store(true, Ordering::Relaxed);
         if code == "MOVED" {
             self.forget();
         }
@@ -348,42 +357,80 @@ impl Servers {
         command: &Cmd,
         patience: Duration,
     ) -> RedisResult<Value> {
-        self.ask_on(Lane::Prompt, key, command, patience).await
-    }
-
-    pub(crate) async fn ask_on(
-        self: &Arc<Servers>,
-        lane: Lane,
-        key: &[u8],
-        command: &Cmd,
-        patience: Duration,
-    ) -> RedisResult<Value> {
         let end = Instant::now() + patience;
         let located = timeout_at(end, self.locate(key)).await;
         let mut node = located.unwrap_or_else(|_| Err(timed_out())).map_err(unreached)?;
         let mut asking = false;
         let mut hops = 0;
         loop {
-            let sent = now();
-            let (generation, reply) = node.send(lane, command, asking, end).await;
-            let Err(error) = reply else {
-                self.answers(key);
-                return reply;
-            };
-            match self.redirection(&node, &error) {
+            let reply = self.ask_at(&node, asking, key, command, end).await;
+            let next = reply.as_ref().err().and_then(|error| self.redirection(&node, error));
+            match next {
                 Some((next, is_ask)) if hops < 4 => (node, asking, hops) = (next, is_ask, hops + 1),
-                _ => {
-                    if error.is_timeout() || is_no_primary(&error) {
-                        node.distrust(sent);
-                    }
-                    if is_broken(&error) || is_no_primary(&error) {
-                        node.hang_up(lane, generation);
-                        self.forget();
-                    }
-                    return Err(error);
-                }
+                _ => return reply,
             }
         }
+    }
+
+    /// Asks that server.
+    pub(crate) async fn ask_at(
+        self: &Arc<Servers>,
+        node: &Arc<Node>,
+        asking: bool,
+        key: &[u8],
+        command: &Cmd,
+        end: Instant,
+    ) -> RedisResult<Value> {
+        let sent = now();
+        let (generation, reply) = node.send(command, asking, end).await;
+        let reply = reply.map_err(|error| self.sharded(error));
+        match &reply {
+            Ok(_) => self.answers(key),
+            Err(error) => {
+                if error.is_timeout() {
+                    node.distrust(sent);
+                }
+                if is_broken(error) || is_no_primary(error) {
+                    node.hang_up(generation);
+                }
+                self.refused(node, error);
+            }
+        }
+        reply
+    }
+
+    /// The one server may be a node of a Cluster. It says so; then the request is sent again.
+    pub(crate) fn sharded(&self, error: RedisError) -> RedisError {
+        let is_of_keys = error.detail().is_none_or(|text| !text.contains("TELL"));
+        if error.code() != Some("CROSSSLOT") || is_of_keys {
+            return error;
+        }
+        self.is_sharded.store(true, Ordering::Relaxed);
+        (ErrorKind::Server(ServerErrorKind::TryAgain), "a node of a Cluster").into()
+    }
+
+    /// That server did not answer, or is no primary: there may be another one.
+    pub(crate) fn refused(&self, node: &Node, error: &RedisError) {
+        if is_no_primary(error) {
+            node.distrust(now());
+        }
+        if is_broken(error) || is_no_primary(error) {
+            self.forget();
+        }
+    }
+
+    /// Where late replies to requests for `key` go. In a Cluster, it has to be in the slot of the key.
+    pub(crate) fn channel(&self, key: &[u8]) -> Arc<str> {
+        if self.is_sharded.load(Ordering::Relaxed) {
+            format!("rlock:tell:{{{}}}:{}", tag(slot(key)), self.image).into()
+        } else {
+            format!("rlock:tell:{}", self.image).into()
+        }
+    }
+
+    /// Whether the server of `key` is known, and tells on that channel.
+    pub(crate) fn hears(&self, key: &[u8]) -> bool {
+        self.remembered(key).is_some_and(|node| node.inbox.hears(&self.channel(key)))
     }
 }
 

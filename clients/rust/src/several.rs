@@ -152,7 +152,7 @@ impl Options {
     pub(crate) fn together(&self, request: Request) -> Option<Cmd> {
         let parts = self.parts.as_ref()?;
         let mut words = match request {
-            Request::Acquire | Request::Queue => named("RLOCK.MACQUIRE", parts, &self.owner),
+            Request::Acquire(_) => named("RLOCK.MACQUIRE", parts, &self.owner),
             Request::Renew(_) => named("RLOCK.MRENEW", parts, &self.owner),
             Request::Release(..) => named("RLOCK.MRELEASE", parts, &self.owner),
             _ => return None,

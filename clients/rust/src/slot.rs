@@ -1,5 +1,7 @@
 //! Which slot of a Cluster a key belongs to.
 
+use std::sync::OnceLock;
+
 /// The slot of a key in a Cluster: CRC16 (XMODEM) of its hash tag, modulo 16384.
 pub(crate) fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
@@ -17,9 +19,38 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
     crc % 16384
 }
 
+/// The smallest number whose text is in that slot.
+pub(crate) fn tag(slot: u16) -> u32 {
+    static TAGS: OnceLock<Vec<u32>> = OnceLock::new();
+    let tags = TAGS.get_or_init(|| {
+        let (mut tags, mut missing) = (vec![u32::MAX; 16384], 16384);
+        for number in 0.. {
+            let place = tags.get_mut(usize::from(self::slot(number.to_string().as_bytes())));
+            if let Some(tag) = place.filter(|tag| **tag == u32::MAX) {
+                (*tag, missing) = (number, missing - 1);
+            }
+            if missing == 0 {
+                break;
+            }
+        }
+        tags
+    });
+    tags.get(usize::from(slot)).copied().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::slot;
+    use super::{slot, tag};
+
+    #[test]
+    fn each_slot_has_the_smallest_number_in_it() {
+        for wanted in 0..16384 {
+            assert_eq!(slot(format!("a{{{}}}b", tag(wanted)).as_bytes()), wanted);
+        }
+        let first =
+            (0..1000).find(|number: &u32| slot(number.to_string().as_bytes()) == slot(b"7"));
+        assert_eq!(Some(tag(slot(b"7"))), first);
+    }
 
     #[test]
     fn slots_are_those_of_the_server() {

@@ -205,11 +205,6 @@ async fn locks_work_wherever_redis_rs_finds_its_server() {
         clusters("Cluster, RESP2", &[nodes[0].url() + "/?protocol=resp2"]),
         one("one node of a Cluster", &nodes[0].url()),
     ]);
-    for (what, url) in [("tickets", plain.url()), ("tickets by a socket", format!("unix://{path}"))]
-    {
-        let locker = Locker::new(Client::open(url).unwrap()).max_blocked(0);
-        ways.push(Way { what, locker });
-    }
     try_all(ways).await;
 }
 

@@ -209,7 +209,7 @@ fn the_longest_time_is_no_limit() {
         let held = locker.lock("k").lease(Duration::from_millis(300)).acquire().unwrap();
         let waits = locker.lock("k").wait(wait);
         let waiter = thread::spawn(move || waits.acquire());
-        until("it waits", || server.ask::<String>("INFO rlock").contains("rlock_waiters:1\r"));
+        until("it waits", || server.ask::<String>("INFO rlock").contains("rlock_tells:1\r"));
         held.release().unwrap();
         waiter.join().unwrap().unwrap().release().unwrap();
     }
@@ -376,13 +376,12 @@ async fn two_names_of_one_server_are_one_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_is_closed() {
     let server = Server::start(&[]);
-    let (locker, clone) = (locker(&server).max_blocked(1), locker(&server));
+    let (locker, clone) = (locker(&server), locker(&server));
     let held = locker.lock("held").lease(Duration::from_millis(1500)).acquire().await.unwrap();
     let session = locker.lock("session").session().acquire().await.unwrap();
     let mut observer = locker.election("leader").observe();
     assert!(observer.next().await.unwrap().is_none());
     server.ask::<u64>("RLOCK.ACQUIRE busy somebody");
-    // One by its own connection, two by ticket.
     let waits: Vec<_> = (0..3).map(|_| tokio::spawn(locker.lock("busy").acquire())).collect();
     let named = tokio::spawn(clone.lock("busy").owner("named").acquire());
     let waiting = || server.ask::<Vec<(String, u64, u64)>>("RLOCK.QUEUES");

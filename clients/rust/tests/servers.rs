@@ -97,7 +97,7 @@ async fn a_subscription_that_does_not_come_delays_no_wait_at_another_server() {
     };
     let (stopped, well) = (at(0), at(1));
     let queue = |server: usize| servers[server].ask::<Vec<redis::Value>>("RLOCK.QUEUES").len();
-    let locker = Locker::cluster([servers[1].url()]).unwrap().max_blocked(0);
+    let locker = Locker::cluster([servers[1].url()]).unwrap();
     for (server, key) in [&stopped, &well].into_iter().enumerate() {
         servers[server].ask::<u64>(&format!("RLOCK.ACQUIRE {key} somebody LEASE 600000"));
     }

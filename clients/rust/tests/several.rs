@@ -30,7 +30,7 @@ fn waits(server: &Server) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn several_locks_are_one_hold() {
     let server = Server::start(&[]);
-    let locker = locker(&server).max_blocked(0); // there is no ticket for several: they wait all the same
+    let locker = locker(&server);
     let ones: [One; 5] = ["b".into(), "a".into(), read("c"), limit("p", 2), "a".into()];
     let hold = locker.all(ones.clone()).unwrap().acquire().await.unwrap();
     assert!(["a", "b", "c", "p"].iter().all(|key| !is_free(&server, key)));

@@ -1,5 +1,5 @@
 //! Writes traces of the machine of `clients/rust`, as `clients/traces/README.md` has them:
-//! `traces <count> [<seed> [<planted fault> [<first=0 only: 0>]]]`.
+//! `traces <count> [<seed> [<planted fault>]]`.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -16,9 +16,7 @@ fn main() -> ExitCode {
     let Some(planted) = all.into_iter().find(|one| format!("{one:?}") == name) else {
         return ExitCode::FAILURE;
     };
-    let is_plain = words.next().is_some_and(|word| word == "0");
-    let text = traces(seed, planted, count, is_plain);
-    match std::io::stdout().write_all(text.as_bytes()) {
+    match std::io::stdout().write_all(traces(seed, planted, count).as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }

@@ -96,9 +96,8 @@ pub fn told(seed: u64, planted: Planted) -> Found {
     users.found
 }
 
-/// So many traces. At most [`ALIKE`] of them differ in numbers only; `is_plain` leaves out those
-/// that ask on a shared connection before they wait.
-pub fn traces(first_seed: u64, planted: Planted, count: u64, is_plain: bool) -> String {
+/// So many traces. At most [`ALIKE`] of them differ in numbers only.
+pub fn traces(first_seed: u64, planted: Planted, count: u64) -> String {
     let (mut seen, mut text, mut number, mut seed) =
         (BTreeMap::new(), String::new(), 0, first_seed);
     while number < count {
@@ -107,8 +106,7 @@ pub fn traces(first_seed: u64, planted: Planted, count: u64, is_plain: bool) -> 
             shape.retain(|letter| !letter.is_ascii_digit());
             let alike = seen.entry(shape).or_insert(0);
             *alike += 1;
-            let is_left_out = is_plain && lines.iter().any(|line| line.contains(" first=1"));
-            if *alike <= ALIKE && number < count && !is_left_out && lines.len() > 1 {
+            if *alike <= ALIKE && number < count && lines.len() > 1 {
                 number += 1;
                 let _ = writeln!(text, "trace {number} {}\nend", lines.join("\n"));
             }
@@ -169,7 +167,7 @@ impl Users {
             330..660 => self.some_hear(),
             660..740 => self.some_dial(),
             740..880 => self.some_user(),
-            880..900 => self.some_turn(),
+            880..900 => self.some_ping(),
             900..910 => self.some_late_read(),
             910..916 if !self.is_calm => {
                 self.befalls();
@@ -214,14 +212,6 @@ impl Users {
         dial.is_some()
     }
 
-    fn some_turn(&mut self) -> bool {
-        let turns = self.jobs.iter().filter(|(_, job)| job.until == super::Until::Turn);
-        let turns: Vec<Id> = turns.map(|(id, _)| *id).collect();
-        let turn = self.rng.choice(turns);
-        turn.into_iter().for_each(|job| self.tell(job, Input::Turn));
-        turn.is_some()
-    }
-
     fn some_late_read(&mut self) -> bool {
         let is_any = !self.gone.is_empty();
         if is_any {
@@ -264,13 +254,12 @@ impl Users {
         let lease = (*self.rng.choice(&[300, 1000, LEASE_MAX]).unwrap_or(&300)).max(least);
         let has_max_queue = self.rng.u8(0..6) == 0;
         let process = &mut self.processes[number];
-        let asks_first = process.asks_first;
         let (image, count) =
             if is_named { (process.names.image(), 0) } else { process.names.draw() };
         let owner = format!("{image:x}-{count}{}", if reads { "r" } else { "w" });
         let who = &mut process.users[user];
-        who.ask =
-            crate::machine::Ask { wait, lease, asks_first, session, has_max_queue, ..no_ask() };
+        who.ask = crate::machine::Ask { wait, lease, session, ..no_ask() };
+        who.has_max_queue = has_max_queue;
         who.place = (key, owner.into(), reads);
         who.start = self.now;
         self.comes(number, user, None);
@@ -304,6 +293,7 @@ impl Users {
             }
         }
         self.seats_due();
+        self.pings_due();
         let due =
             self.jobs.iter().filter(|(_, job)| job.by <= self.now && !self.is_frozen(job.process));
         let due: Vec<Id> = due.map(|(id, _)| *id).collect();

@@ -3,14 +3,16 @@
 use super::{Id, State, Users};
 use crate::machine::{FOREVER, Input, REPLY};
 use crate::step::Step;
-use crate::words::Out;
+use crate::words::{Message, Out};
 
 impl Users {
     /// Something goes wrong.
     pub(super) fn befalls(&mut self) {
         let process = self.rng.usize(0..self.processes.len());
         match self.rng.u8(0..100) {
-            0..35 => self.mute_one(),
+            0..25 => self.mute_one(),
+            25..30 => self.lose_message(),
+            30..35 => self.end_subscription(),
             35..50 => self.darken(process),
             50..65 => self.cut_one(),
             65..75 => self.restart(),
@@ -38,6 +40,31 @@ impl Users {
         if let Some(link) = self.some_link().and_then(|link| self.links.get_mut(&link)) {
             link.is_mute = true;
         }
+    }
+
+    fn some_inbox(&mut self) -> Option<Id> {
+        let peers = self.processes.iter().flat_map(|process| &process.peers);
+        let all: Vec<Id> = peers.filter_map(|peer| peer.inbox.link).collect();
+        self.rng.choice(all)
+    }
+
+    /// A message is lost on its way.
+    fn lose_message(&mut self) {
+        let Some(link) = self.some_inbox().and_then(|link| self.links.get_mut(&link)) else {
+            return;
+        };
+        let at = link.from.iter().position(|out| matches!(out, Out::Message(_)));
+        at.into_iter().for_each(|at| drop(link.from.remove(at)));
+    }
+
+    /// A server ends a subscription, as it does when a slot moves.
+    fn end_subscription(&mut self) {
+        let Some(id) = self.some_inbox() else { return };
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let server = &mut self.world.machines[link.node].server;
+        let conn = server.conns.get_mut(&rlock_core::ClientId::from(id));
+        let Some(channel) = conn.and_then(|conn| conn.channels.pop_first()) else { return };
+        link.from.push_back(Out::Message(Message { channel, text: Vec::new() }));
     }
 
     /// Nothing gets through between a process and a server, for a while.

@@ -1,45 +1,27 @@
 //! What machines want, carried out: as thin as it is around the same code in `clients/rust`.
 
 use super::links::Link;
-use super::{Id, Job, Place, State, Tenure, Until, Users, Work};
+use super::{Id, Job, State, Tenure, Until, Users, Work};
 use crate::machine::{Attempt, FOREVER, Hold, Input, Kept, Level, Ms, Outcome, Output};
-use crate::machine::{
-    LATE, PATIENCE, Planted, Release, Request, Stand, TICKET, Tell, is_condemned,
-};
+use crate::machine::{LATE, PATIENCE, Planted, Release, Request, Stand, Tell, is_condemned};
 use crate::trace;
 
 impl Users {
     pub(super) fn carry_out(&mut self, id: Id, output: Output) {
+        self.addresses(id, &output);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let process = job.process;
-        let words = Self::words(&job.place, &output, &job.ask);
+        let words = Self::words(job, &output);
         match output {
-            Output::Slot => {
-                let slots = &mut self.processes[process].slots;
-                job.has_slot = *slots > 0;
-                *slots -= usize::from(job.has_slot);
-                let has_slot = job.has_slot;
-                self.tell(id, Input::Slot(has_slot));
-            }
             Output::Open(by) => self.wait(id, Until::Opened, by, None),
             Output::Own { by, .. } => {
                 (job.until, job.by) = (Until::OwnReply, by);
                 let asked = super::asked_by(id, 0, true);
-                match job.own {
-                    Some(link) if self.links.contains_key(&link) => {
-                        self.write(link, &words.unwrap_or_default(), asked);
-                    }
-                    _ => self.tell(id, Input::Own(Outcome::Broken)),
+                match job.own.filter(|link| self.is_usable(*link)) {
+                    Some(link) => self.write(link, &words.unwrap_or_default(), asked),
+                    None => self.tell(id, Input::Own(Outcome::Unsent)),
                 }
             }
-            Output::Read(by) => {
-                (job.until, job.by) = (Until::OwnReply, by);
-                let is_there = job.own.is_some_and(|link| self.links.contains_key(&link));
-                if !is_there {
-                    self.tell(id, Input::Own(Outcome::Broken));
-                }
-            }
-            Output::Look(by) => self.wait(id, Until::Look, by, words),
             Output::Send(_, by) => self.wait(id, Until::Reply, by, words),
             Output::Await(by) => {
                 (job.until, job.by) = (Until::Reply, by);
@@ -50,8 +32,11 @@ impl Users {
                     self.tell(id, Input::Ended(Outcome::Broken));
                 }
             }
-            Output::Listen(_) => self.tell(id, Input::Listening),
-            Output::Turn(by) => (job.until, job.by) = (Until::Turn, by),
+            Output::Listen(by) => self.wait(id, Until::Subscribed, by, None),
+            Output::Wait(by) => {
+                (job.until, job.by) = (Until::Message, by);
+                self.reads_letter(id);
+            }
             Output::Sleep(by) => (job.until, job.by) = (Until::Time, by),
             Output::Seat => {
                 let place = job.place.clone();
@@ -128,25 +113,28 @@ impl Users {
         self.connect(id);
     }
 
-    fn words(place: &Place, output: &Output, ask: &crate::machine::Ask) -> Option<String> {
-        let (key, owner, reads) = place;
+    fn words(job: &Job, output: &Output) -> Option<String> {
+        let ((key, owner, reads), ask) = (&job.place, &job.ask);
         let (lease, mode) = (ask.lease, if *reads { "READ" } else { "WRITE" });
-        let acquire = |depth: u32| {
+        let acquire = |depth: u32, block: Option<Ms>, is_session: bool| {
             let mode = if *reads { " READ" } else { "" };
-            format!("RLOCK.ACQUIRE k{key} {owner}{mode} LEASE {lease} DEPTH {depth}")
+            let mut line =
+                format!("RLOCK.ACQUIRE k{key} {owner}{mode} LEASE {lease} DEPTH {depth}");
+            if is_session {
+                line.push_str(" SESSION");
+            }
+            if let Some(ms) = block {
+                line.push_str(&format!(" BLOCK {ms}"));
+                line.push_str(if job.has_max_queue { " MAXQUEUE 1" } else { "" });
+            }
+            line + &job.letter.words(job.process)
         };
-        let most = if ask.has_max_queue { " MAXQUEUE 1" } else { "" };
         Some(match output {
             Output::Own { block, session, depth, .. } => {
-                let block = block.map_or(String::new(), |ms| format!(" BLOCK {ms}{most}"));
-                let session = if *session { " SESSION" } else { "" };
-                format!("{}{block}{session}", acquire(depth.unwrap_or(ask.depth)))
-            }
-            Output::Look(_) | Output::Send(Request::Place, _) => {
-                format!("RLOCK.PLACE k{key} {owner}")
+                acquire(depth.unwrap_or(ask.depth), *block, *session)
             }
             Output::Send(request, _) => match request {
-                Request::Queue => format!("{} QUEUE {TICKET}{most}", acquire(ask.depth)),
+                Request::Acquire(block) => acquire(ask.depth, *block, false),
                 Request::Renew(token) => {
                     format!("RLOCK.RENEW k{key} {owner} {mode} LEASE {lease} TOKEN {token}")
                 }
@@ -159,10 +147,16 @@ impl Users {
                 Request::Release(token, depth) => {
                     format!("RLOCK.RELEASE k{key} {owner} {mode} TOKEN {token} DEPTH {depth}")
                 }
-                _ => acquire(ask.depth),
             },
             _ => return None,
         })
+    }
+
+    /// Whether a connection is there, and has not been silent since a request was not answered.
+    fn is_usable(&self, link: Id) -> bool {
+        let Some(link) = self.links.get(&link) else { return false };
+        let silent = self.processes[link.process].peers[link.node].silent;
+        !is_condemned(link.heard, silent, self.planted)
     }
 
     pub(super) fn keep(&mut self, process: usize, link: Id) {
@@ -184,12 +178,12 @@ impl Users {
             Until::Reply if is_unsent => Input::Ended(Outcome::Unsent),
             Until::Opened => Input::Ended(Outcome::Unsent),
             Until::Reply => Input::Ended(Outcome::Silent),
-            Until::Look => Input::Place(None),
+            Until::Subscribed => Input::Ended(Outcome::Silent),
             Until::OwnReply => Input::Own(Outcome::Silent),
-            Until::Time | Until::Turn => Input::Time,
+            Until::Time | Until::Message => Input::Time,
             Until::Nothing => return,
         };
-        let is_silent = matches!(job.until, Until::Reply | Until::Look) && !is_unsent;
+        let is_silent = job.until == Until::Reply && !is_unsent;
         let shared = job.shared.take().filter(|_| is_silent);
         (job.until, job.by) = (Until::Nothing, FOREVER);
         if let Some(link) = shared.and_then(|link| self.links.get(&link)) {
@@ -203,10 +197,12 @@ impl Users {
 
     pub(super) fn begin_attempt(&mut self, process: usize, user: usize) {
         let planted = self.planted;
-        let (place, mut ask, start) = {
+        let (place, mut ask, start, has_max_queue) = {
             let user = &self.processes[process].users[user];
-            (user.place.clone(), user.ask, user.start)
+            (user.place.clone(), user.ask, user.start, user.has_max_queue)
         };
+        let here = &self.processes[process];
+        ask.hears = here.peers[here.route].inbox.is_subscribed;
         let waited = self.now - start;
         if ask.wait > 0 && ask.wait != FOREVER {
             ask.wait = ask.wait.saturating_sub(waited).max(1);
@@ -228,6 +224,7 @@ impl Users {
         }
         let work = Work::Attempt(Attempt::new(ask, planted));
         let id = self.begin(work, process, user, place, ask);
+        self.jobs.get_mut(&id).into_iter().for_each(|job| job.has_max_queue = has_max_queue);
         self.title(id, || trace::attempt_line(&ask));
         self.processes[process].users[user].state = State::Asking(id);
         self.tell(id, Input::Call);
@@ -308,6 +305,7 @@ impl Users {
     fn lost(&mut self, id: Id) {
         let job = &self.jobs[&id];
         let (process, place, lease) = (job.process, job.place.clone(), job.ask.lease);
+        let is_session = job.ask.session;
         let Some(seat) = self.processes[process].seats.get_mut(&place) else { return };
         seat.excused_until = seat.excused_until.max(self.now + lease + 2 * PATIENCE);
         if let Some(tenure) = seat.tenure.as_mut().filter(|tenure| tenure.hold == id) {
@@ -316,6 +314,11 @@ impl Users {
             link.into_iter().for_each(|link| self.drop_link(link));
         }
         self.found.losses += 1;
+        // The server may still have it, until it notices that its connection is closed.
+        let seat = self.processes[process].seats.get(&place);
+        if is_session && seat.is_some_and(|seat| seat.stand == Stand::Free) {
+            self.begin_untie(id);
+        }
     }
 
     /// A user that has the seat releases a level.
@@ -348,7 +351,7 @@ impl Users {
         self.tell(id, Input::Call);
     }
 
-    /// Keeps the seat until the request to tie that hold, which nobody answered, is undone.
+    /// Keeps the seat until that session, or the request to tie it that nobody answered, is undone.
     fn begin_untie(&mut self, hold: Id) {
         let Some(Job { process, user, place, ask, .. }) = self.jobs.get(&hold) else { return };
         let (process, user, place, ask) = (*process, *user, place.clone(), *ask);

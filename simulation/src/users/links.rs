@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use rlock_core::{ClientId, Mode};
 
+use super::inbox::INBOX;
 use super::{Id, Until, Users};
 use crate::keyspace::Key;
 use crate::machine::{AGAIN, Dial, FOREVER, Input, Ms, Outcome, is_condemned};
@@ -52,7 +53,14 @@ impl Users {
             if !peer.idle.is_empty() {
                 let link = peer.idle.remove(0);
                 self.jobs.get_mut(&id).into_iter().for_each(|job| job.own = Some(link));
-                return self.tell(id, Input::Opened(1));
+                return self.tell(id, Input::Opened);
+            }
+        } else if job.until == Until::Subscribed {
+            if peer.inbox.is_subscribed {
+                return self.tell(id, Input::Listening(1));
+            }
+            if peer.inbox.link.is_some() {
+                return; // it is being subscribed
             }
         } else if let Some(link) = peer.shared {
             let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -81,11 +89,7 @@ impl Users {
     fn unsent(&mut self, id: Id) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.unsent = None;
-        let input = match job.until {
-            Until::Look => Input::Place(None),
-            _ => Input::Ended(Outcome::Unsent),
-        };
-        self.tell(id, input);
+        self.tell(id, Input::Ended(Outcome::Unsent));
     }
 
     pub(super) fn write(&mut self, link: Id, line: &str, asked: Asked) {
@@ -135,8 +139,13 @@ impl Users {
         };
         self.links.insert(link, link_of);
         let peer = &mut self.processes[process].peers[node];
-        let opens = wants.iter().any(|id| self.jobs[id].until == Until::Opened);
-        if peer.shared.is_some() || opens && wants.iter().all(|id| self.jobs[id].unsent.is_none()) {
+        let wants_it = |until: Until| wants.iter().any(|id| self.jobs[id].until == until);
+        let sends = wants.iter().any(|id| self.jobs[id].unsent.is_some());
+        if sends && peer.shared.is_none() {
+            peer.shared = Some(link);
+        } else if peer.inbox.link.is_none() && wants_it(Until::Subscribed) {
+            self.subscribe(process, node, link);
+        } else if peer.shared.is_some() || wants_it(Until::Opened) {
             peer.idle.push(link);
         } else {
             peer.shared = Some(link);
@@ -148,7 +157,8 @@ impl Users {
     fn wanting(&self, process: usize, node: usize) -> Vec<Id> {
         let is_there = self.processes[process].route == node;
         let wants = |(id, job): (&Id, &super::Job)| {
-            let wants = job.unsent.is_some() || job.until == Until::Opened;
+            let wants =
+                job.unsent.is_some() || matches!(job.until, Until::Opened | Until::Subscribed);
             (is_there && job.process == process && wants).then_some(*id)
         };
         self.jobs.iter().filter_map(wants).collect()
@@ -172,9 +182,11 @@ impl Users {
         peer.shared = peer.shared.filter(|shared| *shared != id);
         peer.idle.retain(|idle| *idle != id);
         let asked = std::mem::take(&mut link.asked);
+        let (process, node) = (link.process, link.node);
         let at = self.now + self.rng.u64(0..AGAIN - 20);
         let client = ClientId::from(id);
         self.gone.push(Gone { client, link, at });
+        self.lost_inbox(process, node, id);
         self.lost_replies(id, asked);
     }
 
@@ -184,13 +196,11 @@ impl Users {
             let Some(job) = self.jobs.get_mut(&asked.job) else { continue };
             let is_current = asked.generation == job.generation;
             if asked.is_own && job.own == Some(link) {
-                if matches!(job.until, Until::OwnReply | Until::Look) {
+                if job.until == Until::OwnReply {
                     self.tell(asked.job, Input::Own(Outcome::Broken));
                 }
             } else if is_current && !asked.is_own && job.until == Until::Reply {
                 self.tell(asked.job, Input::Ended(Outcome::Broken));
-            } else if is_current && !asked.is_own && job.until == Until::Look {
-                self.tell(asked.job, Input::Place(None));
             }
         }
     }
@@ -199,7 +209,8 @@ impl Users {
     pub(super) fn distrust(&mut self, process: usize, node: usize, sent: Ms) {
         let peer = &mut self.processes[process].peers[node];
         peer.silent = peer.silent.max(sent);
-        let suspects: Vec<Id> = peer.shared.iter().chain(&peer.idle).copied().collect();
+        let all = peer.shared.iter().chain(&peer.idle).chain(&peer.inbox.link);
+        let suspects: Vec<Id> = all.copied().collect();
         for link in suspects {
             let heard = self.links.get(&link).map_or(FOREVER, |link| link.heard);
             if is_condemned(heard, sent, self.planted) {
@@ -216,9 +227,9 @@ impl Users {
             return false;
         }
         let asked = link.asked.front().filter(|asked| asked.is_own);
-        asked.and_then(|asked| self.jobs.get(&asked.job)).is_none_or(|job| {
-            job.own != Some(id) || matches!(job.until, Until::OwnReply | Until::Look)
-        })
+        asked
+            .and_then(|asked| self.jobs.get(&asked.job))
+            .is_none_or(|job| job.own != Some(id) || job.until == Until::OwnReply)
     }
 
     /// A process reads what came next.
@@ -229,7 +240,7 @@ impl Users {
         let process = link.process;
         let said = match out {
             Out::Said(said) => said,
-            Out::Message(_) => return,
+            Out::Message(message) => return self.receive(id, &message),
             Out::Closed => return self.hung_up(id),
         };
         let Some(asked) = link.asked.pop_front() else { return };
@@ -237,23 +248,16 @@ impl Users {
         if matches!(&said, Said::Error(line) if is_replica(line)) {
             self.reroute(process);
         }
+        if asked.job == INBOX {
+            return self.subscribed(id);
+        }
         let Some(job) = self.jobs.get(&asked.job) else { return };
         if asked.is_own {
             if job.own == Some(id) {
                 self.tell(asked.job, Input::Own(outcome(&said)));
             }
-        } else if asked.generation == job.generation {
-            match job.until {
-                Until::Reply => self.tell(asked.job, Input::Ended(outcome(&said))),
-                Until::Look => {
-                    let place = match said {
-                        Said::Error(_) => None,
-                        said => Some(said != Said::Nil),
-                    };
-                    self.tell(asked.job, Input::Place(place));
-                }
-                _ => {}
-            }
+        } else if asked.generation == job.generation && job.until == Until::Reply {
+            self.tell(asked.job, Input::Ended(outcome(&said)));
         }
     }
 
@@ -264,7 +268,12 @@ impl Users {
         peer.shared = peer.shared.filter(|shared| *shared != id);
         peer.idle.retain(|idle| *idle != id);
         self.reroute(link.process);
+        self.lost_inbox(link.process, link.node, id);
         self.lost_replies(id, link.asked);
+        // One that waits for a message knows at once that its session cannot begin there.
+        let waits = |job: &&super::Job| job.own == Some(id) && job.until == Until::Message;
+        let waiting = self.jobs.iter().find(|(_, job)| waits(job)).map(|(id, _)| *id);
+        waiting.into_iter().for_each(|job| self.tell(job, Input::Own(Outcome::Broken)));
         let seats = self.processes[link.process].seats.values_mut();
         let mut tenures = seats.filter_map(|seat| seat.tenure.as_mut());
         if let Some(tenure) = tenures.find(|tenure| tenure.link == Some(id)) {
@@ -347,9 +356,10 @@ impl Users {
     }
 }
 
-fn outcome(said: &Said) -> Outcome {
+pub(super) fn outcome(said: &Said) -> Outcome {
     match said {
         Said::Nil => Outcome::Nil,
+        Said::Waiting => Outcome::Waiting,
         Said::Error(line) => {
             Outcome::Refused(line.split(' ').next().unwrap_or_default().to_owned())
         }
@@ -359,19 +369,12 @@ fn outcome(said: &Said) -> Outcome {
 
 /// What a server shows: as `src/show.rs` has it. `RLOCK.INFO` says the token of the owner's hold.
 fn shown(server: &Server, words: &Words) -> Option<Said> {
-    let key: Key = words.get(1)?.as_slice().into();
-    let owner = words.get(2)?.as_slice();
-    let lock = server.visible(0, &key).and_then(crate::keyspace::Slot::lock);
     match words.first()?.as_slice() {
-        b"RLOCK.PLACE" if !server.is_primary => Some(Said::error("ERR this server is a replica")),
-        b"RLOCK.PLACE" => {
-            let volatile = server.state.manager.volatile(0, &key);
-            let place = volatile.and_then(|volatile| volatile.queue.place(owner));
-            Some(place.map_or(Said::Nil, |(place, _)| {
-                Said::Int(i64::try_from(place).unwrap_or(i64::MAX))
-            }))
-        }
+        b"PING" => Some(Said::Ok),
         b"RLOCK.INFO" => {
+            let key: Key = words.get(1)?.as_slice().into();
+            let owner = words.get(2)?.as_slice();
+            let lock = server.visible(0, &key).and_then(crate::keyspace::Slot::lock);
             let reads = words.get(3).is_some_and(|word| word == b"READ");
             let mode = if reads { Mode::Read } else { Mode::Write };
             let hold = lock.and_then(|lock| lock.hold_at(owner, mode, server.now));

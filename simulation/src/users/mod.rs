@@ -5,6 +5,7 @@
 mod course;
 mod faults;
 mod hands;
+mod inbox;
 mod laws;
 mod links;
 mod seats;
@@ -19,6 +20,7 @@ use crate::machine::{Ask, Attempt, FOREVER, Hold, Input, Ms, Names, Output, Plan
 use crate::machine::{Server, Stand, Tell};
 use crate::trace;
 use crate::world::{Setting, World};
+use inbox::{Inbox, Letter};
 use links::{Asked, Gone, Link};
 
 pub use course::{Found, many, one, told, traces};
@@ -37,10 +39,10 @@ pub(crate) type Place = (u8, Rc<str>, bool);
 enum Until {
     Reply,
     OwnReply,
-    Look,
     Opened,
+    Subscribed,
+    Message,
     Time,
-    Turn,
     Nothing,
 }
 
@@ -83,7 +85,8 @@ struct Job {
     own: Option<Id>,
     sent: Ms,
     writes: u32,
-    has_slot: bool,
+    has_max_queue: bool,
+    letter: Letter,
     undone_since: Ms,
     frees: u8,
     lines: Vec<String>,
@@ -130,6 +133,7 @@ struct User {
     state: State,
     place: Place,
     ask: Ask,
+    has_max_queue: bool,
     start: Ms,
 }
 
@@ -139,6 +143,7 @@ struct Peer {
     server: Server,
     shared: Option<Id>,
     idle: Vec<Id>,
+    inbox: Inbox,
     dials_since: Option<Ms>,
     failed_at: Option<Ms>,
     /// Nothing gets through until then.
@@ -155,8 +160,6 @@ struct Process {
     frozen_until: Ms,
     /// Which server it takes for the primary.
     route: usize,
-    slots: usize,
-    asks_first: bool,
     peers: Vec<Peer>,
     seats: BTreeMap<Place, Seat>,
     users: Vec<User>,
@@ -197,7 +200,7 @@ impl Users {
             clocks_ms: Vec::new(),
             grace_ms: 0,
             max_tells: 1000,
-            max_tell_ms: 3_600_000,
+            max_tell_ms: *rng.choice(&[3_600_000, 3_600_000, 1000]).unwrap_or(&1000),
             step_us: 0,
             fault: crate::fault::Fault::None,
         };
@@ -231,11 +234,18 @@ impl Users {
 
     fn add_process(&mut self, names: Names) {
         let nothing = (0, "".into(), false);
-        let user = || User { state: State::Idle, place: nothing.clone(), ask: no_ask(), start: 0 };
+        let user = || User {
+            state: State::Idle,
+            place: nothing.clone(),
+            ask: no_ask(),
+            has_max_queue: false,
+            start: 0,
+        };
         let peer = || Peer {
             server: Server::new(self.planted),
             shared: None,
             idle: Vec::new(),
+            inbox: Inbox::default(),
             dials_since: None,
             failed_at: None,
             dark_until: 0,
@@ -247,8 +257,6 @@ impl Users {
             closes_at: FOREVER,
             frozen_until: 0,
             route: self.leader,
-            slots: self.rng.usize(0..4),
-            asks_first: self.rng.bool(),
             peers: self.world.machines.iter().map(|_| peer()).collect(),
             seats: BTreeMap::new(),
             users: (0..self.rng.usize(1..4)).map(|_| user()).collect(),
@@ -302,7 +310,8 @@ impl Users {
             own: None,
             sent: 0,
             writes: 0,
-            has_slot: false,
+            has_max_queue: false,
+            letter: Letter::default(),
             undone_since: FOREVER,
             frees: 0,
             lines: Vec::new(),
@@ -321,9 +330,6 @@ impl Users {
 
     fn over(&mut self, id: Id) {
         let Some(job) = self.jobs.remove(&id) else { return };
-        if job.has_slot {
-            self.processes[job.process].slots += 1;
-        }
         if let Some(link) = job.own {
             self.drop_link(link);
         }
@@ -340,9 +346,8 @@ fn no_ask() -> Ask {
         lease: 1000,
         depth: 1,
         below: None,
-        asks_first: false,
+        hears: false,
         session: false,
-        has_max_queue: false,
         has_acks: false,
     }
 }

@@ -12,7 +12,7 @@ import (
 
 // The traces that the Rust machine has written in the simulation: this one answers the same.
 func TestTraces(t *testing.T) {
-	files := []string{"../../../traces/golden-tell.txt"}
+	files := []string{"../../../traces/golden.txt"}
 	if more := os.Getenv("RLOCK_TRACES"); more != "" {
 		found, err := filepath.Glob(more)
 		if err != nil || len(found) == 0 {

@@ -16,12 +16,10 @@ pub struct Ask {
     pub depth: u32,
     /// The token of the levels below.
     pub below: Option<u64>,
-    /// Asks on a shared connection before it waits.
-    pub asks_first: bool,
+    /// The channel of its key is subscribed.
+    pub hears: bool,
     /// Ties the hold to its connection.
     pub session: bool,
-    /// Does not wait beside so many others.
-    pub has_max_queue: bool,
     /// A grant counts when replicas have acknowledged it.
     pub has_acks: bool,
 }
@@ -29,16 +27,12 @@ pub struct Ask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     Start,
-    Asking,
-    Slot,
     Opening,
-    Waiting,
-    Looking,
     Listening,
-    Queueing,
-    Placing,
-    Turn,
-    Confirming,
+    /// A request is under way.
+    Asking,
+    /// The server said that it waits.
+    Waiting,
     Pausing,
     Granted,
     Undone,
@@ -51,22 +45,23 @@ pub struct Attempt {
     ask: Ask,
     planted: Planted,
     at: At,
-    /// When the wait ends.
-    end: Ms,
-    /// When trouble is believed.
+    /// When trouble is believed. If it waits, its wait ends then.
     patience: Ms,
     pause: Ms,
     hops: u8,
+    /// Whether the next request is a plain one, which is answered at once.
     asks_first: bool,
-    has_slot: Option<bool>,
+    /// A session has its connection.
     has_link: bool,
-    /// When the request under way was sent.
+    /// About how long a round trip takes.
+    rtt: Ms,
+    /// How long the latest request waits at the server.
+    block: Ms,
+    /// When the latest request was sent.
     sent: Ms,
-    /// Until when the reply on the own connection may come.
-    reply_by: Ms,
-    misses: u8,
     had_doubt: bool,
-    had_ticket: bool,
+    /// Nothing has gone wrong since the server said that the lock is not free.
+    is_busy: bool,
     left: Left,
     why: Tell,
     undo: Option<Undo>,
@@ -82,18 +77,16 @@ impl Attempt {
             ask,
             planted,
             at: At::Start,
-            end: FOREVER,
             patience: FOREVER,
             pause: FIRST_PAUSE,
             hops: 0,
-            asks_first: ask.asks_first && !ask.session,
-            has_slot: None,
+            asks_first: !ask.has_acks && (ask.wait == 0 || !ask.hears),
             has_link: false,
+            rtt: 0,
+            block: 0,
             sent: 0,
-            reply_by: 0,
-            misses: 0,
             had_doubt: false,
-            had_ticket: false,
+            is_busy: false,
             left: Left::default(),
             why: Tell::Unavailable,
             undo: None,
@@ -103,15 +96,15 @@ impl Attempt {
     /// Whether a request may have left something at the server, or may still do so.
     #[must_use]
     pub fn leaves_something(&self) -> bool {
-        let Left { in_doubt, lingers, has_ticket, .. } = self.left;
-        self.at != At::Done && (in_doubt || lingers || has_ticket || self.undo.is_some())
+        let Left { in_doubt, lingers, .. } = self.left;
+        self.at != At::Done && (in_doubt || lingers || self.undo.is_some())
     }
 
     fn waits(&self) -> bool {
         self.ask.wait > 0
     }
 
-    /// When a request that may take so long is given up: at the end of the patience at the latest.
+    /// When an operation that may take so long is given up: at the end of the patience at the latest.
     fn by(&self, now: Ms, takes: Ms) -> Ms {
         let by = now.saturating_add(takes);
         let late = self.patience.saturating_add(LATE).max(now);
@@ -139,192 +132,111 @@ impl Attempt {
                 self.undo.iter_mut().for_each(|undo| undo.step(now, Input::Close, out));
             }
             (At::Start, Input::Call) => {
-                if self.waits() {
-                    self.end = now.saturating_add(self.ask.wait);
-                    self.patience = self.end;
-                } else {
-                    self.patience = now.saturating_add(self.ask.patience);
-                }
+                let patience = if self.waits() { self.ask.wait } else { self.ask.patience };
+                self.patience = now.saturating_add(patience);
                 self.next(now, out);
             }
-            (At::Slot, Input::Slot(has_slot)) => {
-                self.has_slot = Some(has_slot);
+            (At::Opening, Input::Opened) => {
+                self.has_link = true;
                 self.next(now, out);
             }
-            (At::Opening, Input::Opened(rtt)) => self.ask_alone(now, rtt, out),
-            (At::Opening, Input::Ended(outcome)) => self.failed(now, outcome, out),
-            (At::Asking, Input::Ended(outcome)) => self.asked(now, outcome, out),
-            (At::Waiting | At::Looking, Input::Own(outcome)) => self.waited(now, outcome, out),
-            (At::Looking, Input::Place(has_place)) => self.looked(now, has_place, out),
-            (At::Listening, Input::Listening | Input::Ended(_)) => {
-                self.had_ticket = std::mem::replace(&mut self.left.has_ticket, true);
-                self.send(now, Request::Queue, At::Queueing, out);
+            (At::Listening, Input::Listening(rtt)) => {
+                self.rtt = rtt;
+                let block = self.waits().then(|| match self.patience {
+                    FOREVER => 0,
+                    // The message comes in time, however far the server is.
+                    end => end.saturating_sub(now).saturating_sub(rtt).max(1),
+                });
+                self.send(now, block, out);
             }
-            (At::Queueing, Input::Ended(outcome)) => self.queued(now, outcome, out),
-            (At::Placing, Input::Ended(outcome)) => match outcome {
-                Outcome::Nil => {
-                    self.left.has_ticket = false;
-                    self.end(now, Tell::Nil, out);
-                }
-                Outcome::Token(_) => self.await_turn(now, out),
-                other => self.failed(now, other, out),
-            },
-            (At::Turn, Input::Turn | Input::Time) => self.next(now, out),
-            (At::Confirming, Input::Ended(outcome)) => self.confirmed(now, outcome, out),
-            (At::Pausing, Input::Time) => {
-                if now < self.patience {
-                    self.next(now, out);
-                } else {
-                    self.end(now, self.why.clone(), out);
-                }
+            (At::Asking, Input::Ended(outcome) | Input::Own(outcome)) => {
+                self.asked(now, outcome, out);
             }
+            (At::Opening | At::Listening, Input::Ended(outcome)) => self.failed(now, outcome, out),
+            (At::Waiting, input) => self.waited(now, input, out),
+            (At::Pausing, Input::Time) if now < self.patience => self.next(now, out),
+            (At::Pausing, Input::Time) => self.end(now, self.why.clone(), out),
             _ => {} // belongs to an operation that was interrupted
         }
     }
 
     /// Asks in the best way there is.
     fn next(&mut self, now: Ms, out: &mut Vec<Output>) {
-        if !self.waits() && !self.ask.session || self.asks_first {
-            return self.send(now, Request::Acquire, At::Asking, out);
-        }
-        if self.left.has_ticket && now >= self.end {
-            return self.end(now, Tell::Nil, out);
-        }
-        match self.has_slot {
-            None if self.waits() => {
-                self.at = At::Slot;
-                out.push(Output::Slot);
-            }
-            Some(false) => {
-                self.at = At::Listening;
-                out.push(Output::Listen(self.by(now, REPLY)));
-            }
-            _ => self.open(now, out),
+        if self.ask.session && !self.has_link {
+            self.at = At::Opening;
+            out.push(Output::Open(self.by(now, REPLY)));
+        } else if self.asks_first {
+            self.send(now, None, out);
+        } else {
+            self.at = At::Listening;
+            out.push(Output::Listen(self.by(now, REPLY)));
         }
     }
 
-    fn send(&mut self, now: Ms, request: Request, at: At, out: &mut Vec<Output>) {
-        self.at = at;
-        if matches!(request, Request::Acquire | Request::Queue) {
-            self.had_doubt = std::mem::replace(&mut self.left.in_doubt, true);
-            self.sent = now;
-        }
-        let takes = if request == Request::Place { REPLY } else { reply_time(self.ask.has_acks) };
-        out.push(Output::Send(request, self.by(now, takes)));
+    fn send(&mut self, now: Ms, block: Option<Ms>, out: &mut Vec<Output>) {
+        (self.at, self.sent, self.block) = (At::Asking, now, block.unwrap_or(0));
+        self.had_doubt = std::mem::replace(&mut self.left.in_doubt, true);
+        let by = self.by(now, REPLY);
+        out.push(if self.ask.session {
+            Output::Own { block, session: true, depth: None, by }
+        } else {
+            Output::Send(Request::Acquire(block), by)
+        });
     }
 
-    fn open(&mut self, now: Ms, out: &mut Vec<Output>) {
-        self.at = At::Opening;
-        out.push(Output::Open(self.by(now, REPLY)));
-    }
-
-    /// On a shared connection, without waiting.
     fn asked(&mut self, now: Ms, outcome: Outcome, out: &mut Vec<Output>) {
         match outcome {
             Outcome::Token(token) => self.granted(now, token, out),
-            Outcome::Nil if self.waits() => {
-                (self.asks_first, self.left.in_doubt) = (false, false);
-                self.next(now, out);
-            }
             Outcome::Nil => {
-                self.left.in_doubt = false;
+                (self.left.in_doubt, self.is_busy) = (false, true);
+                if self.waits() && std::mem::take(&mut self.asks_first) {
+                    return self.next(now, out);
+                }
                 self.end(now, Tell::Nil, out);
             }
-            other => self.failed(now, other, out),
-        }
-    }
-
-    /// On its own connection: a blocked wait, or a session.
-    fn ask_alone(&mut self, now: Ms, rtt: Ms, out: &mut Vec<Output>) {
-        (self.at, self.has_link, self.sent, self.misses) = (At::Waiting, true, now, 0);
-        self.had_doubt = std::mem::replace(&mut self.left.in_doubt, true);
-        let session = self.ask.session;
-        // A ticket that was granted is moved to its own connection.
-        let block = (self.waits() && self.has_slot == Some(true)).then(|| match self.end {
-            FOREVER => 0,
-            // The reply comes in time, however far the server is.
-            end => end.saturating_sub(now).saturating_sub(rtt).max(1),
-        });
-        self.reply_by = match block {
-            Some(_) => self.end.saturating_add(LATE),
-            None => self.by(now, reply_time(self.ask.has_acks)),
-        };
-        let by = self.look_at(now);
-        out.push(Output::Own { block, session, depth: None, by });
-    }
-
-    fn look_at(&self, now: Ms) -> Ms {
-        if self.planted == Planted::PlaceUnchecked {
-            self.reply_by
-        } else {
-            self.reply_by.min(now.saturating_add(LOOKS))
-        }
-    }
-
-    fn waited(&mut self, now: Ms, outcome: Outcome, out: &mut Vec<Output>) {
-        match outcome {
-            Outcome::Token(token) => return self.granted(now, token, out),
-            Outcome::Nil => {
-                self.left.in_doubt = false;
-                return self.end(now, Tell::Nil, out);
-            }
-            Outcome::Silent if now < self.reply_by => {
-                self.at = At::Looking;
-                return out.push(Output::Look(self.by(now, REPLY)));
-            }
-            Outcome::Refused(_) => out.push(Output::Keep),
-            _ => out.push(Output::Drop),
-        }
-        self.has_link = false;
-        self.failed(now, outcome, out);
-    }
-
-    /// A reply may be on its way, so the place is missed twice before it is believed.
-    fn looked(&mut self, now: Ms, has_place: Option<bool>, out: &mut Vec<Output>) {
-        self.misses = match has_place {
-            Some(false) => self.misses + 1,
-            Some(true) => 0,
-            None => self.misses, // no server decides at the moment
-        };
-        if self.misses == 2 {
-            self.has_link = false;
-            out.push(Output::Drop);
-            return self.failed(now, Outcome::Silent, out);
-        }
-        self.at = At::Waiting;
-        out.push(Output::Read(self.look_at(now)));
-    }
-
-    fn queued(&mut self, now: Ms, outcome: Outcome, out: &mut Vec<Output>) {
-        match outcome {
-            Outcome::Token(token) => {
-                self.left.has_ticket = false;
-                if self.ask.session {
-                    self.left.token = Some(token);
-                    return self.open(now, out);
-                }
-                self.granted(now, token, out);
-            }
-            Outcome::Nil => {
-                self.left.in_doubt = false;
-                // The queue may have been full.
-                if self.ask.has_max_queue && !self.had_ticket {
-                    return self.send(now, Request::Place, At::Placing, out);
-                }
-                self.await_turn(now, out);
+            // An earlier request of this owner no longer waits: this one has its place.
+            Outcome::Waiting => {
+                (self.at, self.pause, self.had_doubt) = (At::Waiting, FIRST_PAUSE, false);
+                let takes = if self.planted == Planted::WaitUnrepeated { FOREVER } else { LOOKS };
+                out.push(Output::Wait(self.by(now, takes)));
             }
             other => {
-                if !other.is_unknown() {
-                    self.left.has_ticket = self.had_ticket;
+                if std::mem::take(&mut self.has_link) {
+                    out.push(if other.is_unknown() { Output::Drop } else { Output::Keep });
                 }
                 self.failed(now, other, out);
             }
         }
     }
 
-    fn await_turn(&mut self, now: Ms, out: &mut Vec<Output>) {
-        (self.at, self.pause) = (At::Turn, FIRST_PAUSE);
-        out.push(Output::Turn(self.end.min(now.saturating_add(ASKS)).max(now)));
+    fn waited(&mut self, now: Ms, input: Input, out: &mut Vec<Output>) {
+        match input {
+            Input::Message(Outcome::Nil) => {
+                self.left.in_doubt = false;
+                // The server may have ended it early, or is nearer than it was during a pause.
+                let took = now.saturating_sub(self.sent).saturating_sub(self.block);
+                self.rtt = self.rtt.min(took);
+                if self.waits() && self.patience.saturating_sub(now) > self.rtt + LATE {
+                    return self.next(now, out);
+                }
+                self.end(now, Tell::Nil, out);
+            }
+            Input::Message(outcome) => self.asked(now, outcome, out),
+            Input::Lost if self.planted != Planted::WaitUnrepeated => self.next(now, out),
+            Input::Time if now < self.patience => self.next(now, out),
+            Input::Time => {
+                self.left.in_doubt = self.planted != Planted::DoubtForgotten;
+                let why = if self.waits() { Tell::Nil } else { Tell::Unavailable };
+                self.end(now, why, out);
+            }
+            // The wait ended with the session's connection.
+            Input::Own(_) => {
+                self.has_link = false;
+                out.push(Output::Drop);
+                self.trouble(now, Tell::Unavailable, out);
+            }
+            _ => {}
+        }
     }
 
     fn granted(&mut self, now: Ms, token: u64, out: &mut Vec<Output>) {
@@ -333,50 +245,25 @@ impl Attempt {
             self.ask.depth = 1; // the levels below are gone, and this is another hold
             return self.end(now, Tell::Lost, out);
         }
-        if now.saturating_sub(self.sent) > self.ask.lease / 3
-            && self.planted != Planted::LeaseFromReply
-        {
-            // The grant may be as old as the request.
-            self.had_doubt = true;
-            self.send(now, Request::Renew(token), At::Confirming, out);
-            self.sent = now;
-            return;
-        }
         if self.planted == Planted::LeaseFromReply {
             self.sent = now;
         }
-        if self.has_link && !self.ask.session {
-            self.has_link = false;
-            out.push(Output::Keep);
+        if now.saturating_sub(self.sent) > self.ask.lease / 3 {
+            // The grant may be as old as the request. If it has ended already, this is another one.
+            (self.asks_first, self.left.token) = (!self.ask.has_acks, None);
+            return self.next(now, out);
         }
         self.at = At::Granted;
         out.push(Output::Tell(Tell::Granted(token, self.sent, self.left.lingers)));
     }
 
-    fn confirmed(&mut self, now: Ms, outcome: Outcome, out: &mut Vec<Output>) {
-        match (outcome, self.left.token) {
-            (Outcome::Token(_), Some(token)) => self.granted(now, token, out),
-            (outcome, _) => {
-                if self.has_link {
-                    self.has_link = false;
-                    out.push(Output::Drop);
-                }
-                self.left.token = None;
-                match outcome {
-                    Outcome::Refused(code) if code == "NOTHELD" && self.ask.depth == 1 => {
-                        self.trouble(now, Tell::Unavailable, out) // it has ended already: once more
-                    }
-                    other => self.failed(now, other, out),
-                }
-            }
-        }
-    }
-
-    /// A request, or a connection, failed.
+    /// A request, a subscription or a connection failed.
     fn failed(&mut self, now: Ms, outcome: Outcome, out: &mut Vec<Output>) {
+        let was_asked = matches!(self.at, At::Asking | At::Waiting);
+        let is_busy = std::mem::take(&mut self.is_busy) && self.at == At::Listening;
         match outcome {
             Outcome::Refused(code) => {
-                if self.at != At::Opening && self.at != At::Placing {
+                if was_asked {
                     self.left.in_doubt = self.had_doubt;
                 }
                 match code.as_str() {
@@ -390,16 +277,22 @@ impl Attempt {
                     _ => self.end(now, Tell::Refused(code), out),
                 }
             }
+            // There was no time left to wait in.
+            Outcome::Unsent | Outcome::Broken | Outcome::Silent
+                if is_busy && now >= self.patience =>
+            {
+                self.end(now, Tell::Nil, out);
+            }
             Outcome::Unsent => {
-                if self.at == At::Asking || self.at == At::Queueing {
+                if was_asked {
                     self.left.in_doubt = self.had_doubt || self.planted == Planted::UnsentUndone;
                 }
                 self.trouble(now, Tell::Unavailable, out);
             }
             _ => {
-                self.left.lingers |= self.at != At::Placing;
+                self.left.lingers |= was_asked;
                 // A session that is tied late would end with its connection: not before that.
-                if self.ask.session {
+                if was_asked && self.ask.session {
                     self.pause = AGAIN;
                 }
                 self.trouble(now, Tell::Unavailable, out);
@@ -418,21 +311,22 @@ impl Attempt {
 
     /// The caller goes away, whatever is under way.
     fn leave(&mut self, now: Ms, why: Tell, out: &mut Vec<Output>) {
-        match self.at {
-            At::Waiting | At::Looking | At::Asking | At::Queueing => {
-                out.push(Output::Tell(why));
-                self.undo_from(now, out);
-            }
-            _ => self.end(now, why, out),
+        if self.at != At::Asking {
+            return self.end(now, why, out);
         }
+        out.push(Output::Tell(why));
+        if self.ask.session {
+            self.left.lingers = true;
+            return self.undo(now, out);
+        }
+        let before = Left { in_doubt: self.had_doubt, ..self.left };
+        self.undo_by(|undo| undo.await_reply(now, before, out));
     }
 
     fn end(&mut self, now: Ms, tell: Tell, out: &mut Vec<Output>) {
-        if self.has_link {
-            // A session that nobody takes ends with its connection.
-            let is_session = self.ask.session && self.left.token.is_some();
-            out.push(if is_session { Output::Drop } else { Output::Keep });
+        if self.has_link && !self.left.in_doubt {
             self.has_link = false;
+            out.push(Output::Keep);
         }
         out.push(Output::Tell(tell));
         self.undo(now, out);
@@ -440,32 +334,19 @@ impl Attempt {
 
     /// Nothing of it is under way; something may be left.
     fn undo(&mut self, now: Ms, out: &mut Vec<Output>) {
-        let Left { in_doubt, lingers, has_ticket, .. } = self.left;
+        let Left { in_doubt, lingers, .. } = self.left;
         let is_forgotten = self.at == At::Granted && self.planted == Planted::GrantForgotten;
-        if is_forgotten || !(in_doubt || lingers || has_ticket) {
+        if is_forgotten || !(in_doubt || lingers) {
             self.at = At::Done;
             return out.push(Output::Free);
         }
-        self.undo_from(now, out);
+        let has_link = self.has_link;
+        self.undo_by(|undo| undo.begin(now, has_link, out));
     }
 
-    fn undo_from(&mut self, now: Ms, out: &mut Vec<Output>) {
+    fn undo_by(&mut self, begin: impl FnOnce(&mut Undo)) {
         let mut undo = Undo::new(self.ask.lease, self.ask.depth, self.left, self.planted);
-        let has_ticket = match self.at {
-            At::Queueing => self.had_ticket,
-            _ => self.left.has_ticket,
-        };
-        let before = Left { in_doubt: self.had_doubt, has_ticket, ..self.left };
-        match self.at {
-            At::Waiting | At::Looking => undo.end_wait(now, self.ask.session, before, out),
-            At::Asking | At::Queueing => undo.await_reply(now, before, out),
-            _ => {
-                if self.has_link {
-                    out.push(Output::Drop); // a session that nobody takes
-                }
-                undo.begin(now, out);
-            }
-        }
+        begin(&mut undo);
         (self.at, self.has_link, self.undo) = (At::Undone, false, Some(undo));
     }
 }

@@ -25,7 +25,10 @@ pub struct Kept {
 enum At {
     Start,
     Idle,
+    Listening,
     Renewing,
+    /// Replicas are to acknowledge it.
+    Waiting,
     Seat,
     Opening,
     Tying,
@@ -43,6 +46,8 @@ pub struct Hold {
     pause: Ms,
     sent: Ms,
     depth: u32,
+    /// It has the seat, to be tied to a new connection.
+    is_tying: bool,
     is_releasing: bool,
     is_untied: bool,
     is_unsure: bool,
@@ -63,6 +68,7 @@ impl Hold {
             pause: FIRST_RETRY,
             sent: 0,
             depth: 1,
+            is_tying: false,
             is_releasing: false,
             is_untied: false,
             is_unsure: false,
@@ -100,17 +106,17 @@ impl Hold {
                 self.at = At::Done;
                 out.push(Output::Done);
             }
-            (at, Input::Gone) => {
-                self.leave(at, out);
+            (_, Input::Gone) => {
+                self.leave(out);
                 self.lose(out);
             }
             (_, Input::Releasing) => self.is_releasing = true,
             (_, Input::Extend(sent)) => {
                 self.deadline = self.deadline.max(sent.saturating_add(self.kept.lease))
             }
-            (at, Input::Close) => {
+            (_, Input::Close) => {
                 (self.kept.renews, self.renews_at, self.is_untied) = (false, FOREVER, false);
-                self.leave(at, out);
+                self.leave(out);
                 self.idle(now, out);
             }
             (at, Input::Untied) => {
@@ -124,37 +130,32 @@ impl Hold {
                 }
             }
             (At::Start, Input::Call) | (At::Idle, Input::Time) => self.idle(now, out),
-            (At::Renewing, Input::Ended(Outcome::Token(_))) => {
-                self.renewed(self.sent);
-                if self.is_untied && !self.is_releasing {
-                    self.at = At::Seat;
-                    return out.push(Output::Seat);
-                }
-                self.idle(now, out);
+            (At::Listening, Input::Listening(_)) => self.ask(now, out),
+            (At::Listening, Input::Ended(_)) if self.is_tying => self.fails_to_tie(now, out),
+            (At::Listening, Input::Ended(_)) => self.later(now, out),
+            (
+                At::Renewing | At::Tying,
+                Input::Ended(Outcome::Waiting) | Input::Own(Outcome::Waiting),
+            ) => {
+                self.at = At::Waiting;
+                out.push(Output::Wait(self.by(self.sent, ACKS)));
             }
-            (At::Renewing, Input::Ended(Outcome::Refused(code))) if code == "NOTHELD" => {
-                if self.is_releasing {
-                    self.renews_at = FOREVER;
-                    return self.idle(now, out);
-                }
-                self.lose(out);
-            }
-            (At::Renewing, Input::Ended(_)) => self.later(now, out),
+            (At::Renewing, Input::Ended(outcome)) => self.asked(now, outcome, out),
             (At::Seat, Input::Seat(Some(depth))) => {
-                (self.at, self.depth) = (At::Opening, depth);
+                (self.at, self.depth, self.is_tying) = (At::Opening, depth, true);
                 out.push(Output::Open(now.saturating_add(REPLY).min(self.limit())));
             }
             (At::Seat, Input::Seat(None)) => self.later(now, out),
-            (At::Opening, Input::Opened(_)) => {
-                (self.at, self.sent) = (At::Tying, now);
-                let by = now.saturating_add(reply_time(self.kept.has_acks)).min(self.limit());
-                out.push(Output::Own { block: None, session: true, depth: Some(self.depth), by });
-            }
-            (At::Opening, Input::Ended(_)) => {
-                out.push(Output::Leave);
-                self.later(now, out);
-            }
+            (At::Opening, Input::Opened) => self.begin(now, out),
+            (At::Opening, Input::Ended(_)) => self.fails_to_tie(now, out),
             (At::Tying, Input::Own(outcome)) => self.tied(now, outcome, out),
+            (At::Waiting, Input::Message(outcome)) if self.is_tying => self.tied(now, outcome, out),
+            (At::Waiting, Input::Message(outcome)) => self.asked(now, outcome, out),
+            (At::Waiting, Input::Lost | Input::Time | Input::Own(_)) if self.is_tying => {
+                self.tied(now, Outcome::Silent, out);
+            }
+            (At::Waiting, Input::Lost) => self.begin(now, out),
+            (At::Waiting, Input::Time) => self.later(now, out),
             _ => {}
         }
     }
@@ -167,11 +168,17 @@ impl Hold {
     }
 
     /// Gives back the seat that it has while it is being tied to a new connection.
-    fn leave(&mut self, at: At, out: &mut Vec<Output>) {
-        if matches!(at, At::Opening | At::Tying) {
-            self.is_unsure = at == At::Tying;
+    fn leave(&mut self, out: &mut Vec<Output>) {
+        if std::mem::take(&mut self.is_tying) {
+            self.is_unsure = matches!(self.at, At::Tying | At::Waiting);
             out.extend([Output::Drop, Output::Leave]);
         }
+    }
+
+    fn fails_to_tie(&mut self, now: Ms, out: &mut Vec<Output>) {
+        self.is_tying = false;
+        out.extend([Output::Drop, Output::Leave]);
+        self.later(now, out);
     }
 
     /// When the loss is told.
@@ -180,20 +187,63 @@ impl Hold {
     }
 
     fn idle(&mut self, now: Ms, out: &mut Vec<Output>) {
-        let Kept { token, lease, has_acks, .. } = self.kept;
         if now >= self.limit() {
             return self.lose(out);
         }
         if now >= self.renews_at {
-            (self.at, self.sent) = (At::Renewing, now);
-            let takes = reply_time(has_acks).min((lease / 6).max(50));
-            return out.push(Output::Send(
-                Request::Renew(token),
-                now.saturating_add(takes).min(self.limit()),
-            ));
+            return self.begin(now, out);
         }
         self.at = At::Idle;
         out.push(Output::Sleep(self.renews_at.min(self.limit())));
+    }
+
+    /// Asks, after it has subscribed to the channel that says what replicas acknowledged.
+    fn begin(&mut self, now: Ms, out: &mut Vec<Output>) {
+        if !self.kept.has_acks {
+            return self.ask(now, out);
+        }
+        self.at = At::Listening;
+        out.push(Output::Listen(self.by(now, REPLY)));
+    }
+
+    fn ask(&mut self, now: Ms, out: &mut Vec<Output>) {
+        self.sent = now;
+        let by = self.by(now, REPLY);
+        if self.is_tying {
+            self.at = At::Tying;
+            let by = now.saturating_add(REPLY).min(self.limit());
+            out.push(Output::Own { block: None, session: true, depth: Some(self.depth), by });
+        } else {
+            self.at = At::Renewing;
+            out.push(Output::Send(Request::Renew(self.kept.token), by));
+        }
+    }
+
+    /// A renewal that takes too long is repeated while there is time.
+    fn by(&self, since: Ms, takes: Ms) -> Ms {
+        since.saturating_add(takes.min((self.kept.lease / 6).max(50))).min(self.limit())
+    }
+
+    /// How a renewal ended.
+    fn asked(&mut self, now: Ms, outcome: Outcome, out: &mut Vec<Output>) {
+        match outcome {
+            Outcome::Token(_) => {
+                self.renewed(self.sent);
+                if self.is_untied && !self.is_releasing {
+                    self.at = At::Seat;
+                    return out.push(Output::Seat);
+                }
+                self.idle(now, out);
+            }
+            Outcome::Refused(code) if code == "NOTHELD" => {
+                if self.is_releasing {
+                    self.renews_at = FOREVER;
+                    return self.idle(now, out);
+                }
+                self.lose(out);
+            }
+            _ => self.later(now, out),
+        }
     }
 
     /// Renews again in a moment.
@@ -204,6 +254,7 @@ impl Hold {
     }
 
     fn tied(&mut self, now: Ms, outcome: Outcome, out: &mut Vec<Output>) {
+        self.is_tying = false;
         match outcome {
             Outcome::Token(token) if token == self.kept.token => {
                 self.is_untied = false;
@@ -211,10 +262,8 @@ impl Hold {
                 out.extend([Output::Leave, Output::Tied]);
                 self.idle(now, out);
             }
-            Outcome::Refused(code) if passes(&code) => {
-                out.extend([Output::Drop, Output::Leave]);
-                self.later(now, out);
-            }
+            Outcome::Unsent => self.fails_to_tie(now, out),
+            Outcome::Refused(code) if passes(&code) => self.fails_to_tie(now, out),
             // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and
             // one that the server does not tie is no session.
             outcome => {

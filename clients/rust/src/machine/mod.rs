@@ -24,15 +24,14 @@ pub type Ms = u64;
 
 /// A time that never comes.
 pub const FOREVER: Ms = Ms::MAX;
-/// How long a reply may take; one that waits for acknowledgments three times as long.
+/// How long a reply may take.
 pub const REPLY: Ms = 2000;
+/// How long replicas may take to acknowledge a renewal.
+const ACKS: Ms = 3 * REPLY;
 /// How late a reply may come at the end of the patience, and how long a call may stay for what is undone at once.
 pub const LATE: Ms = 50;
-/// How often a blocked wait asks for its place on another connection.
+/// How often a wait is asked again: a message that was lost costs at most this.
 pub const LOOKS: Ms = 1000;
-/// How long a ticket keeps its place, and how often it asks.
-pub const TICKET: Ms = 3000;
-const ASKS: Ms = 1000;
 const FIRST_PAUSE: Ms = 10;
 const LONGEST_PAUSE: Ms = 500;
 /// The pause, more or less, before a server that was not reached is connected to again.
@@ -55,6 +54,8 @@ pub enum Outcome {
     Token(u64),
     /// Nil.
     Nil,
+    /// The request waits: a message follows.
+    Waiting,
     /// An error of the server, by its code.
     Refused(String),
     /// Nobody was there to send it to: surely not executed.
@@ -94,20 +95,18 @@ pub fn passes(code: &str) -> bool {
 pub enum Input {
     /// It begins.
     Call,
-    /// Whether it may have one of the connections for waits.
-    Slot(bool),
-    /// An own connection is there; about how long a round trip takes.
-    Opened(Ms),
-    /// A request on a shared connection ended, or opening an own one failed.
+    /// An own connection is there.
+    Opened,
+    /// A request on a shared connection ended, or opening an own connection or subscribing failed.
     Ended(Outcome),
-    /// The request on the own connection ended.
+    /// The request on the own connection ended; or, during a wait, that connection.
     Own(Outcome),
-    /// Whether the wait has its place; `None` if nobody can say.
-    Place(Option<bool>),
-    /// It is subscribed to its turns.
-    Listening,
-    /// Its turn has come.
-    Turn,
+    /// The channel is subscribed; about how long a round trip takes.
+    Listening(Ms),
+    /// The message for the latest request.
+    Message(Outcome),
+    /// The subscription has ended.
+    Lost,
     /// The time has come.
     Time,
     /// The caller has the hold.
@@ -133,12 +132,8 @@ pub enum Input {
 /// What is asked on a shared connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// `RLOCK.ACQUIRE`
-    Acquire,
-    /// The same with `QUEUE`.
-    Queue,
-    /// `RLOCK.PLACE`
-    Place,
+    /// `RLOCK.ACQUIRE`, and for how long it waits at the server; 0 is for ever.
+    Acquire(Option<Ms>),
     /// `RLOCK.RENEW` of that token.
     Renew(u64),
     /// `RLOCK.CANCEL`
@@ -175,13 +170,11 @@ pub enum Tell {
 /// What a machine has done. An operation goes on until an input ends it; the others are done at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Operation: is there a connection for this wait?
-    Slot,
     /// Operation: an own connection.
     Open(Ms),
     /// Operation: `RLOCK.ACQUIRE` on the own connection.
     Own {
-        /// For how long the server may block it; 0 is for ever.
+        /// For how long it waits at the server; 0 is for ever.
         block: Option<Ms>,
         /// Whether it begins a session.
         session: bool,
@@ -190,18 +183,14 @@ pub enum Output {
         /// Until when.
         by: Ms,
     },
-    /// Operation: goes on waiting for that reply.
-    Read(Ms),
-    /// Operation: asks for the wait's place, while its reply may come as well.
-    Look(Ms),
     /// Operation: a request on a shared connection.
     Send(Request, Ms),
     /// Operation: goes on waiting for the reply to the request that was interrupted.
     Await(Ms),
-    /// Operation: subscribes to its turns.
+    /// Operation: subscribes to the channel of the key.
     Listen(Ms),
-    /// Operation: waits for its turn.
-    Turn(Ms),
+    /// Operation: waits for the message.
+    Wait(Ms),
     /// Operation: waits.
     Sleep(Ms),
     /// Operation: is the seat free?
@@ -233,8 +222,6 @@ struct Left {
     in_doubt: bool,
     /// Something was never answered, and may still be executed.
     lingers: bool,
-    /// A place may stand.
-    has_ticket: bool,
     /// Of a grant that nobody takes.
     token: Option<u64>,
 }
@@ -255,8 +242,3 @@ macro_rules! machines {
     )*};
 }
 machines!(Attempt, Release, Hold);
-
-/// How long a reply may take.
-fn reply_time(has_acks: bool) -> Ms {
-    if has_acks { 3 * REPLY } else { REPLY }
-}

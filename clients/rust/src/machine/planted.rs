@@ -16,8 +16,12 @@ pub enum Planted {
     SilenceTrusted,
     /// R3: a request may take as long as ever at the end of the patience.
     PatienceIgnored,
-    /// R4: a blocked wait does not ask for its place.
-    PlaceUnchecked,
+    /// R4: a wait is asked once.
+    WaitUnrepeated,
+    /// R4: a wait that ended by the clock of the client is not undone.
+    DoubtForgotten,
+    /// R4: the message for an earlier request is believed.
+    OldMessageBelieved,
     /// R5: what was never sent is undone.
     UnsentUndone,
     /// R5: a server that was not reached is connected to at once.
@@ -34,14 +38,16 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::SeatLeft,
         Self::UndoneUnnamed,
         Self::UndoneOnce,
         Self::NamesKept,
         Self::SilenceTrusted,
         Self::PatienceIgnored,
-        Self::PlaceUnchecked,
+        Self::WaitUnrepeated,
+        Self::DoubtForgotten,
+        Self::OldMessageBelieved,
         Self::UnsentUndone,
         Self::DialsUnrested,
         Self::CloseIgnored,

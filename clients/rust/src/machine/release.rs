@@ -136,9 +136,9 @@ impl Release {
         if token.is_none() && !lingers {
             return out.push(Output::Free);
         }
-        let left = Left { in_doubt: true, lingers, has_ticket: false, token };
+        let left = Left { in_doubt: true, lingers, token };
         let mut undo = Undo::new(self.level.lease, self.level.depth, left, self.planted);
-        undo.begin(now, out);
+        undo.begin(now, false, out);
         self.undo = Some(undo);
     }
 }

@@ -11,12 +11,11 @@ fn time(ms: Ms) -> String {
 /// The first line of an attempt, without its number.
 pub fn attempt_line(ask: &Ask) -> String {
     let Ask { wait, patience, lease, depth, .. } = *ask;
-    let [first, session, maxqueue, acks] =
-        [ask.asks_first, ask.session, ask.has_max_queue, ask.has_acks].map(u8::from);
+    let [hears, session, acks] = [ask.hears, ask.session, ask.has_acks].map(u8::from);
     let below = ask.below.map_or(String::new(), |token| format!(" below={token}"));
     format!(
-        "attempt wait={} patience={patience} lease={lease} depth={depth}{below} first={first} \
-         session={session} maxqueue={maxqueue} acks={acks}",
+        "attempt wait={} patience={patience} lease={lease} depth={depth}{below} hears={hears} \
+         session={session} acks={acks}",
         time(wait)
     )
 }
@@ -45,6 +44,7 @@ fn outcome(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Token(token) => format!("token {token}"),
         Outcome::Nil => "nil".into(),
+        Outcome::Waiting => "waiting".into(),
         Outcome::Refused(code) => format!("refused {code}"),
         Outcome::Unsent => "unsent".into(),
         Outcome::Broken => "broken".into(),
@@ -56,15 +56,12 @@ fn outcome(outcome: &Outcome) -> String {
 pub fn input(input: &Input) -> String {
     match input {
         Input::Call => "call".into(),
-        Input::Slot(has_slot) => format!("slot {}", if *has_slot { "yes" } else { "no" }),
-        Input::Opened(rtt) => format!("opened {rtt}"),
+        Input::Opened => "opened".into(),
         Input::Ended(ended) => outcome(ended),
         Input::Own(ended) => format!("own {}", outcome(ended)),
-        Input::Place(Some(true)) => "place yes".into(),
-        Input::Place(Some(false)) => "place no".into(),
-        Input::Place(None) => "place unknown".into(),
-        Input::Listening => "listening".into(),
-        Input::Turn => "turn".into(),
+        Input::Listening(rtt) => format!("listening {rtt}"),
+        Input::Message(ended) => format!("message {}", outcome(ended)),
+        Input::Lost => "lost".into(),
         Input::Time => "time".into(),
         Input::Taken => "taken".into(),
         Input::Cancel => "cancel".into(),
@@ -81,9 +78,8 @@ pub fn input(input: &Input) -> String {
 
 fn request(request: &Request) -> String {
     match request {
-        Request::Acquire => "acquire".into(),
-        Request::Queue => "acquire queue".into(),
-        Request::Place => "place".into(),
+        Request::Acquire(None) => "acquire".into(),
+        Request::Acquire(Some(ms)) => format!("acquire block={ms}"),
         Request::Renew(token) => format!("renew {token}"),
         Request::Cancel => "cancel".into(),
         Request::Info => "info".into(),
@@ -110,7 +106,6 @@ fn told(tell: &Tell) -> String {
 /// An output as a trace has it.
 pub fn output(output: &Output) -> String {
     match output {
-        Output::Slot => "slot".into(),
         Output::Open(by) => format!("open by={}", time(*by)),
         Output::Own { block, session, depth, by } => {
             let mut text = String::from("own acquire");
@@ -123,12 +118,10 @@ pub fn output(output: &Output) -> String {
             }
             text + " by=" + &time(*by)
         }
-        Output::Read(by) => format!("read by={}", time(*by)),
-        Output::Look(by) => format!("look by={}", time(*by)),
         Output::Send(what, by) => format!("send {} by={}", request(what), time(*by)),
         Output::Await(by) => format!("await by={}", time(*by)),
         Output::Listen(by) => format!("listen by={}", time(*by)),
-        Output::Turn(by) => format!("turn by={}", time(*by)),
+        Output::Wait(by) => format!("wait by={}", time(*by)),
         Output::Sleep(by) => format!("sleep by={}", time(*by)),
         Output::Seat => "seat".into(),
         Output::Keep => "keep".into(),
@@ -154,6 +147,7 @@ fn read_outcome(words: &[&str]) -> Option<Outcome> {
     Some(match words {
         ["token", token] => Outcome::Token(token.parse().ok()?),
         ["nil"] => Outcome::Nil,
+        ["waiting"] => Outcome::Waiting,
         ["refused", code] => Outcome::Refused((*code).into()),
         ["unsent"] => Outcome::Unsent,
         ["broken"] => Outcome::Broken,
@@ -165,14 +159,11 @@ fn read_outcome(words: &[&str]) -> Option<Outcome> {
 fn read_input(words: &[&str]) -> Option<Input> {
     Some(match words {
         ["call"] => Input::Call,
-        ["slot", has_slot] => Input::Slot(*has_slot == "yes"),
-        ["opened", rtt] => Input::Opened(rtt.parse().ok()?),
+        ["opened"] => Input::Opened,
         ["own", rest @ ..] => Input::Own(read_outcome(rest)?),
-        ["place", "yes"] => Input::Place(Some(true)),
-        ["place", "no"] => Input::Place(Some(false)),
-        ["place", "unknown"] => Input::Place(None),
-        ["listening"] => Input::Listening,
-        ["turn"] => Input::Turn,
+        ["listening", rtt] => Input::Listening(rtt.parse().ok()?),
+        ["message", rest @ ..] => Input::Message(read_outcome(rest)?),
+        ["lost"] => Input::Lost,
         ["time"] => Input::Time,
         ["taken"] => Input::Taken,
         ["cancel"] => Input::Cancel,
@@ -206,9 +197,8 @@ fn begun(words: &[&str]) -> Option<Box<dyn Machine>> {
                 lease: value("lease")?,
                 depth: depth()?,
                 below: value("below"),
-                asks_first: is("first")?,
+                hears: is("hears")?,
                 session: is("session")?,
-                has_max_queue: is("maxqueue")?,
                 has_acks: is("acks")?,
             };
             Box::new(Attempt::new(ask, planted))

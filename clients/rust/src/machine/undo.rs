@@ -6,10 +6,6 @@ use super::*;
 enum At {
     /// The reply to the request that was interrupted.
     Awaiting,
-    /// The server is to end the wait.
-    EndingWait,
-    /// And its last reply.
-    LastReply,
     Cancelling,
     Looking,
     Releasing,
@@ -26,7 +22,6 @@ pub(super) struct Undo {
     at: At,
     until: Ms,
     pause: Ms,
-    session: bool,
     /// Before the request that was interrupted.
     before: Left,
 }
@@ -34,7 +29,7 @@ pub(super) struct Undo {
 impl Undo {
     pub(super) fn new(lease: Ms, depth: u32, left: Left, planted: Planted) -> Self {
         let (at, until, pause) = (At::Resting, FOREVER, LATE);
-        Self { lease, depth, left, planted, at, until, pause, session: false, before: left }
+        Self { lease, depth, left, planted, at, until, pause, before: left }
     }
 
     fn starts(&mut self, now: Ms, out: &mut Vec<Output>) {
@@ -45,9 +40,12 @@ impl Undo {
         }
     }
 
-    /// Nothing is under way.
-    pub(super) fn begin(&mut self, now: Ms, out: &mut Vec<Output>) {
+    /// Nothing is under way. A session that nobody takes ends with its connection.
+    pub(super) fn begin(&mut self, now: Ms, has_link: bool, out: &mut Vec<Output>) {
         self.starts(now, out);
+        if has_link {
+            out.push(Output::Drop);
+        }
         self.round(now, out);
     }
 
@@ -58,36 +56,12 @@ impl Undo {
         out.push(Output::Await(now.saturating_add(REPLY / 4)));
     }
 
-    /// A wait on its own connection is under way.
-    pub(super) fn end_wait(&mut self, now: Ms, session: bool, before: Left, out: &mut Vec<Output>) {
-        self.starts(now, out);
-        (self.at, self.session, self.before) = (At::EndingWait, session, before);
-        out.push(Output::Send(Request::Cancel, now.saturating_add(REPLY / 4)));
-    }
-
     pub(super) fn step(&mut self, now: Ms, input: Input, out: &mut Vec<Output>) {
         match (self.at, input) {
             (At::Done, _) => {}
             (_, Input::Close) => self.until = self.until.min(now.saturating_add(CLOSES)),
             (At::Awaiting, Input::Ended(outcome)) => {
                 self.replied(&outcome);
-                self.round(now, out);
-            }
-            (At::EndingWait, Input::Ended(outcome)) => {
-                self.left.lingers |= outcome.is_unknown();
-                self.at = At::LastReply;
-                // 0: it has just been granted, or has not begun to wait.
-                let takes = if matches!(outcome, Outcome::Token(1..)) { REPLY / 4 } else { LATE };
-                out.push(Output::Read(now.saturating_add(takes)));
-            }
-            (At::LastReply, Input::Own(outcome)) => {
-                self.replied(&outcome);
-                let is_session = self.session && matches!(outcome, Outcome::Token(_));
-                out.push(if outcome.is_unknown() || is_session {
-                    Output::Drop
-                } else {
-                    Output::Keep
-                });
                 self.round(now, out);
             }
             (At::Cancelling | At::Looking | At::Releasing, Input::Ended(outcome)) => {
@@ -103,15 +77,16 @@ impl Undo {
         match outcome {
             Outcome::Token(token) => self.left.token = Some(*token),
             Outcome::Nil => self.left.in_doubt = false,
+            Outcome::Waiting => {}
             Outcome::Refused(_) | Outcome::Unsent => self.left = self.before,
-            _ => self.left.lingers = true,
+            Outcome::Broken | Outcome::Silent => self.left.lingers = true,
         }
     }
 
     fn round(&mut self, now: Ms, out: &mut Vec<Output>) {
         if now >= self.until {
             self.free(out);
-        } else if self.left.has_ticket || self.has_to_look() {
+        } else if self.has_to_look() {
             // A replica answers what is looked for as well, but refuses this.
             self.send(now, At::Cancelling, Request::Cancel, out);
         } else {
@@ -120,7 +95,7 @@ impl Undo {
     }
 
     fn has_to_look(&self) -> bool {
-        let Left { in_doubt, lingers, token, .. } = self.left;
+        let Left { in_doubt, lingers, token } = self.left;
         (in_doubt || lingers) && token.is_none() && self.planted != Planted::UndoneUnnamed
     }
 
@@ -168,7 +143,7 @@ impl Undo {
         if !self.left.lingers || self.planted == Planted::UndoneOnce {
             return self.free(out);
         }
-        self.left = Left { in_doubt: true, lingers: false, token: None, ..self.left };
+        self.left = Left { in_doubt: true, lingers: false, token: None };
         self.rest(now, AGAIN, out);
     }
 

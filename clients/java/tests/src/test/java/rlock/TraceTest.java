@@ -25,7 +25,7 @@ import rlock.Machine.Tell;
  * files of them.
  */
 class TraceTest {
-    private static final String GOLDEN = "clients/traces/golden-tell.txt";
+    private static final String GOLDEN = "clients/traces/golden.txt";
 
     @Test
     void theMachineAnswersAsTheOneInTheSimulation() throws IOException {
