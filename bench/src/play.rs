@@ -76,13 +76,16 @@ impl Room {
         Room { poll, seats, table: Table { outboxes, speakers: Vec::new() } }
     }
 
-    /// Each connection speaks RESP3, and listens to its own shard channel.
-    pub fn greet_in_resp3(&mut self, channel: impl Fn(usize) -> String) {
+    /// Each connection speaks RESP3, and listens to its own shard channel, if it has one.
+    pub fn greet_in_resp3(&mut self, channel: impl Fn(usize) -> Option<String>) {
+        let mut greeting = Greeting { owed: self.seats.len() };
         for seat in 0..self.seats.len() {
             self.table.say(seat, &wire::line("HELLO 3"));
-            self.table.say(seat, &wire::line(&format!("SSUBSCRIBE {}", channel(seat))));
+            if let Some(channel) = channel(seat) {
+                self.table.say(seat, &wire::line(&format!("SSUBSCRIBE {channel}")));
+                greeting.owed += 1;
+            }
         }
-        let mut greeting = Greeting { owed: 2 * self.seats.len() };
         self.play_until(&mut greeting, |greeting| greeting.owed == 0);
     }
 

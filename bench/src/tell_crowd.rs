@@ -41,7 +41,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     let server = stage::server(&[]);
     let mut admin = server.client();
     let mut room = Room::open(server.tcp_port(), CONNECTIONS);
-    room.greet_in_resp3(channel);
+    room.greet_in_resp3(|seat| Some(channel(seat)));
     let holder = rivals::owner(count);
     admin.granted(&format!("RLOCK.ACQUIRE {KEY} {holder} LEASE 3600000"));
     until_settled(&mut admin);
