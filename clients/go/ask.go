@@ -108,21 +108,22 @@ func (o *options) isLate(op machine.Output) bool {
 func (l *Locker) send(key string, o *options, depth int, op machine.Output, at heardAt, ear *ear) arrival {
 	ctx, cancel := context.WithTimeout(context.Background(), remaining(op.By))
 	defer cancel()
-	words, g := []any{"RLOCK.CANCEL", key, o.owner}, o.group
-	lease := []any{"LEASE", o.lease.Milliseconds(), "TOKEN", op.Token}
+	words, g, lease := []any(nil), o.group, func() []any { return []any{"LEASE", o.lease.Milliseconds(), "TOKEN", op.Token} }
 	switch {
 	case op.Request == machine.Acquire:
 		words = o.acquire(key, depth, op, ear)
 	case op.Request == machine.Renew && g != nil:
-		words = o.late(g.words("RLOCK.MRENEW", o.owner, lease...), ear)
+		words = o.late(g.words("RLOCK.MRENEW", o.owner, lease()...), ear)
 	case op.Request == machine.Renew:
-		words = o.late(append([]any{"RLOCK.RENEW", key, o.owner, o.mode}, lease...), ear)
+		words = o.late(append([]any{"RLOCK.RENEW", key, o.owner, o.mode}, lease()...), ear)
 	case op.Request == machine.ReleaseDown && g != nil:
 		return endedBy(g.released(l.servers.do(ctx, key, g.words("RLOCK.MRELEASE", o.owner, "TOKEN", op.Token))))
 	case op.Request == machine.ReleaseDown:
 		words = []any{"RLOCK.RELEASE", key, o.owner, o.mode, "TOKEN", op.Token, "DEPTH", op.Depth}
 	case op.Request == machine.Info:
 		return endedBy(l.token(ctx, key, o))
+	default:
+		words = []any{"RLOCK.CANCEL", key, o.owner}
 	}
 	if ear != nil {
 		return l.sendTo(ctx, at, words)

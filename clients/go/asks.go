@@ -138,7 +138,6 @@ func late(op machine.Output, arrives <-chan arrival) arrival {
 	}
 	timedOut := arrival{in: machine.Input{Event: machine.Ended, Outcome: machine.Outcome{Ending: machine.Silent}}, err: errSilent}
 	switch op.Act {
-	case machine.Send, machine.Await:
 	case machine.AskAlone:
 		timedOut.in.Event = machine.Own
 	case machine.Open, machine.Listen:
@@ -146,7 +145,7 @@ func late(op machine.Output, arrives <-chan arrival) arrival {
 		if op.Act == machine.Open {
 			go giveBack(arrives)
 		}
-	default:
+	case machine.Wait, machine.Sleep:
 		return arrival{in: machine.Input{Event: machine.Time}}
 	}
 	return timedOut

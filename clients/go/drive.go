@@ -135,6 +135,9 @@ func (d *driver) supersede() {
 
 // wait says how the operation under way ends.
 func (d *driver) wait() machine.Input {
+	if len(d.arrives) > 0 { // it was done at once
+		return d.take(<-d.arrives)
+	}
 	var broken <-chan struct{}
 	if d.op.Act == machine.Wait && d.own.line != nil {
 		broken = d.own.line.ended

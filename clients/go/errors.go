@@ -41,10 +41,12 @@ var codes = map[string]error{
 
 // code is the first word of the server's error, or of what stands for one; "" if it did not answer.
 func code(err error) string {
-	if isFault(err) {
+	switch {
+	case err == nil:
+		return ""
+	case isFault(err):
 		return "FAULT"
-	}
-	if err != redis.Nil && errors.Is(err, redis.Nil) {
+	case err != redis.Nil && errors.Is(err, redis.Nil):
 		return "" // of a Sentinel, on the way to the server
 	}
 	var answer redis.Error

@@ -21,8 +21,8 @@ func (f *fault) Error() string { return fmt.Sprintf("rlock: %s %s: %v", f.where,
 func (f *fault) Unwrap() error { return f.err }
 
 func isFault(err error) bool {
-	var found *fault
-	return errors.As(err, &found)
+	_, is := errors.AsType[*fault](err)
+	return is
 }
 
 // faultOf is the fault that err shows at where, or err.

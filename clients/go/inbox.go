@@ -235,11 +235,11 @@ func (l *Locker) ear(at heardAt) *ear {
 
 // heard is where key is listened to already; if a redirection has named a server, only there.
 func (s *servers) heard(key string, at place) (heard heardAt, is bool) {
-	channel := s.channel(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
 		if b := n.open(); b != nil && (at.node == nil || at == place{node: n}) {
+			channel := s.channel(key)
 			b.mu.Lock()
 			is = b.isUp(channel)
 			b.mu.Unlock()

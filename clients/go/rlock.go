@@ -83,7 +83,7 @@ func (l *Locker) Close() error {
 	}
 	l.close()
 	l.holds.Range(func(held, _ any) bool { // before anything that may take its time
-		held.(*tenure).lose()
+		held.(*tenure).tell(machine.Gone)
 		return true
 	})
 	if l.underWay.Load() > 0 {

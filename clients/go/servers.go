@@ -166,8 +166,11 @@ func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 
 // redirection returns where a reply of n redirects us: an address, and whether only this once.
 func (n *node) redirection(err error) (addr string, isAsk bool) {
-	words := strings.Fields(fmt.Sprint(err))
-	if word := code(err); (word == "MOVED" || word == "ASK") && len(words) == 3 {
+	word := code(err)
+	if word != "MOVED" && word != "ASK" {
+		return "", false
+	}
+	if words := strings.Fields(err.Error()); len(words) == 3 {
 		host, port, _ := net.SplitHostPort(words[2])
 		if host == "" { // one that does not know where others are names only a port
 			host, _, _ = net.SplitHostPort(n.options.Addr)

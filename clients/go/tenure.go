@@ -247,13 +247,6 @@ func (t *tenure) watch() {
 	})
 }
 
-// lose ends it at once: the server has said so, or nobody renews it any more.
-func (t *tenure) lose() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.step(machine.Input{Event: machine.Gone})
-}
-
 // gone is what the users of a hold are told that the server does not have, or that has ended: it is lost, unless it is
 // being released or was.
 func (t *tenure) gone() error {
@@ -366,7 +359,7 @@ func (t *tenure) releaseInTurn() error {
 	told := d.untilTold()
 	defer d.rest()
 	if told.Tell == machine.Lost {
-		t.lose()
+		t.tell(machine.Gone)
 		t.rest()
 	}
 	if t.depth--; t.depth == 0 {
