@@ -63,3 +63,19 @@ def test_who_does_not_wait_is_told_that_its_name_is_not_free_yet(server):
     hold = lock.acquire(wait=5)
     assert server.holders("k") == [(hold.owner, hold.token)]
     hold.release()
+
+
+def test_a_session_that_is_lost_at_its_deadline_is_undone_before_its_owner_asks_again(server):
+    """The server has it until it notices that the connection is closed: the owner would enter it once more, and lose it then."""
+    lock = rlock.Lock(rlock.Locks(server.client(), patience=0.3), "k", owner="me", session=True, lease=1)
+    hold = lock.acquire()
+    server.proxy.fault({"proxy": "deaf"})
+    assert hold.lost.wait(10)
+    with pytest.raises(rlock.LockLost):
+        hold.release()
+    with pytest.raises(rlock.Unavailable, match="not yet undone"):
+        lock.acquire(wait=0)
+    server.proxy.fault({"proxy": "heal"})
+    again = lock.acquire(wait=10)
+    assert again.token != hold.token
+    again.release()

@@ -391,9 +391,6 @@ class IO(Inboxes):
         """The seat is free again when nothing is left, for which the call stays a moment."""
         assert self.space is not None
         space = self.space
-        if job.is_over:
-            self.jobs.discard(job)
-            return space.vacate(job.seat)
 
         async def work() -> None:
             try:

@@ -199,7 +199,7 @@ class LocksBase:
     def _acquiring(self: Any, key: str, options: Options, wait: Optional[float], me: Any, is_observed: bool = False) -> Steps:
         """For that thread or task."""
         start = ms()
-        space = yield from self._met(key, wait)
+        space = self.io.space or (yield from self._met(key, wait))
         seat = space.seat(key, self._owner(options, me), options.kind, self._mutex)
         hold = yield from self._take(seat, options, start, wait, me)
         if is_observed and hold is not None:
@@ -272,7 +272,7 @@ class LocksBase:
         finally:
             if not is_mine:
                 space.leave(seat)
-            elif job is None:
+            elif job is None or self.io.is_done(job):
                 space.vacate(seat)
             else:
                 yield self.io.leave(job)
@@ -309,7 +309,10 @@ class LocksBase:
             tenure.depth -= 1
             if tenure.depth == 0:
                 self._ended(seat, tenure, told == RELEASED)
-            yield self.io.leave(after(job, tenure, told))
+            if self.io.is_done(job := after(job, tenure, told)):
+                self._known.vacate(seat)
+            else:
+                yield self.io.leave(job)
         if told != RELEASED:
             raise job.error(told, "not known to be released: ")
 

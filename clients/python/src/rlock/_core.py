@@ -284,6 +284,8 @@ class Tenure:
             if self.state not in ("held", "releasing"):
                 return []
             self.state = "lost"
+            # The server may hold a session still, until it notices that its connection is closed.
+            self.lingers = self.lingers or (self.options.session and ms() >= self.deadline)
             calls = list(self.calls)
         if self.root is self:
             self.io.telemetry.ended(self.seat.name, self.since, True)

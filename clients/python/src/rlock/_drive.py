@@ -410,11 +410,7 @@ def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Step
 def settle(io: Any, key: str, wait: Optional[float], patience: float) -> Steps:
     """What the server of that key says that it is."""
     until = FOREVER if wait is None else now() + (wait or patience)
-
-    def ask() -> Steps:
-        return (yield io.identify(key, max(now(), until) + LATE))
-
-    return repeated(io, key, until, now() + patience, ask)
+    return repeated(io, key, until, now() + patience, lambda: (yield io.identify(key, max(now(), until) + LATE)))
 
 
 def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:

@@ -201,6 +201,12 @@ class Inboxes:
     def is_new(self, name: Any) -> bool:
         return name not in self.inboxes or self.inboxes[name].is_over
 
+    def is_done(self: Any, job: Any) -> bool:
+        """Nothing is to be undone."""
+        if job.is_over:
+            self.jobs.discard(job)
+        return job.is_over  # type: ignore[no-any-return]
+
     def distrust(self: Any, address: Any, since: float) -> None:
         """One connection was silent: those that have said nothing since may be so as well."""
         ours = [each.link for each in self.inboxes.values() if each.link.address == address and each.link.used < since]

@@ -319,9 +319,6 @@ class IO(Inboxes):
     def leave(self, job: Job) -> None:
         """The seat is free again when nothing is left, for which the call stays a moment."""
         assert self.space is not None
-        if job.is_over:
-            self.jobs.discard(job)
-            return self.space.vacate(job.seat)
         space, done = self.space, threading.Event()
 
         def work() -> None:

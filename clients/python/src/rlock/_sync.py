@@ -244,8 +244,7 @@ class Locks(LocksBase):
             return seat.mutex.acquire(False) or seat.mutex.acquire(timeout=patience)  # type: ignore[no-any-return]
         return seat.mutex.acquire(False) or acquires(seat.mutex, patience)
 
-    @staticmethod
-    def _give_back(holds: list[Hold]) -> None:
+    def _give_back(self, holds: list[Hold]) -> None:
         release_all([each._grip for each in holds])
 
     def _begin(self, steps: Steps) -> None:
