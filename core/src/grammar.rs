@@ -344,6 +344,9 @@ impl Command {
 
     #[cold]
     fn unknown(&self, given: &[u8]) -> BadWord {
+        if given.eq_ignore_ascii_case(b"QUEUE") && self.options.contains(&Word::Block) {
+            return self.without_tickets();
+        }
         BadWord(format!("ERR syntax error at {}: the syntax is {}", quoted(given), self.usage()))
     }
 }

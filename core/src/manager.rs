@@ -16,10 +16,9 @@ mod group_acks;
 mod group_check;
 mod group_index;
 mod group_moves;
-mod group_tickets;
+mod group_replaced;
 mod group_work;
 mod groups;
-mod held_back;
 mod keys;
 mod life;
 mod locks;
@@ -44,6 +43,7 @@ pub use decide::Decided;
 use expiries::Expiries;
 pub use group::{Group, GroupKey};
 pub use group_acks::HeldBackReply;
+pub use group_replaced::Replacement;
 pub use group_work::GroupWork;
 use groups::Groups;
 pub use keys::Removed;
@@ -235,11 +235,12 @@ impl Manager {
     /// The numbers of waiters and sessions on this server.
     pub fn totals(&self) -> Totals {
         let totals = self.locks.totals();
-        let blocked = less(self.groups.waiting, self.groups.tickets);
         Totals {
-            waiters: totals.waiters.saturating_add(less(blocked, self.groups.by_message)),
-            tickets: totals.tickets.saturating_add(self.groups.ticket_keys.len()),
-            pending: totals.pending.saturating_add(self.groups.blocked_and_held_back()),
+            waiters: totals
+                .waiters
+                .saturating_add(less(self.groups.waiting, self.groups.by_message)),
+            tickets: totals.tickets,
+            pending: totals.pending.saturating_add(self.groups.held_back_replies.len()),
             ..totals
         }
     }

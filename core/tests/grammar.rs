@@ -431,8 +431,8 @@ const RELEASE_USAGE: &str = "RLOCK.RELEASE key owner [READ | WRITE] [TOKEN t] [D
 const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t] [ACKS n] \
                            [TELL channel id]";
 const MACQUIRE_USAGE: &str = "RLOCK.MACQUIRE numkeys key [key ...] owner [READ | WRITE | MODES \
-                              mode [mode ...]] [LEASE ms] [BLOCK ms | QUEUE ms] [MAXQUEUE n] \
-                              [SESSION] [ACKS n] [WITHTTL] [TELL channel id]";
+                              mode [mode ...]] [LEASE ms] [BLOCK ms] [MAXQUEUE n] [SESSION] \
+                              [ACKS n] [WITHTTL] [TELL channel id]";
 const MRENEW_USAGE: &str = "RLOCK.MRENEW numkeys key [key ...] owner [LEASE ms] [TOKEN t] [ACKS n] \
                             [TELL channel id]";
 const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";

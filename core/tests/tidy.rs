@@ -131,7 +131,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "blocked",
             "observers",
             "several",
-            "group_tickets",
+            "several_request",
             "sweep",
             "events",
             "commands",

@@ -13,7 +13,7 @@ use crate::host::{Host, KeyName, OpenKey};
 use crate::open_locks::AcquireAll;
 use crate::planted::PlantedFault;
 use crate::unit::RequestError;
-use crate::{acks, answers, group_tickets, groups, observers, replay, several, sink, timers};
+use crate::{acks, answers, groups, observers, replay, several, several_request, sink, timers};
 
 const NO_SESSION: &str = "ERR SESSION needs a connection: it is not available in a script, a \
                           function or another module's call";
@@ -68,9 +68,6 @@ fn decide_acquire<H: Host>(
     ask: Acquire<'_>,
     said: &Arguments<'_>,
 ) -> Result<Option<Reply>, String> {
-    if let Err(refusal) = group_tickets::make_way_for_one(host, name, &ask) {
-        return Ok(Some(Reply::Refused(refusal)));
-    }
     let decide =
         |ask| carry_out::request(host, name, Input::Acquire(ask)).map_err(RequestError::line);
     // Who takes a place that it has takes no new one.
@@ -156,7 +153,7 @@ pub fn macquire<H: Host>(
     let acks = if host.has_fault(PlantedFault::SeveralToldAtOnce) { 0 } else { said.acks };
     let (owner, lease, place) = (said.owner, said.lease, OwnPlace::None);
     let ask = AcquireAll { owner, lease, session, acks, place };
-    let decided = group_tickets::request(host, names, keys, said, ask);
+    let decided = several_request::request(host, names, keys, said, ask);
     let Some(decided) = decided.map_err(RequestError::line)? else {
         reply_waiting(host, said);
         return Ok(());

@@ -7,43 +7,31 @@ use std::rc::Rc;
 
 use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, LockId, Manager, World};
-use rlock_core::{Lock, Owner, Volatile, WaiterId};
+use rlock_core::{Lock, Owner, Volatile};
 
 use crate::host::{Host, OpenKey};
 
 /// Tickets that a request withdraws if it waits.
 pub(crate) struct GivenUp {
     owner: Option<Owner>,
-    /// For several locks.
-    tickets: Vec<WaiterId>,
-    /// The locks where the owner gives something up.
+    /// The locks for which the owner has one.
     locks: BTreeSet<LockId>,
 }
 
 impl GivenUp {
-    /// The owner's tickets for these locks alone, and these for several.
-    pub(crate) fn of<H: Host>(
-        host: &H,
-        wants: &[Want<'_>],
-        owner: &[u8],
-        tickets: &[WaiterId],
-    ) -> Self {
+    /// The owner's tickets for these locks.
+    pub(crate) fn of<H: Host>(host: &H, wants: &[Want<'_>], owner: &[u8]) -> Self {
         let db = host.db();
         let locks = host.state(|state| {
             let ids = wants.iter().map(|want| LockId { db, key: want.key.into() });
-            let mut locks: BTreeSet<LockId> =
-                ids.filter(|id| state.manager.has_ticket(id, owner)).collect();
-            for ticket in tickets {
-                locks.extend(state.manager.places_of_group(*ticket));
-            }
-            locks
+            ids.filter(|id| state.manager.has_ticket(id, owner)).collect()
         });
-        Self { owner: Some(owner.into()), tickets: tickets.to_vec(), locks }
+        Self { owner: Some(owner.into()), locks }
     }
 
     /// Nothing is given up.
     pub(crate) fn nothing() -> Self {
-        Self { owner: None, tickets: Vec::new(), locks: BTreeSet::new() }
+        Self { owner: None, locks: BTreeSet::new() }
     }
 
     pub(crate) fn is_nothing(&self) -> bool {
@@ -84,12 +72,10 @@ impl<'h, H: Host> LocksLeft<'h, H> {
             return known.clone();
         }
         let (host, bounds) = (self.host, self.host.settings().bounds);
-        let (owner, tickets) = (self.given_up.owner.as_ref(), &self.given_up.tickets);
-        let owner = owner.map_or(&[][..], Owner::as_bytes);
+        let owner = self.given_up.owner.as_ref().map_or(&[][..], Owner::as_bytes);
         let held = self.see(id, |lock, _| lock.clone());
         let at = At { db: id.db, key: &id.key, now: host.now() };
-        let left =
-            Rc::new(host.state(|s| s.manager.without_tickets(at, &bounds, held, owner, tickets)));
+        let left = Rc::new(host.state(|s| s.manager.without_ticket(at, &bounds, held, owner)));
         self.left.borrow_mut().insert(id.clone(), left.clone());
         left
     }

@@ -228,10 +228,7 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
         lease: group.lease,
         session: group.session,
         acks: group.acks,
-        place: match group.is_ticket {
-            true => OwnPlace::GroupTicket(waiter),
-            false => OwnPlace::Group(waiter),
-        },
+        place: OwnPlace::Group(waiter),
     };
     host.with_names(group.db, &keys, |names| {
         let Ok(mut locks) = OpenLocks::open(host, names, &wants) else {
@@ -241,43 +238,23 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
         told.extend(locks.into_reports());
         let Some(first) = group.keys.first() else { return };
         let id = LockId { db: group.db, key: first.key.clone() };
-        match granted {
-            Some(Due::Reply(wake)) => told.push(Report::of_answer(id, wake)),
-            Some(Due::Turn) => told.push(Report::of_turn(id, group.owner.clone())),
-            None => {}
-        }
+        told.extend(granted.map(|wake| Report::of_answer(id, wake)));
     });
 }
 
-/// What somebody is told who has reached all of the locks.
-enum Due {
-    /// The reply to a blocked connection.
-    Reply(Wake),
-    /// The owner of a ticket may ask again.
-    Turn,
-}
-
+/// Grants it, unless somebody is in the way again. Returns the reply, if it is due now.
 fn grant<'a, H: Host>(
     host: &H,
     waiter: WaiterId,
     locks: &mut OpenLocks<'_, '_, '_, 'a, H>,
     (ask, names, group): (AcquireAll<'a>, &[H::Name<'_>], &Group),
-) -> Option<Due> {
+) -> Option<Wake> {
     let judged = locks.judge_all(ask).ok()?;
     // What had come due may have sent it back.
     if !host.state(|state| state.manager.has_reached_all(waiter)) {
         return None;
     }
     let Ok(judged) = judged else { return None };
-    if let OwnPlace::GroupTicket(_) = ask.place {
-        // A hold of its owner waits for acknowledgments itself.
-        if judged.pending_acks > 0 {
-            host.state(|state| state.manager.hold_back(waiter));
-            return None;
-        }
-        host.state(|state| state.manager.ticket_is_ready(waiter));
-        return Some(Due::Turn);
-    }
     let may = |user: &[u8], owner: &[u8]| host.may_acquire_several(user, names, owner);
     match sink::right_of(host, waiter, &Audience::default(), may) {
         Right::May => {}
@@ -294,7 +271,7 @@ fn grant<'a, H: Host>(
     }
     if ask.acks.max(judged.pending_acks) > 0 {
         let Group { since, ends_at, .. } = *group;
-        let patient = Patient { number: waiter, since, ends_at, ticket: None };
+        let patient = Patient { number: waiter, since, ends_at };
         let reply = held_back::enter(host, locks, (ask, &judged), patient, group.clone()).ok()?;
         if reply != Reply::Pending {
             end(host, waiter, reply, Outcome::Refused);
@@ -310,24 +287,16 @@ fn grant<'a, H: Host>(
     };
     let now = host.now();
     let waited_us = host.state(|state| state.manager.group_granted(waiter, now));
-    let telling = Telling { waiter: Some(waiter), ticket: None, confirm: None };
+    let telling = Telling { waiter: Some(waiter), confirm: None };
     let reply = locks.enter(ask, token, telling).ok()?;
     host.observe(Happening::GrantedSeveral);
     let holds = judged.new_holds();
-    Some(Due::Reply(Wake { waited_us, holds, ..Wake::of(waiter, reply) }))
+    Some(Wake { waited_us, holds, ..Wake::of(waiter, reply) })
 }
 
-/// The owner of a group takes new places: its tickets at these locks end, for one lock and for
-/// several.
-pub(crate) fn withdraw_tickets<H: Host>(
-    host: &H,
-    group: &Group,
-    tickets: Vec<WaiterId>,
-) -> Vec<Report> {
-    let (mut told, now) = (Vec::new(), host.now());
-    for ticket in tickets {
-        host.state(|state| state.manager.withdraw_group(ticket, now));
-    }
+/// The owner of a group takes new places: its tickets for these locks end.
+pub(crate) fn withdraw_tickets<H: Host>(host: &H, group: &Group) -> Vec<Report> {
+    let mut told = Vec::new();
     for key in group.keys.iter() {
         let id = LockId { db: group.db, key: key.key.clone() };
         let owner = group.owner.as_bytes();

@@ -42,15 +42,7 @@ impl<'a> AcquireAll<'a> {
     pub(crate) fn waiter(self) -> Option<WaiterId> {
         match self.place {
             OwnPlace::Group(waiter) => Some(waiter),
-            OwnPlace::None | OwnPlace::Ticket | OwnPlace::GroupTicket(_) => None,
-        }
-    }
-
-    /// Its ticket for all of the locks.
-    pub(crate) fn ticket(self) -> Option<WaiterId> {
-        match self.place {
-            OwnPlace::GroupTicket(waiter) => Some(waiter),
-            OwnPlace::None | OwnPlace::Ticket | OwnPlace::Group(_) => None,
+            OwnPlace::None | OwnPlace::Ticket => None,
         }
     }
 }
@@ -58,10 +50,8 @@ impl<'a> AcquireAll<'a> {
 /// How a grant is told, or held back.
 #[derive(Clone, Copy)]
 pub(crate) struct Telling {
-    /// The caller, if it is blocked; or the number of a ticket's grant that is held back.
+    /// The caller, if its reply comes later.
     pub(crate) waiter: Option<WaiterId>,
-    /// The ticket that ends with it.
-    pub(crate) ticket: Option<WaiterId>,
     /// As [`Enter::confirm`].
     pub(crate) confirm: Option<Confirm>,
 }
@@ -313,18 +303,14 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         Ok(self.verdict(&standings).map(|()| Judged { standings, pending_acks }))
     }
 
-    /// Judges the locks, where nothing is overdue, as if these tickets of the owner were withdrawn.
-    pub(crate) fn judge_without(
-        &mut self,
-        ask: AcquireAll<'a>,
-        tickets: &[WaiterId],
-    ) -> Result<(), Several> {
+    /// Judges the locks, where nothing is overdue, as if the owner's tickets were withdrawn.
+    pub(crate) fn judge_without(&mut self, ask: AcquireAll<'a>) -> Result<(), Several> {
         let (host, bounds) = (self.host, self.host.settings().bounds);
         let mut standings = Vec::with_capacity(self.keys.len());
         for (place, want) in self.wants.iter().enumerate() {
             let (at, claim) = (self.at(place), ask.claim(want));
             let standing = self.look(place, |lock| {
-                host.state(|state| state.manager.judge_without(at, &bounds, (lock, claim), tickets))
+                host.state(|state| state.manager.judge_without(at, &bounds, (lock, claim)))
             });
             standings.extend(standing);
         }
@@ -393,7 +379,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         token: Option<Token>,
         telling: Telling,
     ) -> Result<Reply, RequestError> {
-        let Telling { waiter, ticket, confirm } = telling;
+        let Telling { waiter, confirm } = telling;
         let (mut newest, mut is_pending): (Option<(Token, u64)>, bool) = (None, false);
         for (place, want) in self.wants.iter().enumerate() {
             if self.is_left_out(PlantedFault::LockLeftOut, place) {
@@ -406,7 +392,6 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
                 token,
                 session: ask.session,
                 waiter,
-                ticket,
                 confirm,
             };
             match self.decide(place, Input::Enter(enter))? {

@@ -35,11 +35,6 @@ impl Report {
     pub(crate) fn of_answer(id: LockId, wake: Wake) -> Self {
         Self { wakes: vec![wake], ..Self::of_step(id, Effects::default()) }
     }
-
-    /// The message to the owner of a ticket, and nothing else.
-    pub(crate) fn of_turn(id: LockId, owner: Owner) -> Self {
-        Self { turns: vec![owner], ..Self::of_step(id, Effects::default()) }
-    }
 }
 
 impl Report {

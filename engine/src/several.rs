@@ -6,22 +6,21 @@ use std::rc::Rc;
 use rlock_core::grammar::{Arguments, Want};
 use rlock_core::manager::{Group, GroupKey, LockId, Wait};
 use rlock_core::waits_for::Stand;
-use rlock_core::{
-    Confirm, Input, OwnPlace, Owner, Parking, Refusal, Renew, Reply, Token, WaiterId,
-};
+use rlock_core::{Input, OwnPlace, Owner, Parking, Refusal, Renew, Reply, Token, WaiterId};
 
 use crate::given_up::GivenUp;
 use crate::happening::Happening;
-use crate::held_back::{self, Asker, Patient};
+use crate::held_back::{self, Patient};
 use crate::host::{During, Host};
 use crate::open_locks::{AcquireAll, Judged, OpenLocks, Several, Telling};
-use crate::reports::Report;
+use crate::reports::{self, Report};
 use crate::sink::{self, Block};
 use crate::unit::RequestError;
-use crate::{blocked, groups, reports, timers};
+use crate::{blocked, groups, timers};
 
 /// `RLOCK.MACQUIRE`: all of the locks, or none. [`Reply::MustConfirm`] if replicas must acknowledge
-/// it first, and nothing changed; [`Reply::Pending`] if they must, and it is done.
+/// it first, and nothing changed; [`Reply::Pending`] if they must, and it is done for a caller who
+/// waits for that (`patient`).
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
@@ -30,33 +29,12 @@ pub(crate) fn acquire<'a, H: Host>(
     names: &[H::Name<'_>],
     wants: &[Want<'a>],
     ask: AcquireAll<'a>,
-    by: Asker,
+    patient: Option<Patient>,
 ) -> Result<Several, RequestError> {
-    acquire_after(host, names, wants, ask, (by, Vec::new()))
-}
-
-/// The same in a command that did something `before`, which is not told yet.
-///
-/// # Errors
-/// [`RequestError`]; nothing changed.
-pub(crate) fn acquire_after<'a, H: Host>(
-    host: &H,
-    names: &[H::Name<'_>],
-    wants: &[Want<'a>],
-    ask: AcquireAll<'a>,
-    (by, before): (Asker, Vec<Report>),
-) -> Result<Several, RequestError> {
-    let mut locks = match OpenLocks::open(host, names, wants) {
-        Ok(locks) => locks,
-        Err(why) => {
-            tell(host, before, None);
-            return Err(why);
-        }
-    };
+    let mut locks = OpenLocks::open(host, names, wants)?;
     // Where groups wait, what has expired at all of the locks is followed by whom it lets in.
-    let mut before = before;
     if host.state(|state| state.manager.group_totals()[0] > 0) && locks.catch_up()? {
-        before.extend(locks.into_reports());
+        let mut before = locks.into_reports();
         before.extend(groups::moves(host));
         locks = match OpenLocks::open(host, names, wants) {
             Ok(locks) => locks,
@@ -65,12 +43,12 @@ pub(crate) fn acquire_after<'a, H: Host>(
                 return Err(why);
             }
         };
+        locks.tell_also(before);
     }
-    locks.tell_also(before);
     let said = match locks.judge_all(ask)? {
         Ok(judged) => {
             let number = wants.first().map_or(0, |want| want.number);
-            (enter(host, &mut locks, (ask, &judged), (wants, by))?, number)
+            (enter(host, &mut locks, wants, ask, &judged, patient)?, number)
         }
         Err(said) => said,
     };
@@ -78,31 +56,24 @@ pub(crate) fn acquire_after<'a, H: Host>(
     Ok(said)
 }
 
-/// The owner may enter all of the locks. It does, unless its caller must be blocked first.
+/// The owner may enter all of the locks. It does, unless its caller must wait first.
 fn enter<'a, H: Host>(
     host: &H,
     locks: &mut OpenLocks<'_, '_, '_, 'a, H>,
-    (ask, judged): (AcquireAll<'a>, &Judged),
-    (wants, by): (&[Want<'a>], Asker),
+    wants: &[Want<'a>],
+    ask: AcquireAll<'a>,
+    judged: &Judged,
+    patient: Option<Patient>,
 ) -> Result<Reply, RequestError> {
-    let (acks, now, ticket) = (ask.acks.max(judged.pending_acks), host.now(), ask.ticket());
-    let wanted = (acks, ask.lease);
-    let told = host.state(|state| state.manager.may_be_told(ticket?, wanted, now));
-    if acks > 0 && told.is_none() {
-        let is_taken = ticket.is_some_and(|of| host.state(|s| s.manager.taken_by(of).is_some()));
-        return match (by, ticket) {
-            // Its own blocked connection gets its reply first.
-            (Asker::Ticket(window), Some(ticket)) if judged.pending_acks == 0 && !is_taken => {
-                let group = new_group(host, wants, ask);
-                held_back::take(host, locks, (ask, judged), (ticket, window), group)
-            }
-            (Asker::Blocked(patient), _) => {
+    if ask.acks.max(judged.pending_acks) > 0 {
+        return match patient {
+            Some(patient) => {
                 // It is granted at once.
                 let patient = Patient { since: locks.at(0).now, ..patient };
                 let group = new_group(host, wants, ask);
                 held_back::enter(host, locks, (ask, judged), patient, group)
             }
-            _ => Ok(locks
+            None => Ok(locks
                 .may_tie(ask, judged)
                 .map_or_else(|(refused, _)| refused, |()| Reply::MustConfirm)),
         };
@@ -111,16 +82,7 @@ fn enter<'a, H: Host>(
         Ok(token) => token,
         Err((refused, _)) => return Ok(refused),
     };
-    if let Some(ticket) = ticket {
-        host.state(|state| {
-            if told.is_some() {
-                state.manager.ticket_is_told(ticket);
-            }
-            state.manager.group_granted(ticket, now)
-        });
-    }
-    let confirm = told.map(|_| Confirm::Told(acks));
-    let reply = locks.enter(ask, token, Telling { waiter: told, ticket, confirm })?;
+    let reply = locks.enter(ask, token, Telling { waiter: None, confirm: None })?;
     host.observe(Happening::GrantedSeveral);
     Ok(reply)
 }
@@ -161,7 +123,8 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
     names: &[H::Name<'_>],
     wants: &[Want<'a>],
     ask: AcquireAll<'a>,
-    (said, number): (&Arguments<'_>, usize),
+    said: &Arguments<'_>,
+    number: usize,
 ) -> Option<Several> {
     let own = blocked::told_group_wait(host, wants, (ask.owner, false), said);
     let parking = match block_for_acks(host, names, wants, (said, own.is_some())) {
@@ -169,14 +132,13 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
         Err(refusal) => return Some((Reply::Refused(refusal), number)),
     };
     let Parking { waiter, ends_at, .. } = parking;
-    let patient = Patient { number: waiter, since: host.now(), ends_at, ticket: None };
+    let patient = Patient { number: waiter, since: host.now(), ends_at };
     // The locks may have changed in between.
-    match acquire(host, names, wants, ask, Asker::Blocked(patient)) {
+    match acquire(host, names, wants, ask, Some(patient)) {
         Ok((Reply::Pending, _)) => blocked::replaces(host, own),
         Ok((Reply::NotNow { .. }, _)) if said.block_ms.is_some() => {
-            let tickets = ask.ticket().into_iter().collect();
             let ask = AcquireAll { place: OwnPlace::None, ..ask };
-            stand(host, wants, ask, (said, parking, tickets), None);
+            stand(host, wants, ask, said, parking, None);
         }
         Ok((reply, _)) => {
             let reply = blocked::reply_instead(host, waiter, reply, said)?;
@@ -190,18 +152,19 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
     None
 }
 
-/// The caller of an `RLOCK.MACQUIRE` that may not enter now waits, blocked. Returns the reply to
-/// send at once instead, if it cannot wait. `said` is its reply if it does not wait, and at which
-/// lock it is going to stand; [`Reply::MustConfirm`] if it need not wait once it has given up these
+/// The caller of an `RLOCK.MACQUIRE` that may not enter now waits. Returns the reply to send at
+/// once instead, if it cannot wait. `decided` is its reply if it does not wait, and at which lock
+/// it is going to stand; [`Reply::MustConfirm`] if it need not wait once it has given up its
 /// tickets.
 pub(crate) fn park<H: Host>(
     host: &H,
     names: &[H::Name<'_>],
     wants: &[Want<'_>],
     ask: AcquireAll<'_>,
-    (asked, said, tickets): (&Arguments<'_>, Several, Vec<WaiterId>),
+    asked: &Arguments<'_>,
+    decided: Several,
 ) -> Option<Several> {
-    let (reply, number) = said;
+    let (reply, number) = decided;
     let must_wait = reply != Reply::MustConfirm;
     let reply = if must_wait { reply } else { Reply::NotNow { wait_ms: None } };
     let Some(want) = wants.iter().find(|want| want.number == number) else {
@@ -224,7 +187,7 @@ pub(crate) fn park<H: Host>(
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Asking(claim) };
     // In a cluster a command can open only keys of its own slot, so the search runs after it.
     let is_searched = !host.is_cluster();
-    let given_up = GivenUp::of(host, wants, ask.owner, &tickets);
+    let given_up = GivenUp::of(host, wants, ask.owner);
     if is_searched
         && must_wait
         && let Some(refusal) = blocked::deadlock_without(host, wait, &given_up)
@@ -237,7 +200,7 @@ pub(crate) fn park<H: Host>(
     let Some(parking) = sink::open(host, waiter, names, parked, asked, block) else {
         return Some((reply, number));
     };
-    stand(host, wants, ask, (asked, parking, tickets), Some(&lock).filter(|_| is_searched));
+    stand(host, wants, ask, asked, parking, Some(&lock).filter(|_| is_searched));
     blocked::replaces(host, own);
     None
 }
@@ -248,14 +211,15 @@ fn stand<H: Host>(
     host: &H,
     wants: &[Want<'_>],
     ask: AcquireAll<'_>,
-    (said, parking, tickets): (&Arguments<'_>, Parking, Vec<WaiterId>),
+    said: &Arguments<'_>,
+    parking: Parking,
     searched: Option<&LockId>,
 ) {
     let mut group = new_group(host, wants, ask);
     (group.client, group.session) = (sink::client_of(host, said), ask.session);
     group.is_told = said.tell.is_some();
     group.ends_at = parking.ends_at;
-    let mut told = groups::withdraw_tickets(host, &group, tickets);
+    let mut told = groups::withdraw_tickets(host, &group);
     // Without the tickets it may stand elsewhere.
     let searched = searched.filter(|_| told.is_empty());
     host.state(|state| state.manager.group_begins(parking.waiter, group));

@@ -143,7 +143,7 @@ impl Course {
         let words = if acks { "ACKS 1" } else { "" };
         let lease = self.noise.one_of(&[300, 3000, 9000]);
         let list = format!("{} {} {owner}", keys.len(), keys.join(" "));
-        let patience = self.noise.one_of(&["", "", "BLOCK 0", "BLOCK 500", "QUEUE 900"]);
+        let patience = self.noise.one_of(&["", "", "BLOCK 0", "BLOCK 500"]);
         let (line, asked) = match self.noise.below(20) {
             0..9 => {
                 let asked = Asked { owner, keys, renews: false, acks };
@@ -154,8 +154,6 @@ impl Course {
                 (format!("mrenew {list} {words} LEASE {lease}"), Some(asked))
             }
             11..13 => {
-                // The turn of a ticket for one lock is another law.
-                let patience = if patience.starts_with("QUEUE") { "" } else { patience };
                 let asked = Asked { owner, keys: vec![key], renews: false, acks };
                 let line =
                     format!("acquire {key} {owner} DEPTH 1 {words} LEASE {lease} {patience}");

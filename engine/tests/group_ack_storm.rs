@@ -167,10 +167,9 @@ impl Storm {
             "",
             "BLOCK 0",
             "BLOCK 500",
-            "QUEUE 900",
-            "QUEUE 900",
-            "QUEUE 200",
-            "QUEUE 900 MAXQUEUE 1",
+            "BLOCK 900",
+            "BLOCK 200",
+            "BLOCK 900 MAXQUEUE 1",
         ]);
         let modes = self.noise.one_of(&["", "", "", "READ", "MODES"]);
         let modes = match modes {

@@ -17,8 +17,6 @@ mod group_fates;
 mod group_found;
 mod group_laws;
 mod group_orders;
-mod group_ticket_acks;
-mod group_tickets;
 mod groups;
 mod handoff;
 mod keys;

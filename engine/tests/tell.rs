@@ -135,3 +135,22 @@ fn a_session_ends_with_the_connection_that_asked_and_a_plain_wait_does_not() {
     let all = told(&host);
     assert!(all.len() == 1 && all[0].starts_with("told one: 2 token "), "{all:?}");
 }
+
+/// Behind a lock that was removed, or behind the turns of a request for several, the name is free.
+#[test]
+fn a_value_of_another_type_ends_a_wait_by_message_where_nobody_is_blocked() {
+    for ask in ["macquire 2 k z bob BLOCK 0 TELL one 7", "macquire 1 z bob BLOCK 0 TELL one 7"] {
+        let host = held();
+        host.ask(1, "acquire z ann");
+        host.ask(1, "release k ann");
+        assert_eq!(host.ask(2, ask), "WAITING");
+        let key = if ask.contains(" k ") { "k" } else { "z" };
+        host.remove(key);
+        host.put_other(key);
+        events::key_came(&host, 0, key.as_bytes());
+        host.turn();
+        host.turn();
+        let all = told(&host);
+        assert!(all[0].starts_with("told one: 7 error WRONGTYPE "), "{ask}: {all:?}");
+    }
+}

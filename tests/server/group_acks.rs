@@ -136,22 +136,6 @@ fn a_closed_connection_and_client_unblock_end_it() {
 }
 
 #[test]
-fn a_ticket_is_told_when_it_asks_again() {
-    let (primary, replica) = pair(&["notify-keyspace-events", "KEd"]);
-    let (mut client, mut there) = (primary.client(), replica.client());
-    let mut events = Listener::to(&primary);
-    let ask = "RLOCK.MACQUIRE 2 b a ann QUEUE 20000 ACKS 1";
-    client.refused(ask);
-    until(5000, || events.heard(&mut client).contains(&"rlock.turn:ann a".into()));
-    assert_eq!(client.number("RLOCK.HOLDS a ann"), 0);
-    let token = client.granted(ask);
-    for key in ["a", "b"] {
-        assert_eq!(there.lock(key).hold("ann", "write").token, token);
-        assert_eq!(client.number(&format!("RLOCK.HOLDS {key} ann")), 1);
-    }
-}
-
-#[test]
 fn too_few_replicas_and_callers_that_cannot_be_blocked_are_refused() {
     let (primary, _replica) = pair(&[]);
     let mut client = primary.client();

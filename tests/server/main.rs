@@ -42,7 +42,6 @@ mod gate;
 mod group_acks;
 mod group_crowds;
 mod group_steps;
-mod group_tickets;
 mod groups;
 mod heard;
 mod held_back;

@@ -153,7 +153,7 @@ fn t4_a_bad_channel_or_id_is_an_error_that_names_the_word_and_the_range() {
         ("RLOCK.ACQUIRE door bob BLOCK 0 TELL ch", "TELL needs a channel and an id"),
         ("RLOCK.ACQUIRE door bob TELL ch 1", "TELL needs BLOCK ms or ACKS n"),
         ("RLOCK.ACQUIRE door bob QUEUE 5 TELL ch 1", "mutually exclusive"),
-        ("RLOCK.MACQUIRE 1 door bob TELL ch 1 QUEUE 5", "mutually exclusive"),
+        ("RLOCK.MACQUIRE 1 door bob QUEUE 5", "has no QUEUE: wait with BLOCK ms, and with TELL"),
         ("RLOCK.RENEW door ann TELL ch 1", "TELL needs ACKS n"),
         ("RLOCK.AWAIT door 0 TELL ch 1", "TELL needs BLOCK ms"),
         ("RLOCK.ACQUIRE door bob BLOCK 0 TELL ch 1 TELL ch 2", "TELL is given twice"),

@@ -87,7 +87,6 @@ pub const MACQUIRE: Command = Command {
         Word::Modes,
         Word::Lease,
         Word::Block,
-        Word::Queue,
         Word::MaxQueue,
         Word::Session,
         Word::Acks,

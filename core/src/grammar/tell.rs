@@ -40,6 +40,15 @@ pub(super) fn read<'a>(words: &mut impl Iterator<Item = &'a [u8]>) -> Result<Tel
 }
 
 impl Command {
+    /// `QUEUE` in a command that waits, but has no tickets.
+    pub(super) fn without_tickets(&self) -> BadWord {
+        let name = self.name;
+        BadWord(format!(
+            "ERR syntax error: {name} has no QUEUE: wait with BLOCK ms, and with TELL channel id \
+             where the connection must not be blocked"
+        ))
+    }
+
     /// Checks that the request may have a late reply, as `TELL` needs.
     pub(super) fn has_late_reply(&self, said: &Arguments<'_>) -> Result<(), BadWord> {
         let knows = |word: Word| self.options.contains(&word);

@@ -73,7 +73,7 @@ impl Manager {
         let mut turns = Vec::new();
         for (acks, id, what) in self.acks.take_reached(replicas) {
             if let Ack::Several(grant) = what {
-                turns.extend(self.several_acked(grant, acks, now));
+                self.several_acked(grant, acks, now);
                 continue;
             }
             // A change of the key awaits its sweep. Replicas must have that change, too.
@@ -92,7 +92,6 @@ impl Manager {
             }
             if acked != Acked::Nothing {
                 self.observers.mark(id.db, &id.key, true);
-                self.retry_held_back(id.db, &id.key);
             }
             match acked {
                 Acked::Tells(wake) => self.outbox.push(wake),

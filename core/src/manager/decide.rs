@@ -186,10 +186,6 @@ impl Manager {
         if !effects.changes.is_empty() {
             self.observers.mark(db, key, !effects.wakes.is_empty());
         }
-        // The hold that holds a group back may also be gone without a change: with its key.
-        if is_suspect || !effects.changes.is_empty() {
-            self.retry_held_back(db, key);
-        }
         self.log_slow(at, over);
         match is_unserved {
             true => self.groups.serve_later(LockId { db, key: key.into() }, now),

@@ -40,12 +40,8 @@ pub struct Group {
     pub since: Now,
     /// When the wait ends; `None` is never.
     pub ends_at: Option<EpochMs>,
-    /// Nobody is blocked: the owner asks again.
-    pub is_ticket: bool,
     /// Nobody is blocked: the reply will be a message.
     pub is_told: bool,
-    /// The ticket's owner is asking now: it needs no message.
-    pub(super) is_asking: bool,
     pub(super) arrival: u64,
     /// How many locks it has reached; it stands at the next one, or is about to.
     pub(super) reached: usize,
@@ -73,9 +69,7 @@ impl Group {
             acks: 0,
             since,
             ends_at: None,
-            is_ticket: false,
             is_told: false,
-            is_asking: false,
             arrival: 0,
             reached: 0,
             turns: 0,
@@ -100,7 +94,7 @@ impl Group {
     pub fn join(&self, waiter: WaiterId) -> Option<Join<'_>> {
         let next = self.next_key()?;
         Some(Join {
-            kind: self.kind(waiter),
+            kind: Kind::Group(waiter),
             client: self.client,
             owner: self.owner.as_bytes(),
             mode: next.mode,
@@ -109,10 +103,6 @@ impl Group {
             since: self.since,
             arrival: self.arrival,
         })
-    }
-
-    pub(super) fn kind(&self, waiter: WaiterId) -> Kind {
-        if self.is_ticket { Kind::GroupTicket(waiter) } else { Kind::Group(waiter) }
     }
 
     /// Whether somebody who wants these locks, in key order, asks for the same.

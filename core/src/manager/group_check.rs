@@ -1,6 +1,6 @@
 //! What always holds for groups, for tests.
 
-use super::groups::{Groups, bit};
+use super::groups::bit;
 use super::{LockId, Manager};
 use crate::{EpochMs, GroupStand};
 
@@ -11,18 +11,8 @@ impl Manager {
     /// What is wrong, for tests.
     pub(super) fn check_groups_of_all(&self) -> Result<(), String> {
         let (mut waiting, mut turns, mut places) = (0_usize, 0_usize, 0_usize);
-        let (mut tickets, mut ticket_keys) = (0_usize, 0_usize);
         for (waiter, group) in self.groups.all.iter().filter(|(_, group)| !group.is_granted) {
             waiting = waiting.saturating_add(1);
-            if group.is_ticket {
-                tickets = tickets.saturating_add(1);
-                ticket_keys = ticket_keys.saturating_add(group.keys.len());
-            }
-            if self.groups.ready.contains(waiter)
-                && !(group.is_ticket && self.has_reached_all(*waiter))
-            {
-                return Err(format!("{waiter:?} is not ready: {group:?}"));
-            }
             for (number, key) in group.keys.iter().enumerate() {
                 let volatile = self.locks.get(group.db, &key.key);
                 let stand = volatile.and_then(|volatile| volatile.queue.group_stand(*waiter));
@@ -43,10 +33,7 @@ impl Manager {
                     return Err(format!("{waiter:?} is {stand:?} at {number} of {group:?}"));
                 }
             }
-            let Groups { in_grace, held_back, ready, taken, .. } = &self.groups;
-            let busy = [in_grace, held_back, ready];
-            let is_busy = taken.contains_key(waiter)
-                || busy.into_iter().any(|some| some.contains(waiter))
+            let is_busy = self.groups.in_grace.contains(waiter)
                 || self.groups.is_moving(*waiter)
                 || group.next_key().is_some_and(|key| {
                     let volatile = self.locks.get(group.db, &key.key);
@@ -64,10 +51,6 @@ impl Manager {
                 matches!(stand, Some(GroupStand::Line | GroupStand::Turn))
             };
             places = places.saturating_add(group.places().filter(stands).count());
-        }
-        let counted = (self.groups.tickets, self.groups.ticket_keys.len());
-        if (tickets, ticket_keys) != counted {
-            return Err(format!("{tickets} tickets for {ticket_keys} locks of {counted:?}"));
         }
         let known = self.locks.totals().groups;
         if (waiting, turns) != (self.groups.waiting, self.groups.turns) || places != known {

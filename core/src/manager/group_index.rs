@@ -1,38 +1,10 @@
-//! Groups by owner, and tickets for several locks by key.
+//! Groups by owner.
 
+use super::Manager;
 use super::group::Group;
-use super::groups::Groups;
-use super::{LockId, Manager};
 use crate::{Owner, WaiterId};
 
-impl Groups {
-    fn ticket_keys_of(
-        waiter: WaiterId,
-        group: &Group,
-    ) -> impl Iterator<Item = (u64, LockId, WaiterId)> {
-        let hash = Owner::hash_of(group.owner.as_bytes());
-        group.keys.iter().map(move |key| (hash, group.id(key), waiter))
-    }
-
-    pub(super) fn ticket_begins(&mut self, waiter: WaiterId, group: &Group) {
-        self.tickets = self.tickets.saturating_add(1);
-        self.ticket_keys.extend(Self::ticket_keys_of(waiter, group));
-    }
-
-    pub(super) fn ticket_ends(&mut self, waiter: WaiterId, group: &Group) {
-        self.tickets = self.tickets.saturating_sub(1);
-        for key in Self::ticket_keys_of(waiter, group) {
-            self.ticket_keys.remove(&key);
-        }
-    }
-}
-
 impl Manager {
-    /// The locks at which this group has a place, or may have one.
-    pub fn places_of_group(&self, waiter: WaiterId) -> Vec<LockId> {
-        self.groups.waiting(waiter).map_or_else(Vec::new, |group| group.places().collect())
-    }
-
     /// The groups of this owner that wait.
     pub(super) fn group_waits_of<'a>(
         &'a self,

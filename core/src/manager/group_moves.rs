@@ -42,14 +42,10 @@ impl Manager {
             if !self.groups.may_move(waiter, now) {
                 continue;
             }
-            let is_asking = self.group(waiter).is_some_and(|group| group.is_asking);
-            if self.grace_of(self.grace_ms, now).is_some() {
-                self.groups.in_grace.insert(waiter);
-            } else if is_asking {
-                self.groups.ready.insert(waiter);
-            } else {
+            if self.grace_of(self.grace_ms, now).is_none() {
                 return Some(GroupWork::Commit(waiter));
             }
+            self.groups.in_grace.insert(waiter);
         }
         let next = self.groups.next_at_a_lock(now);
         if next.is_none() {
@@ -109,11 +105,8 @@ impl Manager {
 
     /// A group has a lock again that it had lost while it was about to be granted.
     fn has_again(&mut self, waiter: WaiterId) {
-        let Groups { in_grace, held_back, ready, taken, .. } = &self.groups;
-        let is_known = taken.contains_key(&waiter)
-            || [in_grace, held_back, ready].into_iter().any(|some| some.contains(&waiter));
         let has_all = self.group(waiter).is_some_and(|group| group.next_key().is_none());
-        if has_all && !is_known {
+        if has_all && !self.groups.in_grace.contains(&waiter) {
             self.groups.commits.insert(waiter);
         }
     }
@@ -136,8 +129,6 @@ impl Manager {
         }
         self.groups.set_turns(waiter, turns);
         self.groups.in_grace.remove(&waiter);
-        self.groups.ready.remove(&waiter);
-        self.groups.hold_no_more(waiter);
         let count = left.len();
         for id in left {
             self.leave_lock(&id, waiter);

@@ -16,8 +16,7 @@ pub enum GroupWork {
     Join(LockId, Vec<WaiterId>),
     /// This group has lost this lock, which it had reached: [`Manager::goes_back`].
     Back(LockId, WaiterId),
-    /// This group has reached all of its locks: examine all, then change all; or publish the
-    /// turn of the ticket's owner.
+    /// This group has reached all of its locks: examine all, then change all.
     Commit(WaiterId),
     /// The connection of this group is gone, which has these places: [`Manager::group_left`].
     Leave(WaiterId, Box<Group>),

@@ -40,12 +40,6 @@ pub(super) struct Groups {
     pub(super) left: usize,
     /// Those that have reached all of their locks and are granted when the grace is over.
     pub(super) in_grace: BTreeSet<WaiterId>,
-    /// Those that have reached all of their locks, but cannot be granted before something changes
-    /// at one of them; and the same by lock.
-    pub(super) held_back: BTreeSet<WaiterId>,
-    pub(super) held_at: BTreeMap<LockId, BTreeSet<WaiterId>>,
-    /// Tickets that have reached all of their locks, and whose owners were told.
-    pub(super) ready: BTreeSet<WaiterId>,
     /// Granted ones whose callers are gone before their reply, and their locks.
     pub(super) unheard: BTreeMap<WaiterId, Vec<LockId>>,
     /// Those that came to stand at a lock: whether that closes a cycle is still to be searched.
@@ -54,16 +48,10 @@ pub(super) struct Groups {
     pub(super) waiting: usize,
     /// How many locks are reserved for them.
     pub(super) turns: usize,
-    /// How many of them are tickets.
-    pub(super) tickets: usize,
     /// How many of them get their reply as a message.
     pub(super) by_message: usize,
-    /// The locks that tickets name, by a hash of the owner.
-    pub(super) ticket_keys: BTreeSet<(u64, LockId, WaiterId)>,
     /// Granted ones whose reply waits for acknowledgments.
     pub(super) held_back_replies: BTreeMap<WaiterId, HeldBackReply>,
-    /// The tickets among them, each with the number of its grant.
-    pub(super) taken: BTreeMap<WaiterId, WaiterId>,
     /// As in [`Manager::take_told_groups`].
     pub(super) told: usize,
 }
@@ -84,34 +72,10 @@ impl Groups {
         self.turns = self.turns.saturating_sub(turns);
         self.waiting = self.waiting.saturating_sub(1);
         let (ends_at, index) = (group.ends_at, Self::index_of(waiter, group));
-        let ticket = group.is_ticket.then(|| group.clone());
-        ticket.into_iter().for_each(|group| self.ticket_ends(waiter, &group));
         ends_at.map(|ends_at| self.ends.remove(&(ends_at, waiter)));
         self.by_owner.remove(&index);
         self.stays(waiter);
         self.in_grace.remove(&waiter);
-        self.ready.remove(&waiter);
-        self.hold_no_more(waiter);
-        if let Some(grant) = self.taken.get(&waiter).copied() {
-            self.revoke(grant);
-        }
-    }
-
-    /// A group is held back no longer. Nothing happens if it was not.
-    pub(super) fn hold_no_more(&mut self, waiter: WaiterId) {
-        if !self.held_back.remove(&waiter) {
-            return;
-        }
-        let Some(group) = self.all.get(&waiter) else { return };
-        for key in group.keys.iter() {
-            let id = group.id(key);
-            if let Some(waiters) = self.held_at.get_mut(&id) {
-                waiters.remove(&waiter);
-                if waiters.is_empty() {
-                    self.held_at.remove(&id);
-                }
-            }
-        }
     }
 
     /// Notes at which locks the group has its turn.
@@ -128,7 +92,7 @@ pub(super) fn bit(number: usize) -> u128 {
 }
 
 impl Manager {
-    /// A blocked connection, or a ticket, begins to wait for several locks.
+    /// A request begins to wait for several locks.
     pub fn group_begins(&mut self, waiter: WaiterId, mut group: Group) {
         self.arrivals = self.arrivals.saturating_add(1);
         group.arrival = self.arrivals;
@@ -137,9 +101,6 @@ impl Manager {
         self.groups.waiting = self.groups.waiting.saturating_add(1);
         let by_message = &mut self.groups.by_message;
         *by_message = by_message.saturating_add(group.is_told.into());
-        if group.is_ticket {
-            self.groups.ticket_begins(waiter, &group);
-        }
         self.groups.all.insert(waiter, group);
         self.groups.goes_on(waiter);
     }
@@ -171,10 +132,7 @@ impl Manager {
         }
         self.tells.stands_at(waiter, &id);
         self.waits.stands_at(waiter, id);
-        // Nobody waits for a ticket as far as deadlocks go.
-        if self.groups.waiting(waiter).is_some_and(|group| !group.is_ticket) {
-            self.groups.stood.push(waiter);
-        }
+        self.groups.stood.push(waiter);
     }
 
     pub(super) fn moves_on(&mut self, waiter: WaiterId) {
@@ -282,7 +240,7 @@ impl Manager {
         now: Now,
     ) {
         let Some(group) = self.group(waiter) else { return };
-        let (since, has_reply) = (group.since, !group.is_ticket);
+        let since = group.since;
         let refused = matches!(reply, Reply::Refused(_));
         let owner = refused.then(|| Box::new(group.owner.clone()));
         let reached = group.keys.iter().take(group.reached.saturating_add(1));
@@ -299,22 +257,16 @@ impl Manager {
             }
         }
         let waited_us = now.us().saturating_sub(since.us());
-        if has_reply {
-            let is_withdrawn = by == Outcome::Cancelled;
-            let wake = Wake::of(waiter, reply);
-            self.post(vec![Wake { waited_us, holds: 0, owner, is_withdrawn, ..wake }]);
-        }
+        let is_withdrawn = by == Outcome::Cancelled;
+        let wake = Wake::of(waiter, reply);
+        self.post(vec![Wake { waited_us, holds: 0, owner, is_withdrawn, ..wake }]);
     }
 
     /// A group is granted: no longer does it wait. Returns how long it waited, in microseconds.
     pub fn group_granted(&mut self, waiter: WaiterId, now: Now) -> u64 {
         let since = self.group(waiter).map_or(now, |group| group.since);
         self.log_group(waiter, Outcome::Granted, now);
-        let is_ticket = self.group(waiter).is_some_and(|group| group.is_ticket);
         self.groups.stop(waiter);
-        if is_ticket {
-            self.groups.all.remove(&waiter);
-        }
         now.us().saturating_sub(since.us())
     }
 

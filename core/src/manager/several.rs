@@ -55,14 +55,13 @@ impl Manager {
         }
     }
 
-    /// Judges how a newcomer would stand at this lock if these tickets of its owner, and its ticket
-    /// for this lock alone, were withdrawn and those behind them were served. Nothing changes.
+    /// Judges how a newcomer would stand at this lock if its owner's ticket there were withdrawn
+    /// and those behind it were served. Nothing changes.
     pub fn judge_without(
         &self,
         at: At<'_>,
         bounds: &Bounds,
         (lock, claim): (&Lock, Claim<'_>),
-        tickets: &[WaiterId],
     ) -> Standing {
         let volatile = self.locks.get_or_empty(at.db, at.key);
         let is_stranger = lock.holds_of(claim.owner, None).next().is_none()
@@ -70,7 +69,8 @@ impl Manager {
         let is_plain = is_stranger && !self.is_overdue(at, bounds, lock);
         // The hold of another owner is in the way, whoever waits: nothing is to be copied. Who has
         // nobody before it but its own tickets is told when that hold ends.
-        let has_others = || volatile.queue.len() > volatile.queue.tickets_of(claim.owner);
+        let own = || usize::from(volatile.queue.ticket_of(claim.owner).is_some());
+        let has_others = || volatile.queue.len() > own();
         if is_plain
             && has_others()
             && lock.blocked_until(Claim { upgrade: true, ..claim }).is_some()
@@ -79,44 +79,40 @@ impl Manager {
         }
         if is_plain && volatile.queue.len() > FIRST_IN_LINE {
             let first = volatile.with_first(FIRST_IN_LINE);
-            let (standing, is_ahead) =
-                self.served_without(at, bounds, (lock, claim), first, tickets);
+            let (standing, is_ahead) = self.served_without(at, bounds, (lock, claim), first);
             // One of the first stays in line, before all others.
             if is_ahead {
                 return standing;
             }
         }
-        self.served_without(at, bounds, (lock, claim), volatile.clone(), tickets).0
+        self.served_without(at, bounds, (lock, claim), volatile.clone()).0
     }
 
-    /// Serves a copy of the queue without these tickets of the owner, and without its ticket for
-    /// this lock alone. Returns how a newcomer stands then, and whether somebody is in line.
+    /// Serves a copy of the queue without the owner's ticket. Returns how a newcomer stands then,
+    /// and whether somebody is in line.
     fn served_without(
         &self,
         at: At<'_>,
         bounds: &Bounds,
         (lock, claim): (&Lock, Claim<'_>),
         mut volatile: Volatile,
-        tickets: &[WaiterId],
     ) -> (Standing, bool) {
         let mut lock = lock.clone();
         let now = at.now;
-        self.withdraw_from(&mut volatile, claim.owner, tickets);
+        withdraw_from(&mut volatile, claim.owner);
         let grace = self.serve_copy(&mut lock, &mut volatile, bounds, now);
         let standing = lock.judge(&volatile, claim, OwnPlace::None, (grace, now));
         (standing, volatile.queue.head().is_some())
     }
 
-    /// A copy of this lock, and of what is remembered of it, without these tickets of the owner and
-    /// its ticket for this lock alone, and those behind them served. Of very many who wait, only
-    /// the first ones are in it.
-    pub fn without_tickets(
+    /// A copy of this lock, and of what is remembered of it, without the owner's ticket, and those
+    /// behind it served. Of very many who wait, only the first ones are in it.
+    pub fn without_ticket(
         &self,
         at: At<'_>,
         bounds: &Bounds,
         mut lock: Lock,
         owner: &[u8],
-        tickets: &[WaiterId],
     ) -> (Lock, Volatile) {
         const MOST: usize = 2 * crate::waits_for::STEPS_MAX;
         let volatile = self.locks.get_or_empty(at.db, at.key);
@@ -124,18 +120,9 @@ impl Manager {
             true => volatile.with_first(MOST),
             false => volatile.clone(),
         };
-        self.withdraw_from(&mut volatile, owner, tickets);
+        withdraw_from(&mut volatile, owner);
         self.serve_copy(&mut lock, &mut volatile, bounds, at.now);
         (lock, volatile)
-    }
-
-    fn withdraw_from(&self, volatile: &mut Volatile, owner: &[u8], tickets: &[WaiterId]) {
-        for ticket in tickets {
-            volatile.leave(*ticket);
-            self.taken_by(*ticket).map(|(grant, _)| volatile.leave(grant));
-        }
-        let own = volatile.queue.ticket_of(owner);
-        own.map(|place| volatile.queue.remove(place));
     }
 
     /// Serves the queue of a copy. Returns until when the grace lasts.
@@ -152,11 +139,6 @@ impl Manager {
         let moment = StepContext { grace, ..moment };
         Step { lock, volatile, moment, effects: &mut effects }.apply(Input::Tick);
         grace
-    }
-
-    /// Whether another reader of this lock waits in front to upgrade.
-    pub fn is_upgraded_by_another(&self, at: At<'_>, lock: &Lock, owner: &[u8]) -> bool {
-        lock.is_upgraded_by_another(self.locks.get_or_empty(at.db, at.key), owner)
     }
 
     /// Whether the hold with this token is tied to a connection.
@@ -187,10 +169,11 @@ impl Manager {
         }
     }
 
-    /// How many wait for a lock, apart from this owner's tickets.
+    /// How many wait for a lock, apart from this owner's ticket.
     pub fn others_in_line(&self, db: i32, key: &[u8], owner: &[u8]) -> usize {
         let Some(volatile) = self.locks.get(db, key) else { return 0 };
-        volatile.queue.len().saturating_sub(volatile.queue.tickets_of(owner))
+        let own = usize::from(volatile.queue.ticket_of(owner).is_some());
+        volatile.queue.len().saturating_sub(own)
     }
 
     /// Whether this owner has a ticket there.
@@ -206,4 +189,9 @@ impl Manager {
     pub fn issue(&mut self, at: At<'_>) -> Result<Token, Refusal> {
         self.tokens.issue(at.now).ok_or(Refusal::NoTokenLeft)
     }
+}
+
+fn withdraw_from(volatile: &mut Volatile, owner: &[u8]) {
+    let own = volatile.queue.ticket_of(owner);
+    own.map(|place| volatile.queue.remove(place));
 }

@@ -173,7 +173,7 @@ impl<'a> Step<'_, 'a> {
         (waiter, confirm): (WaiterId, Confirm),
         (token, held): (Token, Option<Hold>),
     ) -> Reply {
-        let Confirm::Await { acks, since, ends_at } = confirm else { return Reply::Pending };
+        let Confirm { acks, since, ends_at } = confirm;
         let (_, deadline) = self.levels(token);
         let wait = AckWait {
             acks,
@@ -191,26 +191,5 @@ impl<'a> Step<'_, 'a> {
         self.effects.awaits_acks = true;
         self.grant_reentries(ask.owner);
         Reply::Pending
-    }
-
-    /// The owner of a ticket for several locks asks again for what it was granted: it gets the
-    /// token, and no level is added.
-    pub(crate) fn ticket_is_told(
-        &mut self,
-        ask: &Enter<'a>,
-        held: Option<Hold>,
-        (grant, acks): (WaiterId, u8),
-    ) -> Reply {
-        let told = self.volatile.tell_ticket(grant);
-        let (Some(hold), Some((token, deadline))) = (held, told) else {
-            return Reply::NotNow { wait_ms: None };
-        };
-        self.record(Change::Updated { token, depth: hold.depth, deadline: hold.deadline });
-        let now = self.moment.now;
-        if let Some(client) = ask.session {
-            let session = Session::new(client, ask.lease, now).by_acks(acks, deadline);
-            self.volatile.sessions.tie(token, session);
-        }
-        Reply::Granted { token, remaining_ms: deadline.left_at(now) }
     }
 }

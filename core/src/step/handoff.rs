@@ -57,7 +57,7 @@ impl Step<'_, '_> {
                     self.effects.turns.extend(ticket.map(|ticket| ticket.owner.clone()));
                     self.volatile.queue.give_turn(place);
                 }
-                Kind::Group(_) | Kind::GroupTicket(_) => self.volatile.queue.give_turn(place),
+                Kind::Group(_) => self.volatile.queue.give_turn(place),
                 Kind::Blocked(waiter) | Kind::Told(waiter) => {
                     if let Some(entry) = self.volatile.queue.remove(place) {
                         self.hand_over(waiter, &entry);

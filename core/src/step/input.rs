@@ -218,29 +218,21 @@ pub struct Enter<'a> {
     pub token: Option<Token>,
     /// The connection to which to tie the hold.
     pub session: Option<ClientId>,
-    /// The caller that waited for it, if it is blocked; or the number of a ticket's grant that
-    /// waits for acknowledgments.
+    /// The caller that waited for it.
     pub waiter: Option<WaiterId>,
-    /// Its ticket for all of them, which ends.
-    pub ticket: Option<WaiterId>,
-    /// What holds back its reply, or held it back.
+    /// What holds back its reply.
     pub confirm: Option<Confirm>,
 }
 
 /// How a grant of several locks waits for acknowledgments.
 #[derive(Clone, Copy, Debug)]
-pub enum Confirm {
-    /// Nobody is told before this many replicas have acknowledged it.
-    Await {
-        /// How many replicas.
-        acks: u8,
-        /// When the caller began to wait.
-        since: Now,
-        /// Until when it waits, or its ticket lasts.
-        ends_at: Option<EpochMs>,
-    },
-    /// So many replicas have acknowledged it, and the owner of the ticket asks again.
-    Told(u8),
+pub struct Confirm {
+    /// How many replicas must acknowledge it.
+    pub acks: u8,
+    /// When the caller began to wait.
+    pub since: Now,
+    /// Until when it waits.
+    pub ends_at: Option<EpochMs>,
 }
 
 /// How a wait for several locks waits for one of them.

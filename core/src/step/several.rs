@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::step::admission::{Claim, has_predecessor, is_at_head};
-use crate::step::input::{Confirm, Enter, Reply};
+use crate::step::input::{Enter, Reply};
 use crate::volatile::queue::groups::GroupStand;
 use crate::volatile::sessions::Session;
 use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
@@ -36,8 +36,6 @@ pub enum OwnPlace {
     Ticket,
     /// The turn of this wait for several locks.
     Group(WaiterId),
-    /// The same for its ticket for these locks.
-    GroupTicket(WaiterId),
 }
 
 impl Lock {
@@ -80,9 +78,7 @@ impl Lock {
             (false, grace) => {
                 // A ticket is not behind itself.
                 let own = match place {
-                    OwnPlace::Group(waiter) | OwnPlace::GroupTicket(waiter) => {
-                        volatile.queue.place_of(waiter)
-                    }
+                    OwnPlace::Group(waiter) => volatile.queue.place_of(waiter),
                     OwnPlace::None | OwnPlace::Ticket => None,
                 };
                 let is_behind = has_predecessor(volatile, false, own);
@@ -98,7 +94,7 @@ impl Lock {
         let queue = &volatile.queue;
         match place {
             OwnPlace::None => false,
-            OwnPlace::Group(waiter) | OwnPlace::GroupTicket(waiter) => {
+            OwnPlace::Group(waiter) => {
                 queue.group_stand(waiter) == Some(GroupStand::Turn)
                     && self.blocked_until(claim).is_none()
             }
@@ -126,13 +122,8 @@ impl<'a> Step<'_, 'a> {
         if ask.session.is_some() && ask.waiter.is_none() && self.stop_for_own(ask.owner) {
             return Reply::Count(0);
         }
-        for waiter in [ask.waiter, ask.ticket].into_iter().flatten() {
-            self.volatile.queue.leave_group(waiter);
-        }
+        ask.waiter.map(|waiter| self.volatile.queue.leave_group(waiter));
         let held = self.lock.holders.hold(ask.owner, ask.mode);
-        if let (Some(Confirm::Told(acks)), Some(grant)) = (ask.confirm, ask.waiter) {
-            return self.ticket_is_told(&ask, held, (grant, acks));
-        }
         let reply = match (held, ask.token) {
             (Some(hold), _) => self.reenter(Some(1), ask.lease, hold),
             (None, Some(token)) => {

@@ -218,25 +218,6 @@ impl Volatile {
         self.unsent.owner_knows(token);
     }
 
-    /// The owner of a ticket for several locks asked again and is told of its hold here. Returns
-    /// the hold, and the deadline that replicas have acknowledged.
-    pub(crate) fn tell_ticket(&mut self, grant: WaiterId) -> Option<(Token, EpochMs)> {
-        let (token, wait) = self.unsent.open(grant)?;
-        self.acks_mut().tell(token);
-        // Others who were granted the same hold, and have not heard of it, end it no more.
-        self.heard(grant);
-        Some((token, wait.deadline))
-    }
-
-    /// Replicas have acknowledged the hold of a ticket for several locks, or are asked anew: its
-    /// owner is to be told by then.
-    pub(crate) fn ticket_lasts(&mut self, grant: WaiterId, until: EpochMs) {
-        let deadline = self.unsent.ack_wait(grant).map(|wait| wait.deadline);
-        if let Some(deadline) = deadline {
-            self.unsent.wait_until(grant, until.min(deadline));
-        }
-    }
-
     /// Whether an acknowledgment of this still matters.
     pub(crate) fn awaits(&self, what: Ack) -> bool {
         match what {

@@ -35,11 +35,8 @@ pub enum Kind {
     Told(WaiterId),
     /// Nobody is blocked: the owner asks again.
     Ticket,
-    /// A blocked connection that waits for several locks: it gets turns, and enters when it has one
-    /// at each of them.
+    /// A wait for several locks: it gets turns, and enters when it has one at each of them.
     Group(WaiterId),
-    /// The same without a connection: the owner asks again.
-    GroupTicket(WaiterId),
 }
 
 impl Kind {
@@ -47,14 +44,14 @@ impl Kind {
     pub(crate) const fn waiter(self) -> Option<WaiterId> {
         match self {
             Self::Blocked(waiter) | Self::Told(waiter) => Some(waiter),
-            Self::Ticket | Self::Group(_) | Self::GroupTicket(_) => None,
+            Self::Ticket | Self::Group(_) => None,
         }
     }
 
     /// The wait for several locks.
     pub const fn group(self) -> Option<WaiterId> {
         match self {
-            Self::Group(waiter) | Self::GroupTicket(waiter) => Some(waiter),
+            Self::Group(waiter) => Some(waiter),
             Self::Blocked(_) | Self::Told(_) | Self::Ticket => None,
         }
     }
@@ -62,15 +59,14 @@ impl Kind {
     /// The number of the wait, if it has one.
     pub const fn number(self) -> Option<WaiterId> {
         match self {
-            Self::Blocked(waiter) | Self::Told(waiter) => Some(waiter),
-            Self::Group(waiter) | Self::GroupTicket(waiter) => Some(waiter),
+            Self::Blocked(waiter) | Self::Told(waiter) | Self::Group(waiter) => Some(waiter),
             Self::Ticket => None,
         }
     }
 
     /// Whether nobody is blocked: the owner asks again.
     pub const fn is_ticket(self) -> bool {
-        matches!(self, Self::Ticket | Self::GroupTicket(_))
+        matches!(self, Self::Ticket)
     }
 }
 

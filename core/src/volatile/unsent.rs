@@ -179,16 +179,6 @@ impl UnsentReplies {
         self.of_several = less(self.of_several, wait.is_of_several.into());
     }
 
-    /// The reply to this caller is too late from another moment on.
-    pub(crate) fn wait_until(&mut self, waiter: WaiterId, until: EpochMs) {
-        let wait = self.by_waiter.get_mut(&waiter).and_then(|unsent| unsent.ack_wait.as_mut());
-        if let Some(wait) = wait {
-            self.by_until.remove(&(wait.until, waiter));
-            self.by_until.insert((until, waiter));
-            wait.until = until;
-        }
-    }
-
     pub(crate) fn ack_wait(&self, waiter: WaiterId) -> Option<&AckWait> {
         self.by_waiter.get(&waiter)?.ack_wait.as_deref()
     }

@@ -21,7 +21,7 @@ fn who(entry: &Entry) -> Who {
     match entry.kind {
         Kind::Blocked(waiter) | Kind::Told(waiter) => Who::Waiter(waiter),
         Kind::Ticket => Who::Ticket(entry.owner.as_bytes().to_vec()),
-        Kind::Group(_) | Kind::GroupTicket(_) => panic!("groups wait in the engine's tests"),
+        Kind::Group(_) => panic!("groups wait in the engine's tests"),
     }
 }
 

@@ -319,7 +319,7 @@ impl Story {
             let kind = match entry.kind {
                 Kind::Blocked(waiter) | Kind::Told(waiter) => format!("w{}", waiter.get()),
                 Kind::Ticket => "ticket".into(),
-                Kind::Group(waiter) | Kind::GroupTicket(waiter) => format!("g{}", waiter.get()),
+                Kind::Group(waiter) => format!("g{}", waiter.get()),
             };
             let turn = if turn { " turn" } else { "" };
             format!("{owner} {mode}{limit} {kind}{turn}")

@@ -40,21 +40,9 @@ pub struct Wait {
 
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The blocked connection; a ticket has none.
-    pub client: Option<usize>,
     pub owner: usize,
     pub wants: Wants,
     pub reached: usize,
-    /// A ticket whose owner was told, or asks just now.
-    pub is_ready: bool,
-}
-
-/// What an owner does who cannot have all locks now.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Patience {
-    None,
-    Block,
-    Ticket,
 }
 
 /// Who holds and who waits, without time. A wait's arrival is the number of its connection.
@@ -67,8 +55,6 @@ pub struct Naive {
     /// Keys that were freed, or left.
     pub serves: BTreeSet<usize>,
     pub told: BTreeMap<usize, bool>,
-    /// Owners of tickets that were told of their turn.
-    pub turns: Vec<(usize, usize)>,
 }
 
 /// What a request is told at once.
@@ -175,7 +161,6 @@ impl Naive {
                 continue;
             }
             let left: Vec<usize> = group.wants.iter().map(|want| want.0).collect();
-            group.is_ready = false;
             let last = std::mem::replace(&mut group.reached, number);
             self.moves.remove(&wait.arrival);
             for key in left.into_iter().take(last + 1).skip(number + 1) {
@@ -250,15 +235,8 @@ impl Naive {
     }
 
     fn commit(&mut self, id: usize) {
-        let Group { client, owner, wants, is_ready, .. } = self.groups[&id].clone();
-        let Some(client) = client else {
-            self.groups.get_mut(&id).unwrap().is_ready = true;
-            if !is_ready {
-                self.turns.push((owner, wants[0].0));
-            }
-            return;
-        };
-        self.told.insert(client, true);
+        let Group { owner, wants, .. } = self.groups[&id].clone();
+        self.told.insert(id, true);
         self.enter(id, owner, &wants);
     }
 
@@ -271,81 +249,35 @@ impl Naive {
         }
     }
 
-    /// The tickets of this owner that name one of the keys.
-    fn tickets_at(&self, owner: usize, keys: &[usize]) -> Vec<usize> {
-        let names = |wants: &Wants| wants.iter().any(|want| keys.contains(&want.0));
-        let is_it =
-            |group: &Group| group.client.is_none() && group.owner == owner && names(&group.wants);
-        self.groups.iter().filter(|(_, group)| is_it(group)).map(|(id, _)| *id).collect()
-    }
-
-    fn withdraw(&mut self, ids: &[usize]) {
-        for id in ids {
-            let group = self.groups[id].clone();
-            self.leave(*id);
-            self.serves.extend(group.wants.iter().take(group.reached + 1).map(|want| want.0));
-        }
-        self.carry_on();
-    }
-
-    /// `wants` are in key order. A ticket keeps the number of its first request.
-    pub fn acquire(&mut self, id: usize, owner: usize, wants: &Wants, patience: Patience) -> Said {
+    /// `wants` are in key order.
+    pub fn acquire(&mut self, id: usize, owner: usize, wants: &Wants, blocks: bool) -> Said {
         let waits_for_itself = |(key, mode): &(usize, Mode)| {
             mode.writes() && self.has(*key, owner, false) && !self.has(*key, owner, true)
         };
         if wants.iter().any(waits_for_itself) {
             return Said::Deadlock;
         }
-        let keys: Vec<usize> = wants.iter().map(|want| want.0).collect();
-        let (same, others): (Vec<usize>, Vec<usize>) = self
-            .tickets_at(owner, &keys)
-            .into_iter()
-            .partition(|id| self.groups[id].wants == *wants);
-        if patience != Patience::None {
-            self.withdraw(&others);
-        }
-        let same = same.first().copied();
-        let has_turn = |key: usize| {
-            let mut line = self.lines.get(&key).into_iter().flatten();
-            line.any(|wait| Some(wait.arrival) == same && wait.has_turn)
-        };
         let may = |(key, mode): &(usize, Mode)| {
-            self.covers(*key, owner, *mode) || has_turn(*key) || self.is_open(*key, owner, *mode)
+            self.covers(*key, owner, *mode) || self.is_open(*key, owner, *mode)
         };
         if wants.iter().all(may) {
-            self.enter(same.unwrap_or(id), owner, wants);
+            self.enter(id, owner, wants);
             self.carry_on();
-            // It is blocked before its old tickets end.
-            if patience == Patience::Block && !others.is_empty() {
-                self.told.insert(id, true);
-                return Said::Waits;
-            }
             return Said::Token;
         }
-        match (patience, same) {
-            (Patience::None, _) | (Patience::Ticket, Some(_)) => return Said::Nil,
-            (Patience::Block, Some(same)) => {
-                self.groups.get_mut(&same).unwrap().client = Some(id);
-                return Said::Waits;
-            }
-            (Patience::Block | Patience::Ticket, None) => {}
+        if !blocks {
+            return Said::Nil;
         }
-        let client = Some(id).filter(|_| patience == Patience::Block);
-        let (wants, is_ready) = (wants.clone(), client.is_none());
-        self.groups.insert(id, Group { client, owner, wants, reached: 0, is_ready });
+        self.groups.insert(id, Group { owner, wants: wants.clone(), reached: 0 });
         self.moves.insert(id);
         self.carry_on();
-        if let Some(group) = self.groups.get_mut(&id) {
-            group.is_ready = false;
-        }
-        if client.is_some() { Said::Waits } else { Said::Nil }
+        Said::Waits
     }
 
     pub fn acquire_one(&mut self, id: usize, owner: usize, (key, mode): (usize, Mode)) -> Said {
         if mode.writes() && self.has(key, owner, false) && !self.has(key, owner, true) {
             return Said::Deadlock;
         }
-        self.withdraw(&self.tickets_at(owner, &[key]));
         if self.covers(key, owner, mode) || self.is_open(key, owner, mode) {
             self.begin(key, owner, mode);
             self.serve(key);
@@ -375,7 +307,7 @@ impl Naive {
             let group = self.groups[&id].clone();
             if group.owner == owner && group.wants.iter().any(|want| want.0 == key) {
                 self.leave(id);
-                self.told.extend(group.client.map(|client| (client, false)));
+                self.told.insert(id, false);
                 let left = group.wants.iter().take(group.reached + 1).map(|want| want.0);
                 self.serves.extend(left);
             }
@@ -390,14 +322,7 @@ impl Naive {
     }
 
     pub fn close(&mut self, client: usize) {
-        let group = self.groups.iter().find(|(_, group)| group.client == Some(client));
-        let id = match group {
-            Some((id, _)) => *id,
-            // Its number may be that of a ticket, which has no connection.
-            None if self.groups.contains_key(&client) => return,
-            None => client,
-        };
-        let left = self.leave(id);
+        let left = self.leave(client);
         self.serves.extend(left);
         self.carry_on();
     }

@@ -89,7 +89,7 @@ pub fn places(server: &Server) -> Result<(), Broken> {
                     Standing::Blocked(waiter)
                     | Standing::Told(waiter)
                     | Standing::Group(waiter) => Some(waiter),
-                    Standing::Ticket | Standing::GroupTicket(_) => None,
+                    Standing::Ticket => None,
                 };
                 if let Some(waiter) = waiter {
                     must(waits(waiter), "who has a place waits", || {

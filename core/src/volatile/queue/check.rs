@@ -35,7 +35,7 @@ impl Queue {
                 Kind::Ticket if !tickets.insert(entry.owner.as_bytes()) => {
                     return Err(format!("two tickets of one owner: {entry:?}"));
                 }
-                Kind::Ticket | Kind::Group(_) | Kind::GroupTicket(_) => {}
+                Kind::Ticket | Kind::Group(_) => {}
             }
             match (self.is_turn(place), entry.kind, entry.mode) {
                 (true, Kind::Blocked(_) | Kind::Told(_), _) => {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::place::{Arrival, Place};
-use super::{Entry, Kind, Queue};
+use super::{Entry, Queue};
 use crate::{ClientId, Join, LeaseMs, Token, WaiterId};
 
 /// Where a group is at one of its locks.
@@ -64,20 +64,24 @@ impl Queue {
         let has_group = !self.groups.places.is_empty();
         let turns = turns.take_while(move |(_, place)| has_group && self.is_turn(**place));
         turns.map(|(entry, _)| {
-            let is_it = entry.kind.group().is_some() && !entry.kind.is_ticket();
+            let is_it = entry.kind.group().is_some();
             is_it.then_some(&**entry)
         })
     }
 
-    /// A group waits on in the same place, in another way.
-    pub(crate) fn group_is(&mut self, kind: Kind, client: Option<ClientId>, lease: LeaseMs) {
-        let Some(waiter) = kind.group() else { return };
+    /// A group waits on in the same place, for this connection and with this lease.
+    pub(crate) fn replace_group(
+        &mut self,
+        waiter: WaiterId,
+        client: Option<ClientId>,
+        lease: LeaseMs,
+    ) {
         let entry = match self.groups.place(waiter) {
             Some(place) => self.entries.get_mut(&place),
             None => self.groups.covered.get_mut(&waiter).map(|(_, entry)| entry),
         };
         if let Some(entry) = entry {
-            (entry.kind, entry.client, entry.lease) = (kind, client, lease);
+            (entry.client, entry.lease) = (client, lease);
         }
     }
 

@@ -14,13 +14,6 @@ impl Queue {
         self.places_of(owner, Way::Ticket, Place::FIRST).next().map(|(place, _)| place)
     }
 
-    /// How many tickets the owner has, for this lock alone and for several.
-    pub(crate) fn tickets_of(&self, owner: &[u8]) -> usize {
-        let all = [Way::Ticket, Way::Group(Mode::Read), Way::Group(Mode::Write)];
-        let all = all.into_iter().flat_map(|way| self.places_of(owner, way, Place::FIRST));
-        all.filter(|(_, entry)| entry.kind.is_ticket()).count()
-    }
-
     /// The first place of this owner.
     pub(crate) fn first_of(&self, owner: &[u8]) -> Option<(Place, &Entry)> {
         if self.is_empty() {

@@ -38,7 +38,7 @@ pub(super) fn key_of(entry: &Entry) -> u64 {
     let way = match entry.kind {
         Kind::Ticket => Way::Ticket,
         Kind::Blocked(_) | Kind::Told(_) => Way::Blocked(entry.mode),
-        Kind::Group(_) | Kind::GroupTicket(_) => Way::Group(entry.mode),
+        Kind::Group(_) => Way::Group(entry.mode),
     };
     way.key(Owner::hash_of(entry.owner.as_bytes()))
 }

@@ -93,7 +93,7 @@ impl Naive {
                     self.hand_over(&one, limits, told);
                     self.holds_now(&one.owner, limits, told);
                 }
-                Kind::Group(_) | Kind::GroupTicket(_) => {
+                Kind::Group(_) => {
                     panic!("groups wait in the engine's tests")
                 }
             }

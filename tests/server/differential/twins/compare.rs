@@ -271,7 +271,7 @@ impl Twins {
         let shown = entries.map(|(entry, is_turn)| {
             let mode = if entry.mode == Mode::Write { "write" } else { "read" };
             let kind = match entry.kind {
-                Kind::Ticket | Kind::GroupTicket(_) => "queue",
+                Kind::Ticket => "queue",
                 Kind::Told(_) => "tell",
                 Kind::Group(waiter) if self.simulated.state.manager.is_told(waiter) => "tell",
                 Kind::Group(_) | Kind::Blocked(_) => "block",

@@ -1,0 +1,56 @@
+//! A request for several locks takes the place of one that waits there already.
+
+use super::{LockId, Manager};
+use crate::{ClientId, EpochMs, LeaseMs, WaiterId};
+
+/// How a wait for several locks goes on.
+#[derive(Clone, Copy, Debug)]
+pub struct Replacement {
+    /// The connection that is blocked from now on.
+    pub client: Option<ClientId>,
+    /// The connection to which to tie the holds.
+    pub session: Option<ClientId>,
+    /// The lease of the holds.
+    pub lease: LeaseMs,
+    /// How many replicas must acknowledge the grant.
+    pub acks: u8,
+    /// When the wait ends; `None` is never.
+    pub ends_at: Option<EpochMs>,
+    /// Whether the reply will be a message.
+    pub is_told: bool,
+}
+
+impl Manager {
+    /// A wait for several locks goes on in its places for another request of its owner.
+    pub fn replace_group(&mut self, waiter: WaiterId, by: Replacement) {
+        let Some(group) = self.groups.all.get_mut(&waiter).filter(|group| !group.is_granted) else {
+            return;
+        };
+        let others = self.groups.by_message.saturating_sub(group.is_told.into());
+        self.groups.by_message = others.saturating_add(by.is_told.into());
+        group.ends_at.map(|before| self.groups.ends.remove(&(before, waiter)));
+        by.ends_at.map(|ends_at| self.groups.ends.insert((ends_at, waiter)));
+        let Replacement { client, session, lease, acks, ends_at, is_told } = by;
+        (group.client, group.session, group.lease) = (client, session, lease);
+        (group.acks, group.ends_at, group.is_told) = (acks, ends_at, is_told);
+        let places: Vec<LockId> = group.places().collect();
+        for LockId { db, key } in places {
+            if self.locks.get(db, &key).is_some_and(|volatile| volatile.knows(waiter)) {
+                self.locks.change_keeping_alarm(db, &key, |volatile| {
+                    volatile.queue.replace_group(waiter, client, lease);
+                });
+            }
+        }
+        // Where its time had passed, what it was about to do was not done.
+        let is_idle = self.groups.waiting(waiter).is_some_and(|group| !group.stands);
+        if is_idle && !self.groups.is_moving(waiter) && !self.groups.is_going_back(waiter) {
+            self.groups.goes_on(waiter);
+        }
+    }
+
+    /// Where a group stands, or its last lock.
+    pub fn stands_at(&self, waiter: WaiterId) -> Option<LockId> {
+        let group = self.group(waiter)?;
+        Some(group.id(group.next_key().or(group.keys.last())?))
+    }
+}
