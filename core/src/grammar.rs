@@ -24,8 +24,6 @@ use crate::{LeaseMs, Mode, Owner, Token};
 pub struct Command {
     /// Its name, upper case.
     pub name: &'static str,
-    /// The version that introduced it.
-    pub since: &'static str,
     /// One sentence.
     pub summary: &'static str,
     /// Its cost.
@@ -316,8 +314,8 @@ impl Command {
         if self.needs_one && said == 0 {
             return Err(self.wrong_count());
         }
-        if arguments.tell.is_some() {
-            self.has_late_reply(&arguments)?;
+        if arguments.tell.is_some() || arguments.queue.is_some() {
+            self.check_wait(&arguments)?;
         }
         if arguments.session {
             arguments.lease_for_session(said & Word::Lease.bit() != 0, limits)?;

@@ -93,7 +93,6 @@ pub use value::lock::Lock;
 pub use value::snapshot;
 pub use value::units::{ClientId, EpochMs, LeaseMs, Now, Owner, Token, Tokens, WaiterId};
 pub use volatile::Volatile;
-pub use volatile::confirm::Acked;
 pub use volatile::confirmations::{Ack, Confirmation};
 pub use volatile::queue::groups::GroupStand;
 pub use volatile::queue::{Entry, Kind, Queue};

@@ -224,8 +224,7 @@ impl Volatile {
 
     /// When the next confirmation is too late.
     pub(crate) fn next_late(&self) -> Option<EpochMs> {
-        let turn = self.acks.as_deref().and_then(Confirmations::next_check);
-        [self.unsent.next_over(), turn].into_iter().flatten().min()
+        self.unsent.next_over()
     }
 
     /// Whether another hold may be tied to a connection; a tied one may be tied again.
@@ -245,11 +244,6 @@ impl Volatile {
         }
         self.unsent.check()?;
         self.sessions.check()?;
-        self.acks.as_deref().map_or(Ok(()), Confirmations::check)?;
-        let turns = self.acks.as_deref().map_or_else(Vec::new, Confirmations::requests);
-        if !self.unsent.levels.of_tickets().eq(turns.iter().copied()) {
-            return Err(format!("{turns:?} disagree with {:?}", self.unsent.levels));
-        }
         match self.sessions.unheard().find(|(token, by)| self.unsent.tied_by(*by) != Some(*token)) {
             Some(found) => Err(format!("{found:?} is tied to a caller that has its reply")),
             None => Ok(()),

@@ -1,7 +1,7 @@
 //! Grants that are told when replicas have acknowledged them, and taken back where they do not; and
 //! the grace of a new primary.
 
-use crate::support::acks::{confirmed, ticket};
+use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
 use crate::support::{acquire, lease, release, renew};
 use rlock_core::manager::{At, Manager};
@@ -13,7 +13,6 @@ use rlock_core::{
 const K: Key = b"k";
 const NO_ACKS: Option<Reply> = Some(Reply::Refused(Refusal::NoAcks));
 const MOVED: Option<Reply> = Some(Reply::Refused(Refusal::NoAcksMoved));
-const NIL: Reply = Reply::NotNow { wait_ms: None };
 const PENDING: Option<(u16, Confirmation)> = Some((1, Confirmation::Pending));
 const DONE: Option<(u16, Confirmation)> = Some((1, Confirmation::Done));
 
@@ -237,117 +236,6 @@ fn behind_a_shut_gate_the_caller_is_told_and_its_hold_stays_until_it_opens() {
     server.is_open = true;
     server.sweep();
     assert_eq!(write(&server, "a"), None);
-}
-
-// --- tickets ------------------------------------------------------------------------------------
-
-#[test]
-fn a_ticket_hears_of_its_turn_and_then_of_its_token() {
-    let mut server = Server::new();
-    let ask = Input::Acquire(ticket("a", 1));
-    assert_eq!(server.ask(K, ask), NIL);
-    assert_eq!(server.ask(K, ask), NIL, "asked again before it is acknowledged");
-    assert_eq!(server.replicas(100, &[99]), [""; 0]);
-    assert_eq!(server.replicas(100, &[100]), ["a"]);
-    assert!(matches!(server.ask(K, ask), Reply::Granted { .. }));
-    assert_eq!(write(&server, "a"), DONE);
-    server.pass_ms(3000);
-    server.sweep();
-    assert_eq!(write(&server, "a"), DONE);
-}
-
-/// Clients count a lease from when they ask.
-#[test]
-fn a_whole_lease_is_left_when_a_ticket_is_told() {
-    let mut server = Server::new();
-    let ask = Input::Acquire(ticket("a", 1));
-    assert_eq!(server.ask(K, ask), NIL);
-    server.replicas(100, &[100]);
-    server.pass_ms(499);
-    let Reply::Granted { remaining_ms, .. } = server.ask(K, ask) else { panic!("it is told") };
-    assert!(remaining_ms >= 10_000, "{remaining_ms} ms of 10 s");
-}
-
-#[test]
-fn a_turn_that_nobody_asks_for_is_taken_back_at_the_tickets_end() {
-    let mut server = Server::new();
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-    assert_eq!(server.replicas(100, &[100]), ["a"]);
-    server.pass_ms(499);
-    server.sweep();
-    assert_eq!(write(&server, "a"), PENDING);
-    server.pass_ms(1);
-    server.sweep();
-    assert_eq!(write(&server, "a"), None);
-    assert!(server.manager.volatile(0, K).is_none());
-}
-
-#[test]
-fn a_ticket_that_is_not_acknowledged_keeps_its_place() {
-    let mut server = Server::new();
-    server.bounds.confirm_ms = 200;
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-    let b = server.waits(K, "b", Mode::Write, 2);
-    server.pass_ms(200);
-    server.sweep();
-    assert_eq!(write(&server, "a"), None);
-    assert_eq!(server.manager.volatile(0, K).unwrap().queue.place(b"a"), Some((1, true)));
-    assert_eq!(server.told_to(b), None, "nobody passes it");
-    // Its owner asks again: the same once more.
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-    assert_eq!(server.replicas(100, &[100]), ["a"]);
-    assert!(matches!(server.ask(K, Input::Acquire(ticket("a", 1))), Reply::Granted { .. }));
-}
-
-#[test]
-fn a_ticket_that_asks_again_and_again_is_not_late() {
-    let mut server = Server::new();
-    let ask = Input::Acquire(ticket("a", 1));
-    for _ in 0..4 {
-        assert_eq!(server.ask(K, ask), NIL);
-        server.pass_ms(400);
-        server.sweep();
-    }
-    // Behind what was taken back in between, its place is the first.
-    assert_eq!(server.ask(K, ask), NIL);
-    assert_eq!(write(&server, "a"), PENDING);
-    assert_eq!(server.replicas(100, &[100]), ["a"]);
-    assert!(matches!(server.ask(K, ask), Reply::Granted { .. }));
-}
-
-#[test]
-fn a_blocked_wait_takes_over_what_the_ticket_was_given() {
-    let mut server = Server::new();
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-    let a = server.confirms(K, confirmed("a", 1), 1);
-    assert_eq!(write(&server, "a"), PENDING, "no level is added");
-    server.replicas(100, &[100]);
-    assert!(server.token_of(a).is_some());
-    server.pass_ms(3000);
-    server.sweep();
-    assert_eq!(write(&server, "a"), DONE);
-}
-
-#[test]
-fn a_level_that_a_ticket_was_given_is_told_to_nobody_else() {
-    let mut server = Server::new();
-    server.holds(K, "a", None);
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-    let renewal = server.renews(K, "a", 20_000, 1);
-    server.replicas(100, &[100]);
-    assert_eq!(server.told_to(renewal), Some(Reply::Renewed));
-    server.pass_ms(500);
-    server.sweep();
-    assert_eq!(write(&server, "a"), Some((1, Confirmation::None)), "it was not asked for");
-}
-
-#[test]
-fn a_cancelled_ticket_gives_back_what_it_was_given() {
-    let mut server = Server::new();
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-    assert_eq!(server.ask(K, Input::Cancel(b"a")), Reply::Count(1));
-    assert_eq!(write(&server, "a"), None);
-    assert_eq!(server.ask(K, Input::Cancel(b"a")), Reply::Count(0));
 }
 
 // --- sessions -----------------------------------------------------------------------------------

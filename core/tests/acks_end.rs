@@ -1,6 +1,6 @@
 //! How the wait for acknowledgments ends without them.
 
-use crate::support::acks::{confirmed, ticket};
+use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
 use crate::support::{acquire, lease, release};
 use rlock_core::manager::{At, WaitEnd};
@@ -81,37 +81,6 @@ fn a_level_is_revoked_beside_a_caller_without_a_reply_whose_own_level_stands() {
     server.manager.connection_ended(ClientId::from(9), server.now());
     server.sweep();
     assert_eq!(server.hold(K, "a", Mode::Write), Some((2, Confirmation::None)));
-}
-
-/// More acknowledgments are asked for after the clock was set back, and so by an earlier moment.
-#[test]
-fn a_turn_that_must_be_confirmed_earlier_than_before_is_looked_at_then() {
-    let mut server = Server::new();
-    server.ask(K, Input::Acquire(ticket("a", 1)));
-    server.us -= 1_900_000;
-    server.ask(K, Input::Acquire(ticket("a", 2)));
-    assert_eq!(server.hold(K, "a", Mode::Write), Some((1, Confirmation::Pending)));
-    server.pass_ms(server.bounds.confirm_ms + 1);
-    server.sweep();
-    assert_eq!(server.hold(K, "a", Mode::Write), None);
-}
-
-/// A turn ends with a write. The lock must not be due again and again until then.
-#[test]
-fn a_turn_that_is_over_behind_a_shut_gate_is_in_nobodys_way() {
-    let mut server = Server::new();
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), Reply::NotNow { wait_ms: None });
-    assert!(matches!(server.holds(b"l", "b", Some(7)), Reply::Granted { .. }));
-    server.is_open = false;
-    server.pass_ms(server.bounds.confirm_ms + 1);
-    server.sweep();
-    assert_eq!(server.closed(), [7], "the other lock's session has ended");
-    let next = server.manager.next_call();
-    assert_eq!((next.at, next.when_open), (None, true), "the rest waits for the gate");
-    assert_eq!(server.hold(K, "a", Mode::Write), Some((1, Confirmation::Pending)));
-    server.is_open = true;
-    server.sweep();
-    assert_eq!(server.hold(K, "a", Mode::Write), None);
 }
 
 /// The writer's grant took the place of many holds that had expired, and subscribers hear of them

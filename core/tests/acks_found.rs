@@ -1,17 +1,13 @@
 //! What the simulation found in grants that are told when replicas have acknowledged them.
 
-use crate::support::acks::{confirmed, ticket};
+use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
 use crate::support::{acquire, lease, release};
 use rlock_core::manager::At;
 use rlock_core::slow::Outcome;
-use rlock_core::{
-    Acquire, ClientId, Confirmation, Input, Levels, Mode, Patience, Refusal, Release, Reply,
-    WaiterId,
-};
+use rlock_core::{Acquire, ClientId, Confirmation, Input, Levels, Mode, Release, Reply, WaiterId};
 
 const K: Key = b"k";
-const NIL: Reply = Reply::NotNow { wait_ms: None };
 
 fn write(server: &Server, owner: &str) -> Option<(u16, Confirmation)> {
     server.hold(K, owner, Mode::Write)
@@ -45,123 +41,6 @@ fn nobody_is_told_of_a_hold_that_was_flushed_behind_the_gate() {
     server.is_open = true;
     server.sweep();
     assert!(server.told_to(a).is_some() && server.token_of(a).is_none());
-}
-
-/// More replicas are to have what the first asked for, and they do not.
-#[test]
-fn what_a_renewal_was_told_is_not_taken_back_with_a_grant_that_was_not() {
-    let mut server = Server::new();
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-    let a = server.confirms(K, Acquire { depth: Some(1), ..confirmed("a", 3) }, 1);
-    server.pass_ms(100);
-    let b = server.renews(K, "a", 10_000, 1);
-    server.replicas(100, &[100, 0, 0]);
-    assert_eq!((server.told_to(a), server.told_to(b)), (None, Some(Reply::Renewed)));
-    server.pass_ms(2000);
-    server.sweep();
-    assert_eq!(server.told_to(a), Some(Reply::Refused(Refusal::NoAcks)));
-    assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "it was told that it holds");
-}
-
-/// Another connection of its owner is told something of the hold meanwhile.
-#[test]
-fn a_tickets_level_is_taken_back_whatever_else_is_told() {
-    let mut server = Server::new();
-    server.holds(K, "a", None);
-    let b = server.renews(K, "a", 10_000, 1);
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 2))), NIL);
-    assert_eq!(server.replicas(100, &[100, 0]), [""; 0]);
-    assert_eq!(server.told_to(b), Some(Reply::Renewed));
-    assert_eq!(write(&server, "a").unwrap().0, 2);
-    server.pass_ms(600);
-    server.sweep();
-    assert_eq!(write(&server, "a").unwrap().0, 1);
-}
-
-/// Nothing else is to be remembered of the lock: its hold was told long before.
-#[test]
-fn a_tickets_level_of_a_hold_that_was_told_is_told_or_taken_back() {
-    for is_acked in [true, false] {
-        let mut server = Server::new();
-        server.holds(K, "a", None);
-        assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-        assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-        assert_eq!(write(&server, "a").unwrap().0, 2, "asking again adds no level");
-        if is_acked {
-            assert_eq!(server.replicas(100, &[100]), ["a"]);
-            let told = server.ask(K, Input::Acquire(ticket("a", 1)));
-            assert!(matches!(told, Reply::Granted { .. }), "{told:?}");
-            assert_eq!(write(&server, "a").unwrap().0, 2);
-        } else {
-            server.pass_ms(600);
-            server.sweep();
-            assert_eq!(write(&server, "a").unwrap().0, 1, "it was taken back");
-        }
-    }
-}
-
-/// The hold was told long before, and only the ticket's level is pending.
-#[test]
-fn a_turn_does_not_come_for_a_hold_whose_key_is_gone() {
-    let mut server = Server::new();
-    server.holds(K, "a", None);
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-    let lock = server.keys.remove(K).unwrap();
-    let at = At { db: 0, key: K, now: server.now() };
-    server.manager.key_left(at, &lock);
-    server.sweep();
-    assert_eq!(server.replicas(100, &[100]), [""; 0], "the hold is gone");
-    assert!(server.manager.volatile(0, K).is_none(), "there is nothing to remember");
-}
-
-#[test]
-fn a_turn_that_fewer_acknowledged_than_are_asked_for_now_is_not_told() {
-    let mut server = Server::new();
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-    assert_eq!(server.replicas(100, &[100, 90]), ["a"]);
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 2))), NIL);
-    assert_eq!(server.replicas(110, &[110, 100]), [""; 0], "one of two has it");
-    assert_eq!(server.replicas(110, &[110, 110]), ["a"]);
-    let told = server.ask(K, Input::Acquire(ticket("a", 2)));
-    assert!(matches!(told, Reply::Granted { .. }), "{told:?}");
-    assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)));
-}
-
-/// Its lease began with the turn; a caller that asks for a longer one must not take it for that.
-#[test]
-fn a_turn_is_not_told_to_a_request_for_a_longer_lease() {
-    let mut server = Server::new();
-    let short = Acquire { lease: lease(400), ..ticket("a", 1) };
-    assert_eq!(server.ask(K, Input::Acquire(short)), NIL);
-    server.replicas(100, &[100]);
-    let long = Acquire { patience: Patience::Block, ..acquire(b"a", Mode::Write, 5000) };
-    assert_eq!(server.ask(K, Input::Acquire(long)), Reply::MustConfirm);
-    let a = server.confirms(K, long, 1);
-    server.replicas(200, &[100]);
-    assert_eq!(server.told_to(a), None);
-    server.replicas(200, &[200]);
-    assert!(server.told_to(a).is_some_and(
-        |told| matches!(told, Reply::Granted { remaining_ms, .. } if remaining_ms > 4900)
-    ));
-    assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "no level was added");
-}
-
-/// A client counts the lease that it asked for.
-#[test]
-fn a_ticket_that_asks_for_a_longer_lease_gets_its_turn_anew() {
-    let mut server = Server::new();
-    let ask = |ms| Input::Acquire(Acquire { lease: lease(ms), ..ticket("a", 1) });
-    assert_eq!(server.ask(K, ask(400)), NIL);
-    assert_eq!(server.replicas(100, &[100]), ["a"]);
-    server.pass_ms(100);
-    assert_eq!(server.ask(K, ask(5000)), NIL, "less than a second of it is left");
-    server.pass_ms(400);
-    server.sweep();
-    assert_eq!(server.ask(K, ask(5000)), NIL);
-    assert_eq!(server.replicas(200, &[200]), ["a"]);
-    let told = server.ask(K, ask(5000));
-    assert!(matches!(told, Reply::Granted { remaining_ms: 5000.., .. }), "{told:?}");
-    assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)));
 }
 
 /// Another connection of its owner asks for fewer.
@@ -207,42 +86,18 @@ fn a_hold_whose_session_was_lost_behind_the_gate_ends_when_it_opens() {
 /// A renewal promised a hold of which only a level was left that nobody had been told of.
 #[test]
 fn what_is_left_when_all_that_was_told_is_released_is_pending_again() {
-    for by_ticket in [true, false] {
-        let mut server = Server::new();
-        server.holds(K, "a", None);
-        if by_ticket {
-            assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-        } else {
-            server.confirms(K, confirmed("a", 1), 1);
-        }
-        assert_eq!(server.ask(K, Input::Release(release(b"a"))), Reply::Count(1));
-        assert_eq!(write(&server, "a"), Some((1, Confirmation::Pending)));
-        let renewal = server.renews(K, "a", 20_000, 1);
-        assert_eq!(server.told_to(renewal), None, "a promise needs acknowledgments now");
-        server.replicas(100, &[100]);
-        assert_eq!(server.told_to(renewal), Some(Reply::Renewed));
-        server.pass_ms(3000);
-        server.sweep();
-        assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "the renewal was told");
-    }
-}
-
-/// The renewal did not end the ticket's turn.
-#[test]
-fn a_tickets_hold_ends_with_its_turn_if_nobody_heard_of_a_renewal() {
     let mut server = Server::new();
-    assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
+    server.holds(K, "a", None);
+    server.confirms(K, confirmed("a", 1), 1);
+    assert_eq!(server.ask(K, Input::Release(release(b"a"))), Reply::Count(1));
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::Pending)));
     let renewal = server.renews(K, "a", 20_000, 1);
-    server.keeps_waits = true;
+    assert_eq!(server.told_to(renewal), None, "a promise needs acknowledgments now");
     server.replicas(100, &[100]);
     assert_eq!(server.told_to(renewal), Some(Reply::Renewed));
-    server.manager.departed(renewal.into(), Outcome::Disconnected, server.now());
+    server.pass_ms(3000);
     server.sweep();
-    assert_eq!(write(&server, "a"), Some((1, Confirmation::Pending)));
-    server.pass_ms(600);
-    server.sweep();
-    assert_eq!(write(&server, "a"), None);
-    assert!(server.manager.volatile(0, K).is_none());
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "the renewal was told");
 }
 
 /// Two connections of one owner; the one that asked last was told first, and did not hear of it.
@@ -302,26 +157,17 @@ fn a_session_is_not_kept_by_fewer_acknowledgments_than_were_told_last() {
 /// A client that gave up says the depth at which it is, before the server sees that it hung up.
 #[test]
 fn a_release_to_a_depth_ends_what_nobody_was_told_of_first() {
-    for by_ticket in [true, false] {
-        let mut server = Server::new();
-        server.holds(K, "a", None);
-        let gave_up = if by_ticket {
-            assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-            None
-        } else {
-            Some(server.confirms(K, confirmed("a", 1), 1))
-        };
-        let down = Release { levels: Levels::DownTo(1), ..release(b"a") };
-        assert_eq!(server.ask(K, Input::Release(down)), Reply::Count(1));
-        assert_eq!(write(&server, "a"), Some((1, Confirmation::None)));
-        let now = server.now();
-        if let Some(waiter) = gave_up {
-            server.manager.departed(WaiterId::from(waiter), Outcome::Disconnected, now);
-        }
-        server.pass_ms(600);
-        server.sweep();
-        assert_eq!(write(&server, "a"), Some((1, Confirmation::None)), "it was told of this one");
-    }
+    let mut server = Server::new();
+    server.holds(K, "a", None);
+    let gave_up = server.confirms(K, confirmed("a", 1), 1);
+    let down = Release { levels: Levels::DownTo(1), ..release(b"a") };
+    assert_eq!(server.ask(K, Input::Release(down)), Reply::Count(1));
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::None)));
+    let now = server.now();
+    server.manager.departed(WaiterId::from(gave_up), Outcome::Disconnected, now);
+    server.pass_ms(600);
+    server.sweep();
+    assert_eq!(write(&server, "a"), Some((1, Confirmation::None)), "it was told of this one");
 }
 
 /// By a replica that was far behind.
@@ -480,20 +326,4 @@ fn nobody_is_told_by_a_replica_that_lacks_a_swap() {
     assert_eq!(server.told_to(a), None);
     server.replicas(200, &[200]);
     assert!(server.token_of(a).is_some());
-}
-
-/// It asked for WRITE meanwhile, and a request for READ is not what it wants any more.
-#[test]
-fn a_ticket_that_is_not_acknowledged_does_not_return_behind_a_newer_one() {
-    let mut server = Server::new();
-    server.bounds.confirm_ms = 200;
-    server.ask(K, Input::Acquire(acquire(b"b", Mode::Read, 10_000)));
-    let read = Acquire { mode: Mode::Read, ..ticket("a", 1) };
-    assert_eq!(server.ask(K, Input::Acquire(read)), NIL);
-    let write = Acquire { upgrade: true, ..ticket("a", 1) };
-    assert!(matches!(server.ask(K, Input::Acquire(write)), Reply::NotNow { .. }));
-    server.pass_ms(200);
-    server.sweep();
-    assert_eq!(server.hold(K, "a", Mode::Read), None);
-    assert_eq!(server.manager.volatile(0, K).unwrap().queue.place(b"a"), Some((1, false)));
 }

@@ -2,7 +2,7 @@
 //! and whose replies are under way until they are heard: what it was told stays, and what it did
 //! not hear of does not stay.
 
-use crate::support::acks::{confirmed, ticket};
+use crate::support::acks::confirmed;
 use crate::support::random;
 use crate::support::server::{Key, Server};
 use crate::support::{lease, release};
@@ -41,23 +41,15 @@ struct Request {
     waiter: u64,
     depth: Option<u16>,
     known: Known,
-    /// Where it may stand among the others: a ticket's was granted when its owner asked first, or
-    /// later; and who takes over a ticket stands there.
-    places: Vec<usize>,
 }
 
 /// What happened to a hold, in order.
 #[derive(Clone, Debug)]
 enum Happening {
     Asked(Request),
-    /// A ticket was not told yet.
-    Ticket,
     ReleasedOne,
     ReleasedTo(u16),
 }
-
-/// The least and the greatest depth.
-type Depths = (u16, u16);
 
 struct Owner {
     server: Server,
@@ -89,33 +81,16 @@ impl Owner {
     }
 
     /// How deep the hold is by the requests of which at least so much is known.
-    fn depths(&self, known: Known) -> Depths {
-        let asked = self.all.iter().filter_map(|it| match it {
-            Happening::Asked(request) if request.known >= known => Some(request),
-            _ => None,
-        });
-        let mut orders: Vec<Vec<(usize, Option<u16>)>> = vec![Vec::new()];
-        for request in asked {
-            let longer = orders.iter().flat_map(|order| {
-                let place = |place: &usize| [order.as_slice(), &[(*place, request.depth)]].concat();
-                request.places.iter().map(place).collect::<Vec<_>>()
-            });
-            orders = longer.take(5000).collect();
-        }
-        let depths: Vec<u16> = orders.iter().map(|order| self.depth_by(order)).collect();
-        (*depths.iter().min().unwrap(), *depths.iter().max().unwrap())
-    }
-
-    fn depth_by(&self, order: &[(usize, Option<u16>)]) -> u16 {
+    fn depth_by(&self, known: Known) -> u16 {
         let mut depth = 0_u16;
-        for (place, happening) in self.all.iter().enumerate() {
-            for (_, asked) in order.iter().filter(|(at, _)| *at == place) {
-                depth = asked.map_or(depth + 1, |asked| depth.max(asked));
-            }
+        for happening in &self.all {
             match happening {
+                Happening::Asked(request) if request.known >= known => {
+                    depth = request.depth.map_or(depth + 1, |asked| depth.max(asked));
+                }
                 Happening::ReleasedOne => depth = depth.saturating_sub(1),
                 Happening::ReleasedTo(left) => depth = depth.min(*left),
-                _ => {}
+                Happening::Asked(_) => {}
             }
         }
         depth
@@ -135,11 +110,7 @@ impl Owner {
 
     /// A request was granted, and this is known.
     fn was_granted(&mut self, waiter: u64, depth: Option<u16>, known: Known) {
-        let place = self.all.len();
-        let is_ticket = |it: &Happening| matches!(it, Happening::Ticket);
-        let tickets = self.all.iter().enumerate().filter(|(_, it)| is_ticket(it));
-        let places = tickets.map(|(place, _)| place).chain([place]).collect();
-        self.all.push(Happening::Asked(Request { waiter, depth, known, places }));
+        self.all.push(Happening::Asked(Request { waiter, depth, known }));
         if known == Known::Heard {
             self.knows();
         }
@@ -154,11 +125,10 @@ impl Owner {
 
     fn act(&mut self, rng: &mut Rng) {
         match rng.u8(0..15) {
-            0..4 => self.blocks(rng),
-            4..6 => self.asks(rng, Patience::Ticket(lease(500))),
-            6 => self.asks(rng, Patience::None),
+            0..5 => self.blocks(rng),
+            5 | 6 => self.asks(rng),
             // It renews what it knows of.
-            7 if self.depths(Known::Heard).0 > 0 => self.renews(rng),
+            7 if self.depth_by(Known::Heard) > 0 => self.renews(rng),
             8 | 9 => self.releases(rng),
             10 => {
                 self.log.push("cancel".into());
@@ -170,10 +140,10 @@ impl Owner {
             _ => self.passes(rng.u64(1..1500)),
         }
         self.is_told();
-        let (least, _) = self.depths(Known::Told);
-        assert!(self.depth() >= least, "{} of {least}: {:#?}", self.depth(), self.log);
+        let told = self.depth_by(Known::Told);
+        assert!(self.depth() >= told, "{} of {told}: {:#?}", self.depth(), self.log);
         let is_pending = self.hold().is_some_and(|(_, it)| it == Confirmation::Pending);
-        assert!(!is_pending || least == 0, "it was told that it holds: {:#?}", self.log);
+        assert!(!is_pending || told == 0, "it was told that it holds: {:#?}", self.log);
     }
 
     fn blocks(&mut self, rng: &mut Rng) {
@@ -192,38 +162,28 @@ impl Owner {
             self.server.manager.heard_or_forgotten(waiter.into());
             return self.knows();
         }
-        let (depth, known, places) = (Some(1), Known::Nothing, vec![self.all.len()]);
-        let request = Request { waiter, depth, known, places };
+        let request = Request { waiter, depth: Some(1), known: Known::Nothing };
         self.all.push(Happening::Asked(request));
     }
 
-    fn asks(&mut self, rng: &mut Rng, patience: Patience) {
-        let ask = self.request(rng);
-        let is_ticket = patience != Patience::None;
-        let patience = if is_ticket { ticket("a", 0).patience } else { patience };
-        let ask = Acquire { patience, ..ask };
+    fn asks(&mut self, rng: &mut Rng) {
+        let ask = Acquire { patience: Patience::None, ..self.request(rng) };
         let reply = self.server.ask(K, Input::Acquire(ask));
-        self.log.push(format!("{patience:?} {:?} acks {}: {reply:?}", ask.depth, ask.acks));
+        self.log.push(format!("ask {:?} acks {}: {reply:?}", ask.depth, ask.acks));
         if matches!(reply, Reply::Granted { .. }) {
             self.was_granted(0, ask.depth, Known::Heard);
-            let tickets = self.all.iter_mut().filter(|it| matches!(it, Happening::Ticket));
-            let ended = Happening::ReleasedTo(u16::MAX);
-            tickets.filter(|_| is_ticket).for_each(|it| *it = ended.clone());
-        } else if is_ticket {
-            self.all.push(Happening::Ticket);
         }
     }
 
     fn releases(&mut self, rng: &mut Rng) {
-        let (knows, most) = self.depths(Known::Heard);
-        if knows == 0 || knows != most {
+        let knows = self.depth_by(Known::Heard);
+        if knows == 0 {
             return;
         }
         // One level of how many, if a request for a depth is not decided?
         let is_open =
             |it: &Request| it.depth.is_some() && it.known != Known::Heard && it.waiter > 0;
-        let is_unclear = self.requests().any(|it| is_open(it))
-            || self.all.iter().any(|it| matches!(it, Happening::Ticket));
+        let is_unclear = self.requests().any(|it| is_open(it));
         let (levels, happening) = match rng.bool() {
             true if self.way != Way::Depth && !is_unclear => (Levels::One, Happening::ReleasedOne),
             _ => {
@@ -318,9 +278,8 @@ impl Owner {
             }
         }
         self.passes(1);
-        let (least, most) = self.depths(Known::Heard);
-        let depth = self.depth();
-        assert!((least..=most).contains(&depth), "{depth} of {least} to {most}: {:#?}", self.log);
+        let owed = self.depth_by(Known::Heard);
+        assert_eq!(self.depth(), owed, "{:#?}", self.log);
     }
 }
 

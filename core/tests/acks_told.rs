@@ -1,16 +1,15 @@
 //! Replies that are under way when another caller of the same hold departs, releases or asks: what
 //! the owner was told stays, and nothing else does.
 
-use crate::support::acks::{confirmed, ticket};
+use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
-use crate::support::{acquire, lease, release};
+use crate::support::{acquire, release};
 use rlock_core::slow::Outcome;
 use rlock_core::{
-    Acquire, ClientId, Confirmation, Input, Levels, Mode, Patience, Release, Reply, StepContext,
+    Acquire, ClientId, Confirmation, Input, Levels, Mode, Release, Reply, StepContext,
 };
 
 const K: Key = b"k";
-const NIL: Reply = Reply::NotNow { wait_ms: None };
 
 /// A server that does not hear whether its replies were read.
 fn server() -> Server {
@@ -19,10 +18,6 @@ fn server() -> Server {
 
 fn to_depth(depth: u16, acks: u8) -> Acquire<'static> {
     Acquire { depth: Some(depth), ..confirmed("a", acks) }
-}
-
-fn by_ticket(depth: u16, acks: u8) -> Input<'static> {
-    Input::Acquire(Acquire { depth: Some(depth), ..ticket("a", acks) })
 }
 
 fn asks_now(owner: &str, mode: Mode, depth: Option<u16>) -> Input<'_> {
@@ -94,41 +89,6 @@ fn a_release_to_a_depth_ends_a_level_whose_reply_is_under_way() {
     assert_eq!(a(&server).map(|(depth, _)| depth), Some(1), "it was told of the first level");
 }
 
-#[test]
-fn a_plain_request_adds_its_level_beside_a_ticket_that_added_none() {
-    for is_blocked in [true, false] {
-        let mut server = server();
-        tells(&mut server, asks_now("a", Mode::Write, None));
-        assert_eq!(server.ask(K, by_ticket(1, 1)), NIL);
-        if is_blocked {
-            let plain = server.confirms(K, confirmed("a", 1), 3);
-            server.replicas(100, &[100]);
-            assert!(server.token_of(plain).is_some());
-        } else {
-            server.replicas(100, &[100]);
-            assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL, "another level");
-            tells(&mut server, by_ticket(1, 1));
-            assert_eq!(server.ask(K, Input::Acquire(ticket("a", 1))), NIL);
-            server.replicas(200, &[200]);
-            tells(&mut server, Input::Acquire(ticket("a", 1)));
-        }
-        assert_eq!(a(&server).map(|(depth, _)| depth), Some(2));
-    }
-}
-
-#[test]
-fn a_ticket_that_was_told_has_the_level_of_a_caller_that_closes() {
-    let mut server = server();
-    tells(&mut server, asks_now("a", Mode::Write, Some(1)));
-    let second = server.confirms(K, to_depth(2, 1), 2);
-    assert_eq!(server.ask(K, by_ticket(2, 1)), NIL);
-    assert_eq!(server.replicas(100, &[100]), ["a"]);
-    assert!(server.token_of(second).is_some());
-    tells(&mut server, by_ticket(2, 1));
-    closes(&mut server, second);
-    assert_eq!(a(&server).map(|(depth, _)| depth), Some(2));
-}
-
 /// More are late than a portion, and each re-entered a hold of its own.
 fn late_readers() -> (Server, Vec<String>) {
     let mut server = Server::new();
@@ -171,42 +131,6 @@ fn an_owner_whose_session_is_gone_gets_a_new_hold_however_many_others_are_late()
     tells(&mut server, asks_now("s", Mode::Read, Some(1)));
     server.sweep();
     assert!(server.hold(K, "s", Mode::Read).is_some(), "it was told that it holds");
-}
-
-#[test]
-fn a_ticket_behind_a_pending_hold_of_its_owner_is_told_with_it_or_keeps_its_place() {
-    for is_acknowledged in [true, false] {
-        let mut server = Server::new();
-        let first = server.confirms(K, confirmed("a", 1), 1);
-        let long = Acquire { patience: Patience::Ticket(lease(60_000)), ..ticket("a", 0) };
-        server.pass_ms(1);
-        assert_eq!(server.ask(K, Input::Acquire(long)), NIL);
-        let other = server.waits(K, "b", Mode::Write, 3);
-        if is_acknowledged {
-            assert_eq!(server.replicas(100, &[100]), ["a"]);
-            tells(&mut server, Input::Acquire(long));
-            assert!(server.token_of(first).is_some());
-            assert_eq!(a(&server), Some((2, Confirmation::Done)));
-        } else {
-            server.pass_ms(2000);
-            server.sweep();
-            assert_eq!((a(&server), server.told_to(other)), (None, None));
-            let place = server.manager.volatile(0, K).unwrap().queue.place(b"a");
-            assert_eq!(place, Some((1, true)), "it came before the other");
-        }
-    }
-}
-
-#[test]
-fn a_turn_has_the_level_of_a_caller_that_closes() {
-    let mut server = server();
-    tells(&mut server, asks_now("a", Mode::Write, Some(1)));
-    let second = server.confirms(K, to_depth(2, 1), 2);
-    assert_eq!(server.ask(K, by_ticket(3, 1)), NIL);
-    closes(&mut server, second);
-    assert_eq!(server.replicas(100, &[100]), ["a"]);
-    tells(&mut server, by_ticket(3, 1));
-    assert_eq!(a(&server).map(|(depth, _)| depth), Some(3));
 }
 
 #[test]

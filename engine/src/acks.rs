@@ -6,7 +6,7 @@ use rlock_core::manager::Manager;
 
 use crate::happening::Happening;
 use crate::host::{Deferred, Host, Replication};
-use crate::{answers, publish, timers};
+use crate::{answers, timers};
 
 /// How long the subscription outlives the last acknowledgment that somebody waited for, in
 /// milliseconds.
@@ -94,18 +94,15 @@ pub fn before_sleep<H: Host>(host: &H) {
         host.ask_replicas();
     }
     let now = host.now();
-    let (turns, wakes, granted) = host.state(|state| {
-        let turns = state.manager.acked(&mut replication.acknowledged, now);
+    let (wakes, granted) = host.state(|state| {
+        state.manager.acked(&mut replication.acknowledged, now);
         state.has_late_groups |= state.manager.has_group_work();
-        (turns, state.manager.take_answers(), state.manager.take_told_groups())
+        (state.manager.take_answers(), state.manager.take_told_groups())
     });
     (0..granted).for_each(|_| host.observe(Happening::GrantedSeveral));
     let has_groups = host.state(|state| state.manager.has_group_work());
-    let is_news = !turns.is_empty() || !wakes.is_empty() || has_groups;
+    let is_news = !wakes.is_empty() || has_groups;
     answers::send(host, wakes);
-    for (id, owner) in turns {
-        host.with_name(&id, |name| publish::turn(host, name, owner.as_bytes()));
-    }
     if is_news {
         timers::settle(host);
     }

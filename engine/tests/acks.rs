@@ -284,21 +284,6 @@ fn a_renewal_without_acknowledgments_takes_nothing_back() {
 }
 
 #[test]
-fn a_ticket_has_its_turn_when_replicas_have_acknowledged_its_hold() {
-    let host = primary_with(&[0]);
-    host.world().db = 2;
-    assert_eq!(host.ask(1, "acquire k ann QUEUE 5000 ACKS 1"), "nil");
-    host.world().db = 0;
-    host.turn();
-    host.take_log();
-    replicas_are_at(&host, 100);
-    assert_eq!(host.turn(), [""; 0]);
-    assert_eq!(host.take_log(), ["published rlock.turn:ann 2:k", "seen: turn 2:k ann"]);
-    host.world().db = 2;
-    assert_eq!(host.ask(1, "acquire k ann QUEUE 5000 ACKS 1"), "#1");
-}
-
-#[test]
 fn a_session_that_acknowledgments_begin_is_renewed_in_time() {
     let host = primary_with(&[0]);
     host.ask(1, "acquire k ann SESSION LEASE 3000 ACKS 1");
@@ -339,4 +324,20 @@ fn a_newly_connected_replica_is_not_asked_during_a_pause_or_by_a_replica() {
         host.run(Deferred::Greet);
         assert_eq!(asked(host), 0);
     }
+}
+
+#[test]
+fn a_ticket_cannot_wait_for_acknowledgments() {
+    let host = primary_with(&[0]);
+    let needs = "-ERR QUEUE cannot wait for acknowledgments";
+    assert!(host.ask(1, "acquire k ann QUEUE 5000 ACKS 1").starts_with(needs));
+    host.world().acks = 1;
+    assert!(host.ask(1, "acquire k ann QUEUE 5000").starts_with(needs));
+    host.world().acks = 0;
+    assert_eq!(host.ask(1, "acquire k ann ACKS 1"), "");
+    assert!(host.ask(2, "acquire k ann QUEUE 5000").starts_with("-TRYAGAIN"));
+    assert_eq!(host.line("k"), "");
+    replicas_are_at(&host, 200);
+    assert_eq!(host.turn(), ["1: #1"]);
+    assert_eq!(host.ask(2, "acquire k ann QUEUE 5000"), "#1");
 }

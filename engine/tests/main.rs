@@ -9,7 +9,6 @@ mod commands;
 mod deadlocks;
 mod events;
 mod freed_together;
-mod group_ack_attacks;
 mod group_ack_laws;
 mod group_ack_storm;
 mod group_acks;

@@ -463,7 +463,7 @@ fn planted_a_forgotten_revocation_leaves_the_hold() {
 #[test]
 fn a_release_to_a_depth_is_replicated_as_what_it_did() {
     let host = replica::primary();
-    assert_eq!(host.ask(1, "acquire k ann QUEUE 5000 ACKS 1"), "nil");
+    assert_eq!(host.ask(1, "acquire k ann ACKS 1"), "");
     assert_eq!(host.ask(2, "release k ann DEPTH 3"), "0");
     assert_eq!(host.holds("k"), "no key");
     let written: Vec<Vec<u8>> = host.world().stream.iter().map(|it| it.words[0].clone()).collect();

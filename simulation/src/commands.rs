@@ -344,9 +344,6 @@ impl Server {
             if said.session {
                 self.note(Note::AskedSession { client, db, key, owner });
             }
-            if said.queue.is_some() && said.block_ms.is_none() {
-                self.note(Note::AskedTicket { asked: Box::new(asked) });
-            }
         }
         self.notes.extend(answers);
     }

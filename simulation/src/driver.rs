@@ -273,6 +273,7 @@ impl Course {
         if self.rng.u8(0..4) == 0 {
             let (lease, acks) = (1000 + self.lease(), self.acks(world, who));
             match &mut command {
+                Command::Acquire(ask) if matches!(ask.patience, Patience::Queue(_)) => {}
                 Command::Acquire(ask) => (ask.lease, ask.acks) = (lease, acks),
                 Command::AcquireAll(ask) => (ask.lease, ask.acks) = (lease, acks),
                 Command::Renew(_, _, ms, ..) | Command::RenewAll(_, _, ms, ..) => *ms = lease,
@@ -416,7 +417,8 @@ impl Course {
             upgrade,
             with_ttl: self.rng.u8(0..4) == 0,
             limit: may_limit.then(|| self.rng.u8(1..4)),
-            acks,
+            // A ticket cannot wait for acknowledgments.
+            acks: if matches!(patience, Patience::Queue(_)) { 0 } else { acks },
         }
     }
 }

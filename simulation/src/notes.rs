@@ -202,26 +202,12 @@ pub enum Note {
         /// Which.
         pending: Pending,
     },
-    /// It is the turn of this owner's ticket: replicas have acknowledged its hold.
-    TurnAcked {
-        /// Where.
-        db: i32,
-        /// Of what.
-        key: Key,
-        /// Whose.
-        owner: Owner,
-    },
     /// Replicas are to acknowledge a request.
     AskedAcks {
         /// So many.
         acks: u8,
         /// There are as many: it was not refused.
         is_let_in: bool,
-    },
-    /// An owner asked with a ticket, for a hold that is told when replicas have acknowledged it.
-    AskedTicket {
-        /// What.
-        asked: Box<Asked>,
     },
     /// A renewal was told.
     Renewed {

@@ -48,8 +48,6 @@ pub enum Kind {
     // What must happen in a run for its laws to be tried.
     /// A grant or renewal was told when replicas had acknowledged it.
     Acknowledged,
-    /// A ticket's turn came when replicas had acknowledged it.
-    TurnAcknowledged,
     /// A grant or renewal was not acknowledged, and the caller was told that.
     NotAcknowledged,
     /// A request was refused: too few replicas are connected to acknowledge it.
@@ -160,7 +158,7 @@ impl Kind {
     ];
 
     /// What must happen for the laws to be tried.
-    pub const TRIED: [Self; 44] = [
+    pub const TRIED: [Self; 43] = [
         Self::ToldByMessage,
         Self::RenewalToldByMessage,
         Self::ObserverToldByMessage,
@@ -199,7 +197,6 @@ impl Kind {
         Self::Promotion,
         Self::Demotion,
         Self::Acknowledged,
-        Self::TurnAcknowledged,
         Self::NotAcknowledged,
         Self::TooFewToAcknowledge,
         Self::AckedSurvived,

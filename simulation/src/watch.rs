@@ -63,9 +63,6 @@ impl Server {
             Happening::Renewed(Reply::Renewed) => self.renewed(running),
             Happening::Answered(wake) => self.answered(running, wake),
             Happening::Unblocked(waiter, reply) => self.unconfirmed(waiter, reply),
-            Happening::Turn { db, key, owner } if running.is_sleeping => {
-                self.note(Note::TurnAcked { db, key: key.into(), owner: owner.into() });
-            }
             Happening::Waits(waiter) => self.tell_opens(running, waiter),
             Happening::Told => self.tells.told += 1,
             Happening::Untold => self.tells.untold += 1,

@@ -19,10 +19,6 @@ fn acked(owner: u8) -> Ask {
     Ask { acks: 1, ..plain(owner) }
 }
 
-fn ticket(owner: u8, ms: u32) -> Ask {
-    Ask { patience: Patience::Queue(ms), ..acked(owner) }
-}
-
 /// The replica gets the next, which asks how far it is; its primary hears that, and looks.
 const ACKNOWLEDGES: [Step; 3] = [Step::Deliver(1), Step::HearAck(1), TURN];
 
@@ -32,32 +28,6 @@ fn keeps_the_laws(steps: &[&[Step]]) {
     let connect = [Step::Connect(0, 0), Step::Connect(1, 0), Step::Connect(2, 0)];
     let begin: [&[Step]; 3] = [&connect, &[Step::Deliver(1), TURN], &ACKNOWLEDGES];
     plays(2, &[&begin, steps].concat().concat());
-}
-
-/// Of the core: the turn came all the same.
-#[test]
-fn a_ticket_whose_hold_a_stranger_moved_has_no_turn() {
-    keeps_the_laws(&[
-        &asks(0, plain(0)),
-        &asks(0, ticket(0, 2000)),
-        &[TURN],
-        &says(1, Command::Rename(0, 1)),
-        &[TURN, Step::Deliver(1), Step::Deliver(1)],
-        &ACKNOWLEDGES,
-    ]);
-}
-
-/// Of the core: it was told the turn of the shorter lease.
-#[test]
-fn a_ticket_that_asks_for_a_longer_lease_has_it_when_it_is_told() {
-    keeps_the_laws(&[
-        &asks(0, Ask { lease: 1000, ..ticket(0, 2000) }),
-        &[TURN, Step::Deliver(1)],
-        &ACKNOWLEDGES,
-        &asks(0, ticket(0, 2000)),
-        &[Step::Hear(0), Step::Hear(0)],
-        &[Step::Pass(2_000_000), TURN],
-    ]);
 }
 
 /// Of the law: the first one gave up its own level.
@@ -70,60 +40,6 @@ fn a_level_that_was_told_is_released_and_the_other_one_taken_back() {
         &says(0, Command::Release(0, 0, false)),
         &[Step::CutOff(1), TURN, TURN],
     ]);
-}
-
-/// Of the law: the level that remains is the ticket's.
-#[test]
-fn a_grant_went_unheard_while_a_ticket_entered_with_it() {
-    keeps_the_laws(&[
-        &asks(0, acked(0)),
-        &[TURN, Step::Deliver(1)],
-        &ACKNOWLEDGES,
-        &asks(1, ticket(0, 2000)),
-        &[Step::CutOff(0), TURN, TURN],
-        &[Step::Pass(2_000_000), TURN, TURN],
-    ]);
-}
-
-/// Of the law: it asked before the one that it passes.
-#[test]
-fn a_ticket_whose_turn_was_taken_back_stands_in_front() {
-    keeps_the_laws(&[
-        &asks(0, ticket(0, 5)),
-        &asks(1, Ask { patience: Patience::Block(0), ..plain(1) }),
-        &asks(0, ticket(0, 5000)),
-        &[Step::Pass(3_000_000)],
-        &asks(0, Ask { patience: Patience::Block(40), ..acked(0) }),
-    ]);
-}
-
-/// Of the core: it was told all the same, when the sweep had seen what happened to its key.
-#[test]
-fn nobody_is_told_by_a_replica_that_follows_another_primary_since() {
-    const PROMOTED: Step = Step::Turn(2, 255);
-    let k1 = |ask| Ask { key: 1, ..ask };
-    let blocks = |ms, ask| Ask { patience: Patience::Block(ms), ..k1(ask) };
-    let session = Ask { lease: 1050, reads: true, session: true, ..plain(0) };
-    let waits = Ask { lease: 5000, depth: Some(1), ..plain(3) };
-    let upgrades = Ask { lease: 300, depth: Some(3), upgrade: true, ..plain(0) };
-    let asks_acks = Ask { lease: 2000, depth: Some(1), ..ticket(0, 300) };
-    let sends = |ask| Step::Send(1, Command::Acquire(k1(ask)));
-    let steps: [&[Step]; 11] = [
-        &[Step::Connect(0, 0)],
-        &asks(0, blocks(0, session)),
-        &[Step::Deliver(2), Step::Deliver(2), Step::Connect(1, 0)],
-        &says(1, Command::Renew(0, 1, 5000, Some(true), 0)),
-        &[Step::Deliver(2), Step::Pass(3_788_476), Step::Connect(2, 2), Step::Promote(2)],
-        &[Step::HangUp(1), Step::Connect(1, 2)],
-        &asks(2, blocks(2000, waits)),
-        &[Step::Follow(1, 2), Step::Deliver(1), PROMOTED, Step::Deliver(1), Step::HearAck(1)],
-        &[sends(blocks(40, upgrades)), Step::Pass(2_273_889), Step::Read(1), Step::Deliver(1)],
-        &[sends(asks_acks), sends(Ask { lease: 1000, ..plain(0) }), Step::Read(1), Step::Read(1)],
-        &[Step::Deliver(1), Step::Deliver(1), Step::Ack(1), Step::HearAck(1)],
-    ];
-    // The key had expired, and nothing may be written.
-    let then = [Step::Pause(2, 638), Step::Pass(127_662), PROMOTED, Step::Follow(1, 0)];
-    plays(3, &[&steps.concat()[..], &then, &[Step::Pass(623_634), PROMOTED]].concat());
 }
 
 /// Of the core: the last one was told at once, and its owner's pending level was all that was left.

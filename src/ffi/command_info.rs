@@ -7,6 +7,7 @@ use std::ptr::{null, null_mut};
 
 use libc::c_char;
 use redis_module::raw;
+use rlock_core::grammar::commands::SINCE;
 use rlock_core::grammar::{Access, Command, Positional, Word};
 
 /// A command's description, with everything that it points to.
@@ -33,7 +34,7 @@ impl Info {
         }
         arguments.push(END);
         let [summary, complexity, since] =
-            [command.summary, command.complexity, command.since].map(|text| keep(text, &mut texts));
+            [command.summary, command.complexity, SINCE].map(|text| keep(text, &mut texts));
         let mut key_specs: Vec<KeySpec> = key_spec(command).into_iter().collect();
         key_specs.push(NO_KEY);
         let version = Box::new(Version {
@@ -174,13 +175,11 @@ fn option(words: &[Word], texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>
 
 fn word(word: Word, texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>>) -> Argument {
     let token = keep(word.word(), texts);
-    let since = word.since().map_or(null(), |since| keep(since, texts));
     let name = keep(&word.word().to_lowercase(), texts);
     let alone = Argument {
         name,
         type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
         token,
-        since,
         ..END
     };
     match word.value() {
@@ -190,7 +189,6 @@ fn word(word: Word, texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>>) -> 
             type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
             token,
             flags: raw::REDISMODULE_CMD_ARG_MULTIPLE.cast_signed(),
-            since,
             ..END
         },
         Some(value) if word.value_count() > 1 => {
@@ -202,7 +200,6 @@ fn word(word: Word, texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>>) -> 
                 type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
                 token,
                 subargs: parts.as_mut_ptr(),
-                since,
                 ..END
             };
             subs.push(parts);
@@ -229,7 +226,6 @@ fn word(word: Word, texts: &mut Vec<CString>, subs: &mut Vec<Vec<Argument>>) -> 
             name: keep(value, texts),
             type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
             token,
-            since,
             ..END
         },
     }

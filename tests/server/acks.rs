@@ -70,7 +70,7 @@ fn replicas_are_known_where_an_administrator_has_renamed_role() {
 fn too_few_replicas_are_said_at_once_and_nothing_changes() {
     let (primary, _replica) = pair(&[]);
     let mut client = primary.client();
-    for line in ["RLOCK.ACQUIRE door ann ACKS 2", "RLOCK.ACQUIRE door ann QUEUE 1000 ACKS 2"] {
+    for line in ["RLOCK.ACQUIRE door ann ACKS 2", "RLOCK.ACQUIRE door ann BLOCK 1000 ACKS 2"] {
         let error = client.error(line);
         assert!(
             error.starts_with("NOREPLICAS need 2 acknowledging replicas for 'door'"),
@@ -90,7 +90,7 @@ fn too_few_replicas_are_said_at_once_and_nothing_changes() {
 fn whoever_cannot_be_parked_is_told_so() {
     let (primary, _replica) = pair(&[]);
     let mut client = primary.client();
-    for words in ["RLOCK.ACQUIRE door ann ACKS 1", "RLOCK.ACQUIRE door ann QUEUE 9 ACKS 1"] {
+    for words in ["RLOCK.ACQUIRE door ann ACKS 1", "RLOCK.ACQUIRE door ann BLOCK 9 ACKS 1"] {
         let replies = client.all(&["MULTI", words, "EXEC"]);
         let error = format!("{:?}", replies[2]);
         assert!(error.contains("ACKS needs a connection that can block"), "{error}");
@@ -181,21 +181,22 @@ fn a_caller_that_leaves_while_pending_leaves_nothing() {
 }
 
 #[test]
-fn a_ticket_hears_of_its_turn_when_it_is_acknowledged() {
-    let (primary, replica) = pair(&["rlock.acks-timeout-ms", "60000", NOTIFY, "Ed"]);
+fn a_ticket_cannot_wait_for_acknowledgments() {
+    let (primary, replica) = pair(&["rlock.acks-timeout-ms", "60000"]);
     let mut client = primary.client();
-    let mut listener = Listener::to(&primary);
+    let needs = "ERR QUEUE cannot wait for acknowledgments (ACKS n or rlock.acks): wait with BLOCK";
+    assert!(client.error("RLOCK.ACQUIRE door ann QUEUE 30000 ACKS 1").starts_with(needs));
+    client.ask("CONFIG SET rlock.acks 1");
+    assert!(client.error("RLOCK.ACQUIRE door ann QUEUE 30000").starts_with(needs));
+    client.ask("CONFIG SET rlock.acks 0");
+    assert_eq!(client.shows("door"), "free:");
     replica.freeze();
-    let ask = "RLOCK.ACQUIRE door ann QUEUE 30000 ACKS 1";
-    client.refused(ask);
-    client.refused(ask);
-    assert_eq!(confirmation(&mut client, "door", "ann"), "pending");
-    assert!(listener.heard(&mut client).iter().all(|event| !event.contains("rlock.turn")));
+    let mut ann = pending(&primary, "RLOCK.ACQUIRE door ann LEASE 60000 ACKS 1");
+    let error = client.error("RLOCK.ACQUIRE door ann QUEUE 30000");
+    assert!(error.starts_with("TRYAGAIN owner 'ann' holds 'door' already"), "{error}");
     replica.thaw();
-    until(5000, || listener.heard(&mut client).iter().any(|e| e.contains("rlock.turn:ann")));
-    let token = client.granted(ask);
-    assert_eq!(client.granted("RLOCK.ACQUIRE door ann DEPTH 1"), token);
-    assert_eq!(client.number("RLOCK.HOLDS door ann"), 1, "asking again adds no level");
+    let token = ann.granted();
+    assert_eq!(client.granted("RLOCK.ACQUIRE door ann DEPTH 1 QUEUE 30000"), token);
 }
 
 #[test]

@@ -2,10 +2,6 @@
 
 use super::{Access, Command, Positional, Word};
 
-const V0_1: &str = "0.1.0";
-const V0_2: &str = "0.2.0";
-const V0_3: &str = "0.3.0";
-
 const LOG_N: &str = "O(log N) with N the number of holders and waiters of the lock";
 
 const M_LOG_N: &str =
@@ -14,10 +10,12 @@ const M_LOG_N: &str =
 /// What begins a command that names several keys.
 const SEVERAL: &[Positional] = &[Positional::NumKeys, Positional::Keys, Positional::Owner];
 
+/// The version that introduced all of them: the first one.
+pub const SINCE: &str = "0.3.0";
+
 /// `RLOCK.ACQUIRE`
 pub const ACQUIRE: Command = Command {
     name: "RLOCK.ACQUIRE",
-    since: V0_1,
     summary: "Acquires or re-enters a lock; returns the fencing token, or nil if it is \
               unavailable.",
     complexity: LOG_N,
@@ -46,7 +44,6 @@ pub const ACQUIRE: Command = Command {
 /// `RLOCK.RELEASE`
 pub const RELEASE: Command = Command {
     name: "RLOCK.RELEASE",
-    since: V0_1,
     summary: "Releases one or more levels of a hold; returns the remaining depth (0 = released).",
     complexity: LOG_N,
     flags: "write fast",
@@ -60,7 +57,6 @@ pub const RELEASE: Command = Command {
 /// `RLOCK.RENEW`
 pub const RENEW: Command = Command {
     name: "RLOCK.RENEW",
-    since: V0_1,
     summary: "Renews an owner's holds: each deadline becomes now + lease, unless already later.",
     complexity: LOG_N,
     flags: "write fast blocking",
@@ -74,7 +70,6 @@ pub const RENEW: Command = Command {
 /// `RLOCK.MACQUIRE`
 pub const MACQUIRE: Command = Command {
     name: "RLOCK.MACQUIRE",
-    since: V0_3,
     summary: "Acquires several locks in one step, or none; returns one fencing token, or nil.",
     complexity: M_LOG_N,
     flags: "write deny-oom blocking getkeys-api",
@@ -99,7 +94,6 @@ pub const MACQUIRE: Command = Command {
 /// `RLOCK.MRELEASE`
 pub const MRELEASE: Command = Command {
     name: "RLOCK.MRELEASE",
-    since: V0_3,
     summary: "Ends an owner's holds of several locks in one step; returns how many it ended.",
     complexity: M_LOG_N,
     flags: "write getkeys-api",
@@ -113,7 +107,6 @@ pub const MRELEASE: Command = Command {
 /// `RLOCK.MRENEW`
 pub const MRENEW: Command = Command {
     name: "RLOCK.MRENEW",
-    since: V0_3,
     summary: "Renews an owner's holds of several locks in one step: all of them, or none.",
     complexity: M_LOG_N,
     flags: "write blocking getkeys-api",
@@ -127,7 +120,6 @@ pub const MRENEW: Command = Command {
 /// `RLOCK.CANCEL`
 pub const CANCEL: Command = Command {
     name: "RLOCK.CANCEL",
-    since: V0_1,
     summary: "Cancels an owner's waits; returns how many places in the queue it gave up.",
     complexity: "O(log N) with N the number of waiters",
     flags: "write fast",
@@ -141,7 +133,6 @@ pub const CANCEL: Command = Command {
 /// `RLOCK.FORCE`
 pub const FORCE: Command = Command {
     name: "RLOCK.FORCE",
-    since: V0_1,
     summary: "Ends all holds of a lock, whoever owns them; returns how many it ended.",
     complexity: "O(N log N) with N the number of holds ended",
     flags: "write",
@@ -155,7 +146,6 @@ pub const FORCE: Command = Command {
 /// `RLOCK.HOLDS`
 pub const HOLDS: Command = Command {
     name: "RLOCK.HOLDS",
-    since: V0_1,
     summary: "Returns an owner's depth, or 0 if it holds nothing.",
     complexity: LOG_N,
     flags: "readonly fast",
@@ -169,7 +159,6 @@ pub const HOLDS: Command = Command {
 /// `RLOCK.CHECK`
 pub const CHECK: Command = Command {
     name: "RLOCK.CHECK",
-    since: V0_1,
     summary: "Returns 1 if a live hold has this fencing token, else 0; for fenced writes in \
               scripts.",
     complexity: LOG_N,
@@ -184,7 +173,6 @@ pub const CHECK: Command = Command {
 /// `RLOCK.AWAIT`
 pub const AWAIT: Command = Command {
     name: "RLOCK.AWAIT",
-    since: V0_3,
     summary: "Returns the holder of WRITE if its token differs from the given one; with BLOCK, \
               waits until it does.",
     complexity: LOG_N,
@@ -199,7 +187,6 @@ pub const AWAIT: Command = Command {
 /// `RLOCK.INFO`
 pub const INFO: Command = Command {
     name: "RLOCK.INFO",
-    since: V0_1,
     summary: "Returns the holders and waiters of a lock.",
     complexity: "O(N) with N the number of holders and waiters returned",
     flags: "readonly",
@@ -213,7 +200,6 @@ pub const INFO: Command = Command {
 /// `RLOCK.PLACE`
 pub const PLACE: Command = Command {
     name: "RLOCK.PLACE",
-    since: V0_2,
     summary: "Returns an owner's first place in the queue, counted from 1; 0 if its turn has come, \
               nil if it is not waiting.",
     complexity: "O(log N + N/256) with N the number of waiters",
@@ -228,7 +214,6 @@ pub const PLACE: Command = Command {
 /// `RLOCK.QUEUES`
 pub const QUEUES: Command = Command {
     name: "RLOCK.QUEUES",
-    since: V0_1,
     summary: "Returns the longest queues in the database, longest first.",
     complexity: "O(N) with N the number of locks that have waiters",
     flags: "readonly",
@@ -242,7 +227,6 @@ pub const QUEUES: Command = Command {
 /// `RLOCK.SLOWLOG`
 pub const SLOWLOG: Command = Command {
     name: "RLOCK.SLOWLOG",
-    since: V0_2,
     summary: "Returns, counts or clears the log of long waits, long holds and prevented deadlocks.",
     complexity: "O(N) with N the number of entries returned",
     flags: "admin allow-stale allow-loading",
@@ -256,7 +240,6 @@ pub const SLOWLOG: Command = Command {
 /// `RLOCK.HELP`
 pub const HELP: Command = Command {
     name: "RLOCK.HELP",
-    since: V0_1,
     summary: "Returns the syntax and a summary of each command.",
     complexity: "O(1)",
     flags: "readonly fast allow-stale allow-loading",
@@ -270,7 +253,6 @@ pub const HELP: Command = Command {
 /// `RLOCK.APPLY`
 pub const APPLY: Command = Command {
     name: "RLOCK.APPLY",
-    since: V0_1,
     summary: "Applies an effect that a primary replicated; not for clients.",
     complexity: "O(N log M) with N the number of changes and M the number of holds of a lock",
     flags: "write admin",

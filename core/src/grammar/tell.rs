@@ -49,8 +49,18 @@ impl Command {
         ))
     }
 
-    /// Checks that the request may have a late reply, as `TELL` needs.
-    pub(super) fn has_late_reply(&self, said: &Arguments<'_>) -> Result<(), BadWord> {
+    /// Checks that the request can wait in the way that it asks for.
+    pub(super) fn check_wait(&self, said: &Arguments<'_>) -> Result<(), BadWord> {
+        if said.queue.is_some() && said.acks > 0 {
+            return Err(BadWord(
+                "ERR QUEUE cannot wait for acknowledgments (ACKS n or rlock.acks): wait with \
+                 BLOCK ms, and with TELL channel id where the connection must not be blocked"
+                    .into(),
+            ));
+        }
+        if said.tell.is_none() {
+            return Ok(());
+        }
         let knows = |word: Word| self.options.contains(&word);
         if said.block_ms.is_some() || knows(Word::Acks) && said.acks > 0 {
             return Ok(());

@@ -181,14 +181,6 @@ impl Word {
         }
     }
 
-    /// The version that introduced it, unless that is the command's.
-    pub const fn since(self) -> Option<&'static str> {
-        match self {
-            Self::Limit | Self::MaxQueue | Self::Acks => Some("0.2.0"),
-            _ => None,
-        }
-    }
-
     /// Whether the two cannot be combined.
     pub(super) const fn excludes(self, other: Self) -> bool {
         self.excluded() & other.bit() != 0

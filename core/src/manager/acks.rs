@@ -2,7 +2,7 @@
 
 use super::ack_queue::AckQueue;
 use super::{LockId, Manager};
-use crate::{Ack, Acked, Now, Owner, Refusal, Token};
+use crate::{Ack, Now, Refusal, Token};
 
 impl Manager {
     /// Checks that this many replicas are connected and have acknowledged anything.
@@ -66,11 +66,10 @@ impl Manager {
         self.acks.noted.retain(|_, queue| !queue.is_empty());
     }
 
-    /// Takes how far each replica has acknowledged the replication stream, in any order. Returns
-    /// the owners of tickets whose turn it is; the replies are in [`Manager::take_answers`].
-    pub fn acked(&mut self, replicas: &mut [u64], now: Now) -> Vec<(LockId, Owner)> {
+    /// Takes how far each replica has acknowledged the replication stream, in any order. The
+    /// replies are in [`Manager::take_answers`].
+    pub fn acked(&mut self, replicas: &mut [u64], now: Now) {
         replicas.sort_unstable_by(|one, other| other.cmp(one));
-        let mut turns = Vec::new();
         for (acks, id, what) in self.acks.take_reached(replicas) {
             if let Ack::Several(grant) = what {
                 self.several_acked(grant, acks, now);
@@ -90,15 +89,10 @@ impl Manager {
             if !asked.is_empty() {
                 self.acks.ask(id.clone(), asked);
             }
-            if acked != Acked::Nothing {
+            if let Some(wake) = acked {
                 self.observers.mark(id.db, &id.key, true);
-            }
-            match acked {
-                Acked::Tells(wake) => self.outbox.push(wake),
-                Acked::Turn(owner) => turns.push((id, owner)),
-                Acked::Nothing => {}
+                self.outbox.push(wake);
             }
         }
-        turns
     }
 }

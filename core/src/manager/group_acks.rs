@@ -21,10 +21,8 @@ impl Groups {
     /// A part of this grant ended, or its caller waits no more: nothing of it is told, and the rest
     /// is revoked in one unit.
     pub(super) fn revoke(&mut self, grant: WaiterId) {
-        if self.held_back_replies.is_empty() {
-            return;
-        }
-        if self.held_back_replies.remove(&grant).is_none() {
+        // Looking is dearer than asking whether there are any.
+        if self.held_back_replies.is_empty() || self.held_back_replies.remove(&grant).is_none() {
             return;
         }
         if let Some(group) = self.all.remove(&grant) {

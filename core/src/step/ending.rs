@@ -104,7 +104,7 @@ impl<'a> Step<'_, 'a> {
         }
         self.record(Change::Ended { token, by });
         self.lock.uncover(self.volatile, token);
-        self.effects.wakes.extend(self.volatile.end_acks(token, by, self.moment.now));
+        self.effects.wakes.extend(self.volatile.end_acks(token, self.moment.now));
         if matches!(by, End::Released | End::Unconfirmed) {
             self.volatile.sessions.untie(token);
         } else {

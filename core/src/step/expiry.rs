@@ -86,8 +86,7 @@ impl<'a> Step<'_, 'a> {
         }
     }
 
-    /// Takes back the levels of grants that can no longer be confirmed: the acknowledgments did
-    /// not come in time, or the ticket's owner did not ask.
+    /// Revokes the levels of grants whose acknowledgments did not come in time.
     fn expire_unconfirmed(&mut self) {
         while self.volatile.next_late().is_some_and(|at| at.is_over_at(self.moment.now)) {
             if !self.moment.take() {
@@ -104,7 +103,6 @@ impl<'a> Step<'_, 'a> {
                         self.moment.now,
                     ));
                 }
-                None if self.volatile.turn_is_over(self.moment.now) => {}
                 None => return,
             }
         }

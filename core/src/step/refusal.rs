@@ -70,6 +70,8 @@ pub enum Refusal {
     NoAcksMoved,
     /// Replicas must acknowledge first, and the caller cannot be blocked until then.
     CannotConfirm,
+    /// The owner asks with QUEUE for a hold of its own that replicas have not acknowledged.
+    HoldIsPending,
     /// The server's command that closes connections is renamed or disabled, so no connection can
     /// have a session.
     CannotClose,
@@ -188,6 +190,10 @@ impl Refusal {
                  transaction, a script or another module's call"
                     .into()
             }
+            Self::HoldIsPending => format!(
+                "TRYAGAIN owner {owner} holds {key} already, but replicas have not acknowledged \
+                 that yet, and QUEUE cannot wait for them"
+            ),
             Self::CannotClose => "ERR SESSION needs the server's CLIENT command, which is renamed \
                                   or disabled here: without it RLOCK cannot close a connection \
                                   that lost its session"

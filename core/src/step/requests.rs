@@ -43,13 +43,11 @@ impl<'a> Step<'_, 'a> {
             self.volatile.queue.remove(place);
         }
         let acks = self.volatile.acks_for(ask.acks, held, ask.depth);
-        // What its ticket was granted is told to it first.
-        let turn = held.filter(|_| matches!(ask.patience, Patience::Ticket(_)));
-        let turn = turn.and_then(|hold| self.volatile.turn(hold.token)).map(|turn| turn.acks);
-        let acks = acks.max(turn.unwrap_or(0));
         if acks > 0 {
-            let told = AckRequest { acks, held, parking };
-            return self.acquire_pending(ask, told);
+            return match ask.patience {
+                Patience::Ticket(_) => Reply::Refused(Refusal::HoldIsPending),
+                _ => self.acquire_pending(ask, AckRequest { acks, held, parking }),
+            };
         }
         // Where the order of the sessions matters, all of them enter in one piece.
         if ask.session.is_some() && parking.is_none() && self.stop_for_own(ask.owner) {
@@ -286,9 +284,6 @@ impl<'a> Step<'_, 'a> {
             let Some(hold) = self.lock.holders.hold(owner, mode) else { continue };
             // Its waits for several locks are canceled, also where it was just granted this one.
             drop(self.volatile.queue.take_covered(hold.token));
-            if self.volatile.give_up_turn(hold.token) {
-                count = count.saturating_add(1);
-            }
         }
         self.revoke();
         Reply::Count(count)

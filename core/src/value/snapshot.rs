@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::value::holders::Holders;
 use crate::{Change, End, EpochMs, Hold, Lock, Mode, Now, Owner, Token};
 
-/// The version that is written. Older ones remain readable.
+/// The version that is written and read.
 pub const VERSION: u8 = 1;
 
 /// Why bytes are not a lock, or not an effect.

@@ -137,14 +137,6 @@ impl LeaseMs {
         if ms >= 1 && ms <= Self::MAX.get() { Some(Self(ms as u32)) } else { None }
     }
 
-    /// This lease after the window of a ticket: a hold that lasts so long lasts for a whole lease
-    /// from any moment of the window on.
-    #[must_use]
-    pub const fn with_window(self, window: Self) -> Self {
-        // Twice seven days fit 32 bits.
-        Self(self.0.saturating_add(window.0))
-    }
-
     /// Milliseconds.
     pub const fn get(self) -> u64 {
         self.0 as u64

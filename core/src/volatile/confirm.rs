@@ -2,30 +2,15 @@
 //! them.
 
 use crate::step::input::{Reply, Wake};
-use crate::volatile::confirmations::{Ack, Confirmation, Confirmations, TicketGrant};
+use crate::volatile::confirmations::{Ack, Confirmation, Confirmations};
 use crate::volatile::levels::Asked;
 use crate::volatile::sessions::Session;
 use crate::volatile::unsent::{AckWait, HeldBack};
-use crate::{End, EpochMs, Hold, Now, Owner, Refusal, Token, Volatile, WaiterId};
-
-/// The result of an acknowledgment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acked {
-    /// A blocked connection gets its reply.
-    Tells(Wake),
-    /// The ticket of this owner has its turn.
-    Turn(Owner),
-    /// Nothing to report.
-    Nothing,
-}
+use crate::{EpochMs, Hold, Now, Refusal, Token, Volatile, WaiterId};
 
 impl Volatile {
     pub(crate) fn acks_mut(&mut self) -> &mut Confirmations {
         self.acks.get_or_insert_default()
-    }
-
-    pub(crate) fn turn(&self, token: Token) -> Option<&TicketGrant> {
-        self.acks.as_deref()?.turn(token)
     }
 
     /// How many acknowledgments a pending hold needs.
@@ -39,13 +24,6 @@ impl Volatile {
             self.unsent.levels.release_one(token, left);
         } else {
             self.unsent.levels.cap(token, left);
-            // The ticket's owner asks for its level anew.
-            if self.turn(token).is_some_and(|turn| turn.depth() > left) {
-                self.revoke_turn(token);
-            }
-        }
-        if let Some(acks) = self.acks.as_deref_mut() {
-            acks.lower_turn(token, left);
         }
         self.levels_remain(token);
     }
@@ -130,18 +108,14 @@ impl Volatile {
         self.acks.as_deref_mut().map_or_else(Vec::new, Confirmations::take_asked)
     }
 
-    /// So many replicas have acknowledged this.
-    pub fn acked(&mut self, ack: Ack, acks: u8, now: Now) -> Acked {
+    /// So many replicas have acknowledged this. Returns the reply that leaves now.
+    pub fn acked(&mut self, ack: Ack, acks: u8, now: Now) -> Option<Wake> {
         match ack {
             // It may need more acknowledgments than when they were asked for.
             Ack::Wait(waiter) if self.unsent.ack_wait(waiter).is_some_and(|it| it.acks > acks) => {
-                Acked::Nothing
+                None
             }
-            Ack::Wait(waiter) => self.tell(waiter, now).map_or(Acked::Nothing, Acked::Tells),
-            Ack::Ticket(token, number) => {
-                let turn = self.acks.as_deref_mut().and_then(|acks| acks.acked(token, number));
-                turn.map_or(Acked::Nothing, |turn| Acked::Turn(turn.ticket.owner.clone()))
-            }
+            Ack::Wait(waiter) => self.tell(waiter, now),
             // Its owner asked for more meanwhile: they are asked for once more.
             Ack::Deadline(token, until, by) => {
                 match self.sessions.acks_of(token) {
@@ -149,10 +123,10 @@ impl Volatile {
                     // An old one that comes late takes nothing back.
                     _ => self.sessions.lasts_at_least(token, until),
                 }
-                Acked::Nothing
+                None
             }
             // The manager tells at all of its locks.
-            Ack::Several(_) => Acked::Nothing,
+            Ack::Several(_) => None,
         }
     }
 
@@ -169,7 +143,7 @@ impl Volatile {
             return None;
         }
         let (token, wait) = self.unsent.open(waiter)?;
-        self.acks_mut().tell(token);
+        self.acks_mut().confirm(token);
         if let HeldBack::Session(client, lease) = wait.reply {
             let session = Session::new(client, lease, now).by_acks(wait.acks, wait.deadline);
             self.tie_unsent(token, waiter, session);
@@ -185,44 +159,10 @@ impl Volatile {
         Some(Wake { waited_us, acks_us, ..Wake::of(waiter, reply) })
     }
 
-    /// The owner of a ticket asked again before it may be told: the ticket lasts until then, and
-    /// more acknowledgments may be asked for than before.
-    pub(crate) fn keep_turn(
-        &mut self,
-        token: Token,
-        lasts: EpochMs,
-        asks: (u8, u64),
-        late_at: EpochMs,
-    ) {
-        let acks = self.acks_mut();
-        acks.keep_turn(token, lasts);
-        acks.raise_turn(token, asks, late_at);
-        if let Some(turn) = acks.turn(token) {
-            let (request, acks) = (turn.request, turn.acks);
-            self.unsent.levels.needs(token, request, acks);
-        }
-    }
-
-    /// The owner of a ticket asked again, for this depth, and is told of its hold here; a blocked
-    /// connection, `waiter`, hears of it later.
-    pub(crate) fn tell_turn(&mut self, token: Token, asked: Option<u16>, waiter: Option<WaiterId>) {
-        let acks = self.acks_mut();
-        acks.tell(token);
-        let Some(turn) = acks.take_turn(token) else { return };
-        let asked = Asked { instead: Some(turn.request), ..Asked::new(0, asked) };
-        if let Some(waiter) = waiter {
-            return self.unsent.insert(waiter, token, asked);
-        }
-        self.unsent.levels.insert(token, (None, 0), asked);
-        // What others were granted of it and have not heard of does not end it any more.
-        self.unsent.owner_knows(token);
-    }
-
     /// Whether an acknowledgment of this still matters.
     pub(crate) fn awaits(&self, what: Ack) -> bool {
         match what {
             Ack::Wait(waiter) => self.is_pending(waiter),
-            Ack::Ticket(token, number) => self.turn(token).is_some_and(|it| it.asked == number),
             Ack::Deadline(token, ..) => self.sessions.acks_of(token) > 0,
             Ack::Several(waiter) => self.is_pending(waiter),
         }
@@ -240,8 +180,8 @@ impl Volatile {
         self.acks_mut().ask(acks, Ack::Deadline(token, deadline, acks));
     }
 
-    /// Refuses pending callers whose time is up, without opening the lock: their grants are taken
-    /// back with the next input.
+    /// Refuses pending callers whose time is up, without opening the lock: their grants are
+    /// revoked with the next input.
     pub(crate) fn late_alone(&mut self, now: Now, portion: &mut usize) -> Vec<Wake> {
         let mut wakes = Vec::new();
         while let Some((waiter, since)) = self.unsent.first_over(now) {
@@ -258,76 +198,24 @@ impl Volatile {
 
     /// Forgets all acknowledgments, and so many of the callers that wait for them; returns those.
     pub(crate) fn forget_pending(&mut self, portion: &mut usize) -> Vec<(WaiterId, Now)> {
-        for (token, request) in self.acks.take().map_or_else(Vec::new, |acks| acks.requests()) {
-            self.unsent.levels.remove(token, request);
-        }
+        self.acks = None;
         let pending = self.unsent.take_pending(*portion);
         *portion = portion.saturating_sub(pending.len());
         pending
     }
 
-    /// Ends one ticket's turn whose time is up, and takes its level back. False if there is none.
-    pub(crate) fn turn_is_over(&mut self, now: Now) -> bool {
-        let Some(acks) = self.acks.as_deref_mut() else { return false };
-        let Some(token) = acks.first_over(now) else { return false };
-        let is_pending = acks.pending_acks(token).is_some();
-        let turn = self.revoke_turn(token);
-        if let Some(turn) = turn.filter(|_| is_pending) {
-            self.stand_again(turn, now);
-        }
-        true
-    }
-
-    /// Ends a ticket's turn, and takes back the levels that the hold has only by it.
-    fn revoke_turn(&mut self, token: Token) -> Option<TicketGrant> {
-        let turn = self.acks.as_deref_mut()?.take_turn(token)?;
-        self.unsent.revoke(token, turn.request, End::Unconfirmed);
-        Some(turn)
-    }
-
-    /// Forgets a ticket's turn: its hold has ended, or another request has its levels now.
-    pub(crate) fn forget_turn(&mut self, token: Token) -> Option<TicketGrant> {
-        let turn = self.acks.as_deref_mut()?.take_turn(token)?;
-        self.unsent.levels.remove(token, turn.request);
-        Some(turn)
-    }
-
-    /// Puts a ticket whose hold ended before its owner was told back in front of the queue, for the
-    /// rest of its window.
-    pub(crate) fn stand_again(&mut self, turn: TicketGrant, now: Now) {
-        let lasts = turn.ticket.ends_at.is_some_and(|ends_at| !ends_at.is_over_at(now));
-        // An owner whose READ and WRITE both ended has one place.
-        let has_place = self.queue.ticket_of(turn.ticket.owner.as_bytes()).is_some();
-        if lasts && !has_place {
-            self.queue.push_front(turn.ticket);
-        }
-    }
-
-    /// A hold has ended: refuses the pending callers, and may put a ticket back into the queue.
-    pub(crate) fn end_acks(&mut self, token: Token, by: End, now: Now) -> Vec<Wake> {
+    /// A hold has ended: refuses the pending callers.
+    pub(crate) fn end_acks(&mut self, token: Token, now: Now) -> Vec<Wake> {
         let Some(acks) = self.acks.as_deref_mut() else { return Vec::new() };
-        let is_pending = acks.end(token);
-        if let Some(turn) = self.forget_turn(token)
-            && is_pending
-            && by == End::Expired
-        {
-            self.stand_again(turn, now);
-        }
+        acks.end(token);
         let pending = self.unsent.remove_pending(token).into_iter();
         pending.map(|(waiter, since)| no_acks(waiter, since, Refusal::NoAcks, now)).collect()
-    }
-
-    /// Gives up a ticket's turn that its owner has not been told of, and takes its level back.
-    /// False if there is none.
-    pub(crate) fn give_up_turn(&mut self, token: Token) -> bool {
-        self.revoke_turn(token).is_some()
     }
 
     /// Forgets confirmations of holds that no longer exist.
     pub(crate) fn forget_acks(&mut self, is_there: impl Fn(Token) -> bool) {
         let gone = self.acks.as_deref().map_or_else(Vec::new, |acks| acks.gone(is_there));
         for token in gone {
-            self.forget_turn(token);
             self.acks_mut().end(token);
         }
     }

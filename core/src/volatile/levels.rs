@@ -49,21 +49,19 @@ pub(crate) struct Asked {
     pub(crate) before: u16,
     /// To be this deep; `None`: one level more.
     pub(crate) depth: Option<u16>,
-    /// It takes the place of the ticket's request with this number.
-    pub(crate) instead: Option<u64>,
 }
 
 impl Asked {
     pub(crate) const fn new(before: u16, depth: Option<u16>) -> Self {
-        Self { before, depth, instead: None }
+        Self { before, depth }
     }
 }
 
 /// A request for levels of which its owner has not heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LevelRequest {
-    /// The blocked connection; `None`: the owner's ticket.
-    pub(crate) waiter: Option<WaiterId>,
+    /// The caller.
+    pub(crate) waiter: WaiterId,
     /// How many replicas must acknowledge it; 0 if its reply is under way.
     pub(crate) acks: u8,
     /// As [`Asked::depth`].
@@ -87,15 +85,9 @@ impl LevelRequests {
         self.all.range((token, 0)..=(token, u64::MAX)).map(|((_, number), it)| (*number, it))
     }
 
-    /// Those of tickets.
-    pub(crate) fn of_tickets(&self) -> impl Iterator<Item = (Token, u64)> {
-        let tickets = self.all.iter().filter(|(_, it)| it.waiter.is_none());
-        tickets.map(|(at, _)| *at)
-    }
-
-    /// The blocked connections that asked.
-    pub(crate) fn waiters(&self) -> impl Iterator<Item = WaiterId> {
-        self.all.values().filter_map(|it| it.waiter)
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
     }
 
     pub(crate) fn get(&self, token: Token, number: u64) -> Option<&LevelRequest> {
@@ -103,18 +95,8 @@ impl LevelRequests {
     }
 
     /// A request was decided. Returns its number.
-    pub(crate) fn insert(
-        &mut self,
-        token: Token,
-        (waiter, acks): (Option<WaiterId>, u8),
-        asked: Asked,
-    ) -> u64 {
-        let Asked { before, depth, instead } = asked;
-        let ticket = instead.and_then(|number| self.all.get_mut(&(token, number)));
-        if let (Some(number), Some(it)) = (instead, ticket) {
-            (it.waiter, it.acks, it.depth) = (waiter, acks, depth);
-            return number;
-        }
+    pub(crate) fn insert(&mut self, token: Token, waiter: WaiterId, acks: u8, asked: Asked) -> u64 {
+        let Asked { before, depth } = asked;
         self.last = self.last.saturating_add(1);
         let (before, after) = (before.into(), DepthChange::NONE);
         let request = LevelRequest { waiter, acks, depth, before, after };
@@ -210,26 +192,6 @@ impl LevelRequests {
             it.depth.is_some_and(|depth| depth >= asked) && it.after.most >= i32::from(asked)
         };
         before.is_some_and(|(_, it)| covers(it))
-    }
-
-    /// How deep the hold is if this request asks for another depth than it did.
-    pub(crate) fn depth_with(&self, token: Token, number: u64, asked: Option<u16>) -> u16 {
-        depth(self.depth_if(token, number, DepthChange::asked(asked)).unwrap_or(0))
-    }
-
-    /// How deep the hold is without this request, if this depth is asked for then.
-    pub(crate) fn depth_instead(&self, token: Token, number: u64, asked: Option<u16>) -> u16 {
-        let without = self.depth_if(token, number, DepthChange::NONE);
-        without.map_or(0, |without| depth(DepthChange::asked(asked).of(without)))
-    }
-
-    /// How deep the hold is if this request does something else; `None` if it has none at all.
-    fn depth_if(&self, token: Token, number: u64, change: DepthChange) -> Option<i32> {
-        let (_, first) = self.of(token).next()?;
-        Some(self.of(token).fold(first.before, |depth, (other, it)| {
-            let asked = if other == number { change } else { DepthChange::asked(it.depth) };
-            it.after.of(asked.of(depth))
-        }))
     }
 
     /// How deep the hold is by what its owner was told, and the most acknowledgments that a level

@@ -70,7 +70,7 @@ pub(crate) struct UnsentReply {
 pub(crate) struct UnsentReplies {
     by_waiter: BTreeMap<WaiterId, UnsentReply>,
     by_until: BTreeSet<(EpochMs, WaiterId)>,
-    /// What they asked for, and what tickets did that were granted and are not told.
+    /// What they asked for.
     pub(crate) levels: LevelRequests,
     /// Sessions that begin when their grants are confirmed.
     sessions: usize,
@@ -143,7 +143,7 @@ impl UnsentReplies {
         ack_wait: Option<Box<AckWait>>,
     ) {
         let acks = ack_wait.as_ref().map_or(0, |wait| wait.acks);
-        let request = Some(self.levels.insert(token, (Some(waiter), acks), asked));
+        let request = Some(self.levels.insert(token, waiter, acks, asked));
         let reply = UnsentReply { token, request, ties: false, ack_wait };
         let before = self.by_waiter.insert(waiter, reply);
         debug_assert!(before.is_none(), "{waiter:?} gets two replies");
@@ -241,7 +241,6 @@ impl UnsentReplies {
         let told: Vec<_> = told.map(|(number, it)| (number, it.waiter)).collect();
         for (number, waiter) in told {
             self.levels.stands(token, number);
-            let Some(waiter) = waiter else { continue };
             match self.by_waiter.get_mut(&waiter).filter(|unsent| unsent.ties) {
                 Some(unsent) => unsent.request = None,
                 None => drop(self.by_waiter.remove(&waiter)),
@@ -250,7 +249,7 @@ impl UnsentReplies {
     }
 
     fn of_token(&self, token: Token) -> impl Iterator<Item = WaiterId> {
-        self.levels.of(token).filter_map(|(_, it)| it.waiter)
+        self.levels.of(token).map(|(_, it)| it.waiter)
     }
 
     /// The hold has ended. Returns its pending callers, and since when they wait.
@@ -315,11 +314,11 @@ impl UnsentReplies {
         let request = |waiter: WaiterId, it: &UnsentReply| {
             let found = self.levels.get(it.token, it.request?)?;
             let acks = it.ack_wait.as_ref().map_or(0, |wait| wait.acks);
-            Some((found.waiter, found.acks) == (Some(waiter), acks))
+            Some((found.waiter, found.acks) == (waiter, acks))
         };
         let requests = all().filter(|(_, it)| it.request.is_some()).count();
         let agree = [
-            ("requests", requests == self.levels.waiters().count()),
+            ("requests", requests == self.levels.len()),
             ("levels", all().all(|(waiter, it)| request(*waiter, it) != Some(false))),
             ("pending", all().all(|(_, it)| it.ack_wait.is_none() || it.request.is_some())),
             ("times", self.by_until == waits().map(|(waiter, it)| (it.until, waiter)).collect()),

@@ -221,6 +221,7 @@ fn refused(refusal: &Refusal) -> &'static str {
         Refusal::DepthSkipped { .. } => "ERR, DEPTH skips a level",
         Refusal::TooDeep { .. } => "TOOMANY levels",
         Refusal::TooManyTickets => "TOOMANY tickets",
+        Refusal::HoldIsPending => "TRYAGAIN, its hold is pending",
         Refusal::WrongType => "WRONGTYPE",
         Refusal::TryAgain => "TRYAGAIN",
         Refusal::TooManyWaiters { .. }

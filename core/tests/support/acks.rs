@@ -6,7 +6,7 @@ use rlock_core::{
 };
 
 use super::server::{Key, Server};
-use super::{acquire, lease, renew};
+use super::{acquire, renew};
 
 /// What a parked caller was told; `None`: nothing yet.
 pub type Told = Option<Reply>;
@@ -42,16 +42,14 @@ impl Server {
         waiter.get()
     }
 
-    /// The stream is so long, and each replica has acknowledged so much of it. Turns that came.
-    pub fn replicas(&mut self, stream: u64, acknowledged: &[u64]) -> Vec<String> {
+    /// The stream is so long, and each replica has acknowledged so much of it.
+    pub fn replicas(&mut self, stream: u64, acknowledged: &[u64]) {
         let now = self.now();
         self.manager.stream_is(stream);
-        let turns = self.manager.acked(&mut acknowledged.to_vec(), now);
+        self.manager.acked(&mut acknowledged.to_vec(), now);
         let answers = self.manager.take_answers();
         self.tell(answers);
         self.manager.check().unwrap();
-        let name = |owner: &[u8]| String::from_utf8_lossy(owner).into_owned();
-        turns.iter().map(|(_, owner)| name(owner.as_bytes())).collect()
     }
 
     /// What this caller was told.
@@ -82,9 +80,4 @@ impl Server {
 pub fn confirmed(owner: &str, acks: u8) -> Acquire<'_> {
     let patience = Patience::Block;
     Acquire { acks, patience, ..acquire(owner.as_bytes(), Mode::Write, 10_000) }
-}
-
-/// By a ticket for 500 ms.
-pub fn ticket(owner: &str, acks: u8) -> Acquire<'_> {
-    Acquire { patience: Patience::Ticket(lease(500)), ..confirmed(owner, acks) }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rlock_core::{Change, ClientId, Owner, Token};
+use rlock_core::{Change, ClientId, Token};
 
 use super::facts::{Fact, How};
 use super::promises::{Acked, Promises};
@@ -22,8 +22,6 @@ const OUTLIVES: &str = "what was acknowledged outlives its primary";
 /// What is known of one primary's acknowledgments.
 #[derive(Default)]
 pub struct Acks {
-    /// Holds of tickets whose turn replicas acknowledged, and on how many copies they were.
-    turns: BTreeMap<Token, usize>,
     /// Deadlines as they were written.
     deadlines: BTreeMap<Token, Vec<(Point, u64)>>,
     /// How long sessions last, by what replicas acknowledged.
@@ -83,39 +81,6 @@ pub fn told(
 }
 
 impl Acks {
-    /// It is the turn of an owner's ticket.
-    pub fn turn(
-        &mut self,
-        (db, key): (i32, &Key),
-        owner: &Owner,
-        node: usize,
-        machines: &[Machine],
-    ) -> Result<(), Broken> {
-        let lock = machines[node].server.keys.get(db, key).and_then(Slot::lock);
-        let holds = lock.into_iter().flat_map(|lock| lock.holds());
-        let mut best = 0;
-        for (_, _, hold) in holds.filter(|(who, ..)| *who == owner.as_bytes()) {
-            let count = copies(node, machines, (db, key), hold.token, 0);
-            let known = self.turns.entry(hold.token).or_default();
-            *known = count.max(*known);
-            best = best.max(count);
-        }
-        must(best > 0, "a turn comes when replicas acknowledged", || {
-            format!("no other server has {lock:?} of {owner:?}")
-        })
-    }
-
-    /// A ticket's owner asked again and was told.
-    pub fn told_turn(&self, asked: &Asked, token: Token, remaining_ms: u64) -> Result<(), Broken> {
-        let count = self.turns.get(&token).copied().unwrap_or(0);
-        must(count >= asked.acks.into(), "nobody is told before replicas acknowledged", || {
-            format!("{count} had {token:?} when its turn came, and {asked:?} was told")
-        })?;
-        must(remaining_ms >= asked.lease.get(), "a ticket's owner has a whole lease", || {
-            format!("{asked:?} was told that {remaining_ms} ms are left")
-        })
-    }
-
     /// A hold changed on its primary.
     pub fn changed(&mut self, at: Point, change: &Change<'_>, server: &Server, seen: &mut Seen) {
         match change {
@@ -134,7 +99,6 @@ impl Acks {
                 if lasts && self.sessions.iter().any(is_unacked) {
                     seen.count(Kind::SessionUnacknowledged);
                 }
-                self.turns.remove(token);
             }
         }
     }

@@ -29,25 +29,16 @@ impl Laws {
                 }
                 self.told_acked(node, *client, asked, pending, us, machines)
             }
-            Note::Told {
-                client,
-                asked,
-                token,
-                granted_at,
-                remaining_ms,
-                waited,
-                pending: None,
-            } => {
+            Note::Told { client, asked, token, granted_at, waited, pending: None, .. } => {
                 if *waited {
                     self.seen.count(Kind::Waited);
                 }
                 if asked.had_ticket {
                     self.seen.count(Kind::TicketUsed);
                 }
-                if asked.acks > 0 {
-                    self.acks[node].told_turn(asked, *token, *remaining_ms)?;
-                    self.acks[node].session(*client, *token, now_ms + remaining_ms);
-                }
+                must(asked.acks == 0, "nobody is told before replicas acknowledged", || {
+                    format!("{asked:?} was told at once")
+                })?;
                 self.rest[node].told(*client, asked, *token, asked.acks, us);
                 let (until, granted_ms) =
                     (granted_at.after(asked.lease).get(), granted_at.ms().get());
@@ -92,14 +83,6 @@ impl Laws {
             }
             Note::NilWhilePending { asked } => {
                 must(false, "who is pending gets no nil", || format!("nil to {asked:?}"))
-            }
-            Note::TurnAcked { db, key, owner } => {
-                self.seen.count(Kind::TurnAcknowledged);
-                self.acks[node].turn((*db, key), owner, node, machines)
-            }
-            Note::AskedTicket { asked } => {
-                self.rest[node].asked_ticket(asked);
-                Ok(())
             }
             Note::AskedAcks { acks, is_let_in } => {
                 if !is_let_in {

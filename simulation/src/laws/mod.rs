@@ -279,10 +279,7 @@ impl Laws {
                 };
                 let is_covered = asked.of_several && !notes.iter().any(begins);
                 let rest = &self.rest[node];
-                let enters = is_covered
-                    || rest.is_re_entry(token)
-                    || rest.has_ticket(asked, server)
-                    || notes.iter().any(is_other);
+                let enters = is_covered || rest.is_re_entry(token) || notes.iter().any(is_other);
                 rest.order(server, asked, token, waited, enters)?;
             }
         }

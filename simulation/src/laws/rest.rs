@@ -61,8 +61,6 @@ pub struct Rest {
     issued: BTreeMap<Token, LockName>,
     /// Those of them that a renewal told their owner of.
     renewed: BTreeSet<Token>,
-    /// Until when those who asked with a ticket may hear of a hold.
-    tickets: BTreeMap<(LockName, Owner), u64>,
     /// Tokens that were issued, and told to nobody before this step.
     untold: BTreeSet<Token>,
     /// Holds whose key a stranger took, or that were over when the clock was stepped: if they come
@@ -96,20 +94,6 @@ impl Rest {
         let own = holds.filter(|(who, ..)| *who == owner.as_bytes()).map(|(_, _, hold)| hold.token);
         let meant = own.filter(|token| only.is_none_or(|only| only == *token));
         self.renewed.extend(meant.filter(|token| self.issued.contains_key(token)));
-    }
-
-    /// An owner asked with a ticket.
-    pub fn asked_ticket(&mut self, asked: &Asked) {
-        let name = ((asked.db, asked.key.clone()), asked.owner.clone());
-        let until = self.tickets.entry(name).or_default();
-        *until = asked.ticket_until.unwrap_or(0).max(*until);
-    }
-
-    /// Its owner asked with a ticket before, which may stand again where its turn was taken back.
-    pub fn has_ticket(&self, asked: &Asked, server: &Server) -> bool {
-        let name = ((asked.db, asked.key.clone()), asked.owner.clone());
-        let until = self.tickets.get(&name).copied().unwrap_or(0);
-        asked.ticket_until.is_none() && until > server.now_ms()
     }
 
     /// By how many acknowledgments the session of this hold lasts.
@@ -225,16 +209,14 @@ impl Rest {
 
     /// A hold that nobody was told of, and nobody may still hear of, is taken back.
     fn somebody_hears(&mut self, server: &Server, promises: &Promises) -> Result<(), Broken> {
-        let now_ms = server.now_ms();
-        self.tickets.retain(|_, until| *until > now_ms);
         for unheard in std::mem::take(&mut self.unheard) {
-            let Unheard { name, token, .. } = &unheard;
-            unheard.is_undone(server, self.may_hear(server, promises, name, *token))?;
+            let Unheard { token, .. } = &unheard;
+            unheard.is_undone(server, self.may_hear(server, promises, *token))?;
         }
         self.issued.retain(|token, name| is_held(server, name, *token));
         self.renewed.retain(|token| self.issued.contains_key(token));
         for (token, name) in &self.issued {
-            let may_hear = self.may_hear(server, promises, name, *token);
+            let may_hear = self.may_hear(server, promises, *token);
             must(may_hear, "who did not hear holds nothing", || {
                 format!("{name:?} is held with {token:?}, and nobody hears of it")
             })?;
@@ -242,21 +224,9 @@ impl Rest {
         Ok(())
     }
 
-    /// Somebody was told of this hold, or that it is renewed, or is to be, or may ask again with a
-    /// ticket.
-    fn may_hear(
-        &self,
-        server: &Server,
-        promises: &Promises,
-        name: &LockName,
-        token: Token,
-    ) -> bool {
-        let lock = server.keys.get(name.0, &name.1).and_then(Slot::lock);
-        let mut holds = lock.into_iter().flat_map(|lock| lock.holds());
-        let owner = holds.find(|(.., hold)| hold.token == token).map(|(owner, ..)| owner);
-        let asks = |owner: &[u8]| self.tickets.contains_key(&(name.clone(), owner.into()));
-        let is_told = promises.was_told(token, &server.history) || self.renewed.contains(&token);
-        is_told || owner.is_some_and(asks)
+    /// Somebody was told of this hold, or that it is renewed, or is to be.
+    fn may_hear(&self, server: &Server, promises: &Promises, token: Token) -> bool {
+        promises.was_told(token, &server.history) || self.renewed.contains(&token)
     }
 
     /// The server has nothing left to do.
