@@ -55,7 +55,7 @@ def times_not_measured() -> list[str]:
 
 
 # The rule is older than its check: what came before is left as it is. The history that others have is not rewritten.
-FIRST_CHECKED = "bbee8498"
+FIRST_CHECKED = "b1fd863e75000c627f2acbd50e18e601bb59c154"
 
 
 def long_subjects() -> list[str]:
