@@ -171,6 +171,7 @@ try_go() {
 try_java() {
     package java # and installs it into .tools/m2
     copied java
+    rm -rf "$home"/java{,/spring}/target # Maven does not see that what the classes use has changed
     maven "$home/java" compile dependency:copy-dependencies
     cd "$home/java"
     run java -cp 'target/classes:target/dependency/*' Example
