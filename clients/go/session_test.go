@@ -1,8 +1,10 @@
 package rlock
 
 import (
+	"context"
 	"errors"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -107,5 +109,25 @@ func TestNobodyOvertakesARequestThatWasToTieASession(t *testing.T) {
 	release(t, again)
 	if mode := s.mode("order"); mode != "free" {
 		t.Error(mode)
+	}
+}
+
+// The server has such a session until it notices that its connection is closed: the owner would enter it once more, and
+// lose it then.
+func TestASessionLostByItsDeadlineIsUndoneBeforeItsOwnerAsksAgain(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	hold := must(t)(l.Lock(ctx, "order", Owner("ann"), Session(), Lease(time.Second)))
+	s.signal(syscall.SIGSTOP)
+	until(t, "it is lost", func() bool { return !hold.IsHeld() && context.Cause(hold.Context()) == ErrLost })
+	until(t, "its seat is undone", func() bool { return len(hold.tenure.seat.turn) == 1 })
+	s.signal(syscall.SIGCONT)
+	again := must(t)(l.Lock(ctx, "order", Owner("ann"), Wait(10*time.Second)))
+	if again.Token() == hold.Token() {
+		t.Fatal("it has entered what its connection ends: ", again.Token())
+	}
+	release(t, again)
+	if err := released(t, hold); !errors.Is(err, ErrLost) {
+		t.Fatal(err)
 	}
 }

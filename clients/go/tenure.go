@@ -122,9 +122,13 @@ func (t *tenure) step(in machine.Input) {
 	for _, out := range t.machine.Step(now(), in) {
 		switch out.Act {
 		case machine.Say:
+			mayStand := t.o.session && now()+millis(margin(t.o.lease)) >= t.machine.Deadline()
 			t.isLost = true
 			t.l.telemetry.ended(t.called(), t.since, true)
 			t.cancel(ErrLost)
+			if mayStand {
+				t.undoIfFree()
+			}
 		case machine.Done:
 			t.over()
 		case machine.Sleep:
@@ -190,6 +194,17 @@ func (t *tenure) sit(asks *machine.Hold) {
 		t.step(told)
 	case told.Yes: // too late
 		t.seat.leave()
+	}
+}
+
+// undoIfFree undoes a session that was lost by its deadline. The server has it until it notices that its connection is
+// closed: the owner would enter it once more, and lose it then.
+func (t *tenure) undoIfFree() {
+	select {
+	case t.seat.turn <- struct{}{}:
+		t.seat.use()
+		t.undo()
+	default: // who changes the depth finds the loss
 	}
 }
 
