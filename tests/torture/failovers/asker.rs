@@ -16,8 +16,6 @@ use rlock_testkit::{Waiter, integer, now_ms};
 
 /// Who is not answered by then never is.
 const REPLY_MS_MAX: u64 = 10_000;
-/// How long a ticket keeps its place, in milliseconds: as [`super::roles`] asks for it.
-const WINDOW_MS: i64 = 5000;
 /// So many wait for acknowledgments at once.
 const LINKS: usize = 6;
 /// What `WAIT` waits for at most.
@@ -60,6 +58,8 @@ pub struct Ask {
     pub depth: i64,
     /// More words of an ACQUIRE.
     pub words: &'static str,
+    /// The channel to which its late reply goes; its key is the id of the message.
+    pub channel: Option<String>,
     /// Of a hold that is to be renewed.
     pub token: Option<i64>,
     /// It is enough that it is done: nobody relies on it.
@@ -71,8 +71,8 @@ impl Ask {
     pub fn new(key: &str, owner: &str, mode: Mode, lease_ms: i64) -> Ask {
         let (key, owner) = (key.to_owned(), owner.to_owned());
         let (kind, depth, words, token, is_loose) = (Kind::Grant, 1, "", None, false);
-        let more = Vec::new();
-        Ask { kind, key, more, owner, mode, lease_ms, depth, words, token, is_loose }
+        let (more, channel) = (Vec::new(), None);
+        Ask { kind, key, more, owner, mode, lease_ms, depth, words, channel, token, is_loose }
     }
 
     /// All locks that it names.
@@ -213,6 +213,9 @@ impl Asker {
         let mut lines = Vec::new();
         for ask in asks {
             let mut line = ask.line();
+            if let Some(channel) = &ask.channel {
+                line += &format!(" TELL {channel} {}", ask.key);
+            }
             if self.sort == Sort::Acked && !ask.is_loose && !self.site.is_floor {
                 line += &format!(" ACKS {}", self.site.acks);
             }
@@ -259,12 +262,23 @@ impl Asker {
     /// The reply to what `say` has said; `sent_ms`: the lease counts from then at the earliest.
     pub fn hear(&mut self, link: &mut Waiter, ask: &Ask, sent_ms: i64) -> Result<bool, Error> {
         let reply = self.next(link)?;
-        let told_ms = now_ms();
         let is_sure = self.sort != Sort::Waited || ask.is_loose || {
             // Too few: whoever asked must not rely on it.
             matches!(self.next(link)?, Ok(Value::Int(count)) if count >= i64::from(self.site.acks))
         };
-        let (number, left_ms) = match &reply {
+        Ok(self.note(ask, &reply, is_sure, sent_ms))
+    }
+
+    /// Notes a reply, or a message in its place. Whether it was told what it holds.
+    pub fn note(
+        &mut self,
+        ask: &Ask,
+        reply: &Result<Value, String>,
+        is_sure: bool,
+        sent_ms: i64,
+    ) -> bool {
+        let told_ms = now_ms();
+        let (number, left_ms) = match reply {
             Ok(Value::Int(number)) => (Some(*number), None),
             Ok(Value::Array(parts)) if parts[0] != Value::Nil => {
                 (Some(integer(&parts[0])), Some(integer(&parts[1])))
@@ -275,19 +289,16 @@ impl Asker {
                 (None, None)
             }
         };
-        // A ticket's hold lasts its lease and the ticket's window from the turn on.
-        let is_turn = matches!(ask.kind, Kind::Turn | Kind::GroupTurn);
-        let most_ms = ask.lease_ms + if is_turn { WINDOW_MS } else { 0 };
-        if left_ms.is_some_and(|left_ms| left_ms > most_ms) {
+        if left_ms.is_some_and(|left_ms| left_ms > ask.lease_ms) {
             self.notes.wrong.push(format!("{}: more than its lease: {reply:?}", ask.line()));
         }
-        let Some(number) = number.filter(|_| is_sure) else { return Ok(false) };
-        let until_ms = sent_ms + left_ms.filter(|_| is_turn).unwrap_or(ask.lease_ms);
+        let Some(number) = number.filter(|_| is_sure) else { return false };
+        let until_ms = sent_ms + ask.lease_ms;
         let is_counted = !ask.is_loose || !self.sort.makes_sure();
         if is_counted {
             self.claim(ask, ask.token.unwrap_or(number), [sent_ms, told_ms, until_ms]);
         }
-        Ok(true)
+        true
     }
 
     pub fn next(&mut self, link: &mut Waiter) -> Result<Result<Value, String>, Error> {

@@ -39,21 +39,21 @@ pub enum Kind {
     ReEntry,
     Renewal,
     Session,
-    /// The turn of a ticket, and then the token.
-    Turn,
+    /// A message, to a request with TELL.
+    Told,
     Upgrade,
-    /// Of one lock of several, as of one: a grant, a hand-over, a renewal, a turn.
+    /// Of one lock of several, as of one: a grant, a hand-over, a renewal, a message.
     Group,
     GroupHandOver,
     GroupRenewal,
-    GroupTurn,
+    GroupTold,
 }
 
 impl Kind {
     /// Whether it is of several locks.
     pub fn is_of_several(self) -> bool {
-        use Kind::{Group, GroupHandOver, GroupRenewal, GroupTurn};
-        matches!(self, Group | GroupHandOver | GroupRenewal | GroupTurn)
+        use Kind::{Group, GroupHandOver, GroupRenewal, GroupTold};
+        matches!(self, Group | GroupHandOver | GroupRenewal | GroupTold)
     }
 }
 
@@ -64,12 +64,12 @@ pub const KINDS: [Kind; 12] = [
     Kind::ReEntry,
     Kind::Renewal,
     Kind::Session,
-    Kind::Turn,
+    Kind::Told,
     Kind::Upgrade,
     Kind::Group,
     Kind::GroupHandOver,
     Kind::GroupRenewal,
-    Kind::GroupTurn,
+    Kind::GroupTold,
 ];
 
 /// A hold as its owner was told of it. Times are unix milliseconds of the machine's only clock.

@@ -6,16 +6,15 @@ use super::asker::{Ask, Asker, release};
 use super::claims::{Kind, Sort};
 use crate::clock::{ms, now_ns};
 use crate::history::Mode;
-use rlock_testkit::{Waiter, now_ms};
+use redis::Value;
+use rlock_testkit::{Waiter, now_ms, text};
 
 pub type Role = fn(&mut Asker) -> Result<(), Error>;
 
 /// Commands in one piece.
 const BATCH: usize = 18;
-/// Locks that are handed over, or queued for, at the same time.
+/// Locks that are handed over at the same time.
 const PAIRS: usize = 6;
-/// Who has not got its turn by then has lost its ticket, or its acknowledgments.
-const TURN_MS: f64 = 300.0;
 
 /// The clients of a round.
 pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
@@ -25,7 +24,7 @@ pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
         (Acked, lives),
         (Acked, lives),
         (Acked, hand_over),
-        (Acked, turns),
+        (Acked, told),
         (Acked, sessions),
         (Acked, ring),
         (Acked, ring),
@@ -36,7 +35,7 @@ pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
         (Acked, closing_ring),
         (Acked, groups),
         (Acked, groups_handed_over),
-        (Acked, groups_turns),
+        (Acked, groups_told),
     ];
     if has_ungated {
         let others: [(Sort, Role); 15] = [
@@ -44,14 +43,14 @@ pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
             (Plain, fresh),
             (Plain, lives),
             (Plain, hand_over),
-            (Plain, turns),
+            (Plain, told),
             (Plain, sessions),
             (Plain, closes),
             (Plain, closes_as_heir),
             (Plain, closing_ring),
             (Plain, groups),
             (Plain, groups_handed_over),
-            (Plain, groups_turns),
+            (Plain, groups_told),
             (Waited, fresh),
             (Waited, lives),
             (Waited, hand_over),
@@ -184,34 +183,67 @@ fn hand_over(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same with tickets: who queued asks again when it is told of its turn.
-fn turns(me: &mut Asker) -> Result<(), Error> {
+/// The same with TELL: one connection asks for all of them, and is not blocked.
+fn told(me: &mut Asker) -> Result<(), Error> {
+    by_message(me, |me| {
+        let (key, kind, words) = (me.new_key(), Kind::Told, "BLOCK 5000 DEPTH 1");
+        Ask { kind, words, ..Ask::new(&key, &me.name, Mode::Write, 30_000) }
+    })
+}
+
+fn by_message(me: &mut Asker, new: fn(&mut Asker) -> Ask) -> Result<(), Error> {
     let (mut holder, mut link, mut ears) = (me.link()?, me.link()?, me.link()?);
-    me.say_lines(&mut ears, &[format!("SUBSCRIBE __keyevent@0__:rlock.turn:{}", me.name)])?;
+    let channel = format!("{}:told:{}", me.site.prefix, me.name); // in the slot of the keys
+    me.say_lines(&mut ears, &[format!("SSUBSCRIBE {channel}")])?;
     me.next(&mut ears)?.ok();
     while !me.is_over() {
         let mut asks = Vec::new();
         for _ in 0..PAIRS {
-            let key = me.new_key();
-            let (kind, words) = (Kind::Turn, "QUEUE 5000 DEPTH 1 WITHTTL");
-            asks.push(Ask { kind, words, ..Ask::new(&key, &me.name, Mode::Write, 30_000) });
+            asks.push(Ask { channel: Some(channel.clone()), ..new(me) });
         }
         let holds = asks.iter().map(|ask| format!("RLOCK.ACQUIRE {} before", ask.key));
-        tell(me, &mut holder, &holds.collect::<Vec<_>>())?;
-        // All of them are refused, and have a place.
-        me.ask_all(std::slice::from_mut(&mut link), &asks)?;
+        let is_held = tell(me, &mut holder, &holds.collect::<Vec<_>>())?;
+        let asked_ms = now_ms();
+        me.say(&mut link, &asks)?;
+        let mut waiting = Vec::new();
+        for ask in &asks {
+            match me.next(&mut link)? {
+                Ok(Value::SimpleString(word)) if word == "WAITING" => waiting.push(ask),
+                reply => drop(me.note(ask, &reply, true, asked_ms)),
+            }
+        }
+        let sent_ms = if is_held { now_ms() } else { asked_ms };
         let releases = asks.iter().map(|ask| release(&ask.key, "before", Mode::Write));
         tell(me, &mut holder, &releases.collect::<Vec<_>>())?;
-        let begun_ms = ms(now_ns());
-        while !asks.is_empty() && ms(now_ns()) - begun_ms < TURN_MS && !me.is_over() {
-            ears.may_reply(10)?;
-            let told = me.ask_all(std::slice::from_mut(&mut link), &asks)?;
-            let mut is_told = told.into_iter();
-            asks.retain(|_| !is_told.next().unwrap());
+        while !waiting.is_empty() {
+            let Ok(message) = me.next(&mut ears)? else { continue };
+            let (id, reply) = outcome_of(&message);
+            if let Some(place) = waiting.iter().position(|ask| ask.key == id) {
+                me.note(waiting.swap_remove(place), &reply, true, sent_ms);
+            }
         }
         me.rest(4);
     }
     Ok(())
+}
+
+/// Whose message it is, and the reply in it.
+fn outcome_of(message: &Value) -> (String, Result<Value, String>) {
+    let said = match message {
+        Value::Array(parts) if matches!(parts.last(), Some(Value::BulkString(_))) => {
+            text(&parts[parts.len() - 1])
+        }
+        _ => String::new(), // the subscription itself has ended
+    };
+    let (id, outcome) = said.split_once(' ').unwrap_or((&said, ""));
+    let words: Vec<&str> = outcome.split(' ').collect();
+    let number = |word: &str| Value::Int(word.parse().unwrap());
+    let reply = match words.as_slice() {
+        ["token", token, ms] => Ok(Value::Array(vec![number(token), number(ms)])),
+        ["error", ..] => Err(outcome.trim_start_matches("error ").to_owned()),
+        _ => Ok(Value::Nil),
+    };
+    (id.to_owned(), reply)
 }
 
 /// Several new locks in one step.
@@ -271,30 +303,12 @@ fn groups_handed_over(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same with tickets, whose owner asks again and again.
-fn groups_turns(me: &mut Asker) -> Result<(), Error> {
-    let (mut holder, mut link) = (me.link()?, me.link()?);
-    while !me.is_over() {
-        let mut asks = Vec::new();
-        for _ in 0..PAIRS {
-            let ask = several(me, Kind::GroupTurn, "QUEUE 5000 WITHTTL");
-            asks.push(Ask { mode: Mode::Write, lease_ms: 30_000, ..ask });
-        }
-        let holds = asks.iter().map(|ask| format!("RLOCK.ACQUIRE {} before", ask.key));
-        tell(me, &mut holder, &holds.collect::<Vec<_>>())?;
-        me.ask_all(std::slice::from_mut(&mut link), &asks)?;
-        let releases = asks.iter().map(|ask| release(&ask.key, "before", Mode::Write));
-        tell(me, &mut holder, &releases.collect::<Vec<_>>())?;
-        let begun_ms = ms(now_ns());
-        while !asks.is_empty() && ms(now_ns()) - begun_ms < TURN_MS && !me.is_over() {
-            let told = me.ask_all(std::slice::from_mut(&mut link), &asks)?;
-            let mut is_told = told.into_iter();
-            asks.retain(|_| !is_told.next().unwrap());
-            me.rest(5);
-        }
-        me.rest(4);
-    }
-    Ok(())
+/// The same with TELL.
+fn groups_told(me: &mut Asker) -> Result<(), Error> {
+    by_message(me, |me| {
+        let ask = several(me, Kind::GroupTold, "BLOCK 5000");
+        Ask { mode: Mode::Write, lease_ms: 30_000, ..ask }
+    })
 }
 
 /// Holds that end with the connection. (With less of a lease the server would close it where
