@@ -76,6 +76,7 @@ fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
                 GroupWork::Revoke(waiter, ids) => {
                     host.state(|state| state.manager.revoke_group(waiter, &ids, now));
                 }
+                GroupWork::Over(waiter) => time_out(host, waiter),
                 GroupWork::Serve(LockId { db, key }) => {
                     let at = At { db, key: &key, now };
                     host.state(|state| state.manager.dismiss(at, &Refusal::TryAgain));
@@ -100,7 +101,7 @@ fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
         GroupWork::Serve(id) | GroupWork::Join(id, _) | GroupWork::Back(id, _) => vec![id.clone()],
         GroupWork::Commit(waiter) => host.state(|state| state.manager.locks_of(*waiter)),
         GroupWork::Revoke(_, ids) => ids.clone(),
-        GroupWork::Leave(..) => return Gate::Open,
+        GroupWork::Leave(..) | GroupWork::Over(_) => return Gate::Open,
     };
     let gates = ids.iter().map(|id| host.with_name(id, |name| gate::of(host, name)));
     let rank =
@@ -145,6 +146,11 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
             let Some(group) = group else { return 1 };
             commit(host, *waiter, &group, told);
             group.keys.len()
+        }
+        GroupWork::Over(waiter) => {
+            let group = host.state(|state| state.manager.group(*waiter).cloned());
+            time_out(host, *waiter);
+            group.map_or(1, |group| group.keys.len())
         }
     }
 }
@@ -208,8 +214,14 @@ fn refuse<H: Host>(host: &H, waiter: WaiterId, why: Refusal) {
     end(host, waiter, Reply::Refused(why), Outcome::Refused);
 }
 
+/// The time of a group has passed.
+pub(crate) fn time_out<H: Host>(host: &H, waiter: WaiterId) {
+    let wait_ms = time_to_wait(host, waiter);
+    end(host, waiter, Reply::NotNow { wait_ms }, Outcome::TimedOut);
+}
+
 /// The wait of a group ends with this reply. Those behind it are served with the next work.
-pub(crate) fn end<H: Host>(host: &H, waiter: WaiterId, reply: Reply, by: Outcome) {
+fn end<H: Host>(host: &H, waiter: WaiterId, reply: Reply, by: Outcome) {
     let now = host.now();
     host.state(|state| state.manager.end_group_with(waiter, reply, by, now));
 }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Mark, Task};
-use rlock_core::slow::Outcome;
-use rlock_core::{Input, Lock, Refusal, Reply};
+use rlock_core::{Input, Lock, Refusal};
 
 use crate::host::{During, Gate, Host, OpenKey};
 use crate::{answers, carry_out, gate, groups, observers, publish, reports, timers};
@@ -104,8 +103,7 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
             is_shut || !host.is_cluster()
         }
         Task::GroupOver(waiter) => {
-            let wait_ms = groups::time_to_wait(host, waiter);
-            groups::end(host, waiter, Reply::NotNow { wait_ms }, Outcome::TimedOut);
+            groups::time_out(host, waiter);
             host.state(|state| state.has_late_groups = true);
             is_open
         }

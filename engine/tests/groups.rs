@@ -172,6 +172,22 @@ fn a_group_whose_time_has_passed_is_never_granted() {
     assert_eq!((host.holds("a"), host.holds("b")), ("no key".into(), "no key".into()));
 }
 
+/// Its time has passed when it comes to its next lock, or has reached all of them; before the next
+/// sweep the clock goes back.
+#[test]
+fn a_group_whose_time_has_passed_ends_at_once_for_the_clock_may_go_back() {
+    for released in ["a", "b"] {
+        let host = MapHost::primary();
+        host.ask(1, &format!("acquire {released} bob LEASE 5000"));
+        host.ask(2, "macquire 2 a b ann BLOCK 1000");
+        host.at(1000);
+        host.ask(1, &format!("release {released} bob"));
+        host.at(900);
+        assert_eq!(host.turn(), ["2: nil"], "{released}");
+        assert_eq!(host.line("a") + &host.line("b"), "", "{released}");
+    }
+}
+
 #[test]
 fn cancel_at_any_key_ends_a_group_and_counts_it_once() {
     for key in ["a", "b", "c"] {

@@ -108,21 +108,20 @@ fn t7_a_refused_request_leaves_the_pending_one() {
 }
 
 #[test]
-fn t7_a_group_whose_time_has_passed_goes_on_when_it_is_asked_again() {
+fn t7_a_group_whose_time_has_passed_ends_and_what_is_asked_again_is_a_new_request() {
     let host = primary();
     host.world().bounds.max_tell_ms = 1000;
     host.ask(1, "acquire b zoe LEASE 2000");
     host.ask(2, "macquire 2 a b ann LEASE 5000 BLOCK 0 TELL one 1");
     host.at(2500);
     // The lock is free, and nobody has swept yet: neither it nor the wait.
-    host.ask(3, "release b eve");
-    assert_eq!(host.ask(2, "macquire 2 a b ann LEASE 5000 BLOCK 0 TELL one 2"), "WAITING");
     host.take_log();
+    host.ask(3, "release b eve");
+    assert_eq!(host.ask(2, "macquire 2 a b ann LEASE 5000 BLOCK 0 TELL one 2"), "#2");
     for _ in 0..3 {
         host.turn();
     }
-    let all = told(&host);
-    assert!(all.len() == 1 && all[0].starts_with("told one: 2 token "), "{all:?}");
+    assert_eq!(told(&host), ["told one: 1 nil -1"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::groups::bit;
 use super::{LockId, Manager};
-use crate::{EpochMs, GroupStand};
+use crate::GroupStand;
 
 impl Manager {
     /// Checks the groups.
@@ -39,8 +39,7 @@ impl Manager {
                     let volatile = self.locks.get(group.db, &key.key);
                     volatile.is_some_and(|volatile| volatile.is_unserved)
                 });
-            let is_late = |at: &EpochMs| self.groups.ends.contains(&(*at, *waiter));
-            if !group.stands && !is_busy && group.ends_at.filter(is_late).is_none() {
+            if !group.stands && !is_busy {
                 return Err(format!("{waiter:?} neither stands nor moves: {group:?}"));
             }
         }

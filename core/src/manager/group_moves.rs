@@ -39,8 +39,8 @@ impl Manager {
             return Some(GroupWork::Revoke(waiter, ids));
         }
         while let Some(waiter) = self.groups.commits.pop_first() {
-            if !self.groups.may_move(waiter, now) {
-                continue;
+            if self.groups.is_over(waiter, now) {
+                return Some(GroupWork::Over(waiter));
             }
             if self.grace_of(self.grace_ms, now).is_none() {
                 return Some(GroupWork::Commit(waiter));
@@ -63,7 +63,7 @@ impl Manager {
             GroupWork::Back(id, waiter) => {
                 self.groups.works.insert((id, AtLock::Back(waiter)));
             }
-            GroupWork::Commit(waiter) => self.groups.goes_on(waiter),
+            GroupWork::Commit(waiter) | GroupWork::Over(waiter) => self.groups.goes_on(waiter),
             GroupWork::Join(_, waiters) => {
                 waiters.into_iter().for_each(|waiter| self.groups.goes_on(waiter));
             }

@@ -41,11 +41,6 @@ impl Manager {
                 });
             }
         }
-        // Where its time had passed, what it was about to do was not done.
-        let is_idle = self.groups.waiting(waiter).is_some_and(|group| !group.stands);
-        if is_idle && !self.groups.is_moving(waiter) && !self.groups.is_going_back(waiter) {
-            self.groups.goes_on(waiter);
-        }
     }
 
     /// Where a group stands, or its last lock.

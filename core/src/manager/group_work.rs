@@ -18,6 +18,9 @@ pub enum GroupWork {
     Back(LockId, WaiterId),
     /// This group has reached all of its locks: examine all, then change all.
     Commit(WaiterId),
+    /// The time of this group, which was about to move on, has passed: its wait ends now. It is not
+    /// left to the next sweep, because the clock may go back before that.
+    Over(WaiterId),
     /// The connection of this group is gone, which has these places: [`Manager::group_left`].
     Leave(WaiterId, Box<Group>),
     /// The caller of a granted group is gone before its reply: revoke all of the grant.
@@ -105,15 +108,19 @@ impl Groups {
                 AtLock::Back(waiter) => return Some(GroupWork::Back(id, waiter)),
                 AtLock::Come(_, waiter) => waiter,
             };
+            if self.is_over(first, now) {
+                return Some(GroupWork::Over(first));
+            }
             let mut waiters = vec![first];
             while waiters.len() < COME_TOGETHER
                 && let Some((next, AtLock::Come(_, waiter))) = self.works.first()
                 && *next == id
+                && !self.is_over(*waiter, now)
             {
                 waiters.push(*waiter);
                 self.works.pop_first();
             }
-            waiters.retain(|waiter| self.may_move(*waiter, now));
+            waiters.retain(|waiter| self.waiting(*waiter).is_some_and(|group| !group.stands));
             if !waiters.is_empty() {
                 return Some(GroupWork::Join(id, waiters));
             }
@@ -121,10 +128,9 @@ impl Groups {
         None
     }
 
-    /// False if its time has passed: the next sweep ends its wait.
-    pub(super) fn may_move(&self, waiter: WaiterId, now: Now) -> bool {
-        self.waiting(waiter).is_some_and(|group| {
-            !group.stands && group.ends_at.is_none_or(|ends_at| !ends_at.is_over_at(now))
-        })
+    /// Whether its time has passed.
+    pub(super) fn is_over(&self, waiter: WaiterId, now: Now) -> bool {
+        let ends_at = self.waiting(waiter).and_then(|group| group.ends_at);
+        ends_at.is_some_and(|ends_at| ends_at.is_over_at(now))
     }
 }
