@@ -1,7 +1,7 @@
 //! Stories of several locks that broke a law once, each by a mistake that is mended: in the core,
 //! or in the law.
 
-use crate::support::{TURN, plain, plays};
+use crate::support::{TURN, plain, plays, plays_among};
 use rlock_simulation::command::{Ask, Command, Patience};
 use rlock_simulation::fault::Fault;
 use rlock_simulation::run::{WORLD_STEPS, many};
@@ -146,4 +146,66 @@ fn who_comes_where_its_session_ends_leaves_no_place_though_the_step_stops() {
 #[test]
 fn who_waits_twice_for_a_lock_reenters_the_first_time_it_is_granted() {
     keeps_the_laws(3_003_471);
+}
+
+/// It has its turn at its first lock when its time has passed, and does not move on. Before the
+/// next sweep the clock goes back, and still it waits no more.
+#[test]
+fn who_does_not_move_on_because_its_time_has_passed_waits_no_more() {
+    let mut steps: Vec<Step> = (0..3).map(|who| Step::Connect(who, 0)).collect();
+    steps.extend(asks(1, Command::Acquire(Ask { lease: 550, ..plain(1) })));
+    let group = AskAll { patience: Patience::Block(500), ..all(2, 0b111) };
+    steps.extend([Step::Tell(2, Command::AcquireAll(group), 2), Step::Read(2)]);
+    steps.push(Step::Pass(600_000));
+    steps.extend(asks(0, Command::Acquire(plain(0))));
+    steps.extend([Step::Clock(0, -200), Step::Turn(0, 1)]);
+    plays(1, &steps);
+}
+
+/// Another lock is renamed to one that is reserved for a group, whose owner holds it: so the group
+/// needs no turn there. Before the queue is served, nothing is reserved, either.
+#[test]
+fn who_is_covered_has_no_turn_before_the_queue_is_served() {
+    let (read, write) = (Want::Read, Want::Write);
+    let loops = |tasks| Step::Turn(2, tasks);
+    let mut steps = vec![Step::Promote(2)];
+    steps.extend([4, 3, 1].map(|who| Step::Connect(who, 2)));
+    let wants = [write, Want::Limit(2), write];
+    let some = AskAll { lease: 5, wants, patience: Patience::Block(2000), ..all(1, 0b110) };
+    steps.extend(asks(1, Command::AcquireAll(some)));
+    let some = AskAll { lease: 5000, wants: [write; 3], owner: 0, ..some };
+    let both = AskAll { keys: Keys { bits: 0b011, is_reversed: true }, with_ttl: true, ..some };
+    steps.push(Step::Send(4, Command::AcquireAll(both)));
+    steps.push(Step::Connect(0, 2));
+    steps.extend(asks(0, Command::Subscribe(0)));
+    let patience = Patience::Block(2000);
+    let reads = Ask { key: 2, reads: true, lease: 3000, patience, ..plain(0) };
+    steps.extend([Step::Tell(0, Command::Acquire(reads), 0), Step::Read(0)]);
+    steps.extend(asks(
+        3,
+        Command::AcquireAll(AskAll {
+            lease: 5,
+            owner: 3,
+            keys: Keys { bits: 0b110, is_reversed: false },
+            ..some
+        }),
+    ));
+    steps.extend([Step::Read(4), Step::Follow(0, 2), Step::Deliver(0), loops(255)]);
+    steps.extend([Step::Deliver(0), Step::HearAck(0), Step::Connect(2, 2)]);
+    let wants = [Want::Limit(2), Want::Limit(2), read];
+    let keys = Keys { bits: 0b111, is_reversed: true };
+    let acked = AskAll { owner: 2, keys, wants, lease: 1050, acks: 1, ..some };
+    steps.extend([Step::Tell(2, Command::AcquireAll(acked), 2), Step::Read(2)]);
+    steps.extend([Step::HangUp(4), Step::Connect(4, 2)]);
+    let keys = Keys { bits: 0b001, is_reversed: false };
+    let one = AskAll { keys, lease: 6000, patience: Patience::Block(500), ..acked };
+    steps.extend(asks(2, Command::AcquireAll(one)));
+    steps.extend([Step::Send(4, Command::FlushAll), Step::Notice(4), Step::Read(4), loops(255)]);
+    steps.extend([Step::Deliver(0), Step::Deliver(0), Step::Deliver(0), Step::HearAck(0)]);
+    let keys = Keys { bits: 0b111, is_reversed: false };
+    let wants = [read, Want::Limit(1), read];
+    let all = AskAll { owner: 0, keys, wants, lease: 1005, session: true, with_ttl: true, ..acked };
+    steps.extend([Step::Send(4, Command::AcquireAll(all)), Step::Send(2, Command::Rename(2, 0))]);
+    steps.extend([loops(255), Step::Read(4), loops(1), Step::Read(2), loops(2)]);
+    plays_among(3, 5, &steps);
 }

@@ -172,10 +172,12 @@ impl Manager {
                 // A group that loses its turn may get it again when the step goes on, or when the
                 // queue is served.
                 let is_unserved = volatile.is_unserved;
-                let touched = match effects.unchecked {
-                    None if !is_unserved => volatile.queue.take_touched_groups(),
-                    _ => Vec::new(),
+                let is_settled = effects.unchecked.is_none() && !is_unserved;
+                let touched = match is_settled {
+                    true => volatile.queue.take_touched_groups(),
+                    false => volatile.queue.touched_groups(),
                 };
+                let touched = (touched, is_settled);
                 if volatile.is_empty() {
                     return ((lives, over, Vec::new(), touched, false), None);
                 }

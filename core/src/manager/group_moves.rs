@@ -70,35 +70,33 @@ impl Manager {
         }
     }
 
-    /// A step touched these groups at one lock.
+    /// A step touched these groups at one lock. They go on from where they are, unless that may
+    /// change before the step has ended and the queue is served (`is_settled`).
     pub(super) fn groups_are(
         &mut self,
         db: i32,
         key: &[u8],
-        touched: Vec<(WaiterId, Option<GroupStand>)>,
+        (touched, is_settled): (Vec<(WaiterId, Option<GroupStand>)>, bool),
     ) {
         for (waiter, stand) in touched {
             let Some(group) = self.groups.waiting(waiter) else { continue };
             let (Some(number), Some(stand)) = (group.number_of(key), stand) else { continue };
-            let (reached, turns) = (group.reached, group.turns);
+            let (reached, others) = (group.reached, group.turns & !bit(number));
+            let own = if stand == GroupStand::Turn { bit(number) } else { 0 };
+            self.groups.set_turns(waiter, others | own);
+            if !is_settled {
+                continue;
+            }
             match stand {
                 GroupStand::Line if number < reached => {
-                    self.groups.set_turns(waiter, turns & !bit(number));
                     let work = (LockId { db, key: key.into() }, AtLock::Back(waiter));
                     self.groups.works.insert(work);
                 }
                 GroupStand::Line => self.comes_to_stand(waiter, LockId { db, key: key.into() }),
-                GroupStand::Turn | GroupStand::Covered => {
-                    let has_turn = stand == GroupStand::Turn;
-                    let others = turns & !bit(number);
-                    let own = if has_turn { bit(number) } else { 0 };
-                    self.groups.set_turns(waiter, others | own);
-                    if number == reached {
-                        self.moves_on(waiter);
-                    } else {
-                        self.has_again(waiter);
-                    }
+                GroupStand::Turn | GroupStand::Covered if number == reached => {
+                    self.moves_on(waiter);
                 }
+                GroupStand::Turn | GroupStand::Covered => self.has_again(waiter),
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use rlock_simulation::command::{Ask, Patience};
 use rlock_simulation::fault::Fault;
+use rlock_simulation::seen::Seen;
 use rlock_simulation::step::Step;
 use rlock_simulation::world::{STEP_US, Setting, World};
 
@@ -29,9 +30,32 @@ pub fn plain(owner: u8) -> Ask {
 /// breaks.
 #[track_caller]
 pub fn plays(nodes: u8, steps: &[Step]) {
-    let setting = Setting {
+    plays_among(nodes, 3, steps);
+}
+
+/// The same with so many clients. What was seen.
+#[track_caller]
+pub fn plays_among(nodes: u8, clients: u8, steps: &[Step]) -> Seen {
+    let mut world = World::new(&setting(nodes, clients, Fault::None));
+    for step in steps {
+        match world.step(*step) {
+            Ok(happened) => assert!(happened, "{step}: it did not happen"),
+            Err(broken) => panic!("{step}\n=> {broken}"),
+        }
+    }
+    world.laws.seen.clone()
+}
+
+/// The law that breaks where this fault is planted.
+pub fn breaks(fault: Fault, nodes: u8, steps: &[Step]) -> Option<&'static str> {
+    let mut world = World::new(&setting(nodes, 3, fault));
+    steps.iter().find_map(|step| world.step(*step).err()).map(|broken| broken.law)
+}
+
+fn setting(nodes: u8, clients: u8, fault: Fault) -> Setting {
+    Setting {
         nodes,
-        clients: 3,
+        clients,
         replaces_replies: false,
         replies_at_once: false,
         loads_before_flush: false,
@@ -40,13 +64,6 @@ pub fn plays(nodes: u8, steps: &[Step]) {
         max_tell_ms: 3_600_000,
         clocks_ms: vec![0; nodes.into()],
         step_us: STEP_US,
-        fault: Fault::None,
-    };
-    let mut world = World::new(&setting);
-    for step in steps {
-        match world.step(*step) {
-            Ok(happened) => assert!(happened, "{step}: it did not happen"),
-            Err(broken) => panic!("{step}\n=> {broken}"),
-        }
+        fault,
     }
 }

@@ -90,10 +90,17 @@ impl Queue {
         !self.groups.touched.is_empty()
     }
 
-    /// Takes the groups that were touched, and where each is now.
+    /// The groups that were touched, and where each is now.
+    pub(crate) fn touched_groups(&self) -> Vec<(WaiterId, Option<GroupStand>)> {
+        let touched = self.groups.touched.iter();
+        touched.map(|waiter| (*waiter, self.group_stand(*waiter))).collect()
+    }
+
+    /// Takes them.
     pub(crate) fn take_touched_groups(&mut self) -> Vec<(WaiterId, Option<GroupStand>)> {
-        let touched = std::mem::take(&mut self.groups.touched);
-        touched.into_iter().map(|waiter| (waiter, self.group_stand(waiter))).collect()
+        let touched = self.touched_groups();
+        self.groups.touched = Vec::new();
+        touched
     }
 
     /// A group comes to stand behind the turns, behind upgrades, and behind everybody in line who
