@@ -272,13 +272,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
                     return None;
                 }
                 let standing = state.manager.judge(at, &bounds, lock, claim, ask.place);
-                let acks = match standing {
-                    Standing::Covered(hold) => {
-                        state.manager.pending_acks(at.db, at.key, hold.token)
-                    }
-                    _ => None,
-                };
-                Some((standing, acks.unwrap_or(0)))
+                Some((standing, state.manager.acks_to_enter(at, standing)))
             })
         })?
     }
@@ -298,23 +292,30 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             self.decide(place, Input::Tick)?;
             all.extend(self.judge(place, ask, true));
         }
-        let pending_acks = all.iter().map(|(_, acks)| *acks).max().unwrap_or(0);
-        let standings: Vec<Standing> = all.into_iter().map(|(standing, _)| standing).collect();
-        Ok(self.verdict(&standings).map(|()| Judged { standings, pending_acks }))
+        Ok(self.judged(all))
     }
 
     /// Judges the locks, where nothing is overdue, as if the owner's tickets were withdrawn.
-    pub(crate) fn judge_without(&mut self, ask: AcquireAll<'a>) -> Result<(), Several> {
+    pub(crate) fn judge_without(&mut self, ask: AcquireAll<'a>) -> Result<Judged, Several> {
         let (host, bounds) = (self.host, self.host.settings().bounds);
-        let mut standings = Vec::with_capacity(self.keys.len());
+        let mut all = Vec::with_capacity(self.keys.len());
         for (place, want) in self.wants.iter().enumerate() {
             let (at, claim) = (self.at(place), ask.claim(want));
-            let standing = self.look(place, |lock| {
-                host.state(|state| state.manager.judge_without(at, &bounds, (lock, claim)))
+            let judged = self.look(place, |lock| {
+                host.state(|state| {
+                    let standing = state.manager.judge_without(at, &bounds, (lock, claim));
+                    (standing, state.manager.acks_to_enter(at, standing))
+                })
             });
-            standings.extend(standing);
+            all.extend(judged);
         }
-        self.verdict(&standings)
+        self.judged(all)
+    }
+
+    fn judged(&self, all: Vec<(Standing, u8)>) -> Result<Judged, Several> {
+        let pending_acks = all.iter().map(|(_, acks)| *acks).max().unwrap_or(0);
+        let standings: Vec<Standing> = all.into_iter().map(|(standing, _)| standing).collect();
+        self.verdict(&standings).map(|()| Judged { standings, pending_acks })
     }
 
     /// Whether the owner may enter all of the locks; `Err` is the reply if not.

@@ -139,6 +139,7 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
         Ok((Reply::NotNow { .. }, _)) if said.block_ms.is_some() => {
             let ask = AcquireAll { place: OwnPlace::None, ..ask };
             stand(host, wants, ask, said, parking, None);
+            blocked::replaces(host, own);
         }
         Ok((reply, _)) => {
             let reply = blocked::reply_instead(host, waiter, reply, said)?;
@@ -155,7 +156,7 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
 /// The caller of an `RLOCK.MACQUIRE` that may not enter now waits. Returns the reply to send at
 /// once instead, if it cannot wait. `decided` is its reply if it does not wait, and at which lock
 /// it is going to stand; [`Reply::MustConfirm`] if it need not wait once it has given up its
-/// tickets.
+/// tickets, and `acks` is how many replicas must acknowledge it then.
 pub(crate) fn park<H: Host>(
     host: &H,
     names: &[H::Name<'_>],
@@ -163,6 +164,7 @@ pub(crate) fn park<H: Host>(
     ask: AcquireAll<'_>,
     asked: &Arguments<'_>,
     decided: Several,
+    acks: u8,
 ) -> Option<Several> {
     let (reply, number) = decided;
     let must_wait = reply != Reply::MustConfirm;
@@ -176,8 +178,8 @@ pub(crate) fn park<H: Host>(
         return Some((Reply::NotNow { wait_ms }, number));
     }
     let own = blocked::told_group_wait(host, wants, (ask.owner, false), asked);
-    let may_park = blocked::may_begin(host, asked, own.is_some());
-    if let Err(refusal) = may_park.or_else(|why| if must_wait { Err(why) } else { Ok(()) }) {
+    let is_late = must_wait || asked.tell.is_some() && acks > 0;
+    if is_late && let Err(refusal) = blocked::may_begin(host, asked, own.is_some()) {
         return Some((Reply::Refused(refusal), number));
     }
     let lock = LockId { db, key: want.key.into() };

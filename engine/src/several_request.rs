@@ -41,19 +41,20 @@ pub(crate) fn request<'a, H: Host>(
         return Ok(Some((Reply::Refused(Refusal::TooManySessions), number)));
     }
     let (mut reply, mut number) = several::acquire(host, names, &wants, ask, None)?;
-    let mut gives_up = false;
-    if matches!(reply, Reply::NotNow { .. }) {
-        gives_up = !GivenUp::of(host, &wants, ask.owner).is_nothing();
-        if gives_up {
-            (reply, number) = would_be(host, names, &wants, ask)?;
-        }
+    let mut acks_then = None;
+    if matches!(reply, Reply::NotNow { .. }) && !GivenUp::of(host, &wants, ask.owner).is_nothing() {
+        let acks;
+        ((reply, number), acks) = would_be(host, names, &wants, ask)?;
+        acks_then = Some(acks);
     }
-    Ok(match reply {
-        Reply::NotNow { .. } => several::park(host, names, &wants, ask, said, (reply, number)),
-        Reply::MustConfirm if gives_up => {
-            several::park(host, names, &wants, ask, said, (reply, number))
+    Ok(match (&reply, acks_then) {
+        (Reply::NotNow { .. }, _) => {
+            several::park(host, names, &wants, ask, said, (reply, number), 0)
         }
-        reply => confirmed(host, names, &wants, ask, said, reply, number),
+        (Reply::MustConfirm, Some(acks)) => {
+            several::park(host, names, &wants, ask, said, (reply, number), acks)
+        }
+        _ => confirmed(host, names, &wants, ask, said, reply, number),
     })
 }
 
@@ -104,21 +105,25 @@ fn confirmed<'a, H: Host>(
 }
 
 /// The reply to a request once its owner's tickets are withdrawn: an error, or that it has to wait.
-/// [`Reply::MustConfirm`] if it need not. Nothing changes.
+/// [`Reply::MustConfirm`] if it need not, and how many replicas must acknowledge it then. Nothing
+/// changes.
 fn would_be<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
     wants: &[Want<'a>],
     ask: AcquireAll<'a>,
-) -> Result<Several, RequestError> {
+) -> Result<(Several, u8), RequestError> {
     let mut locks = OpenLocks::open(host, names, wants)?;
     let judged = match locks.judge_all(ask)? {
-        Ok(_) => Ok(()),
+        Ok(judged) => Ok(judged),
         Err(_) => locks.judge_without(ask),
     };
     locks.finish(groups::carry_on);
     let number = wants.first().map_or(0, |want| want.number);
-    Ok(judged.map_or_else(|said| said, |()| (Reply::MustConfirm, number)))
+    Ok(match judged {
+        Ok(judged) => ((Reply::MustConfirm, number), ask.acks.max(judged.pending_acks)),
+        Err(said) => (said, 0),
+    })
 }
 
 /// Whether there may be no more sessions for a request that could enter all of its locks once its

@@ -190,6 +190,20 @@ fn t20_requests_that_wait_for_acknowledgments_count() {
     }
 }
 
+/// Its own ticket is in its way. Without that it is granted at once, and waits for acknowledgments.
+#[test]
+fn t20_a_request_that_gives_up_its_ticket_and_waits_for_acknowledgments_counts() {
+    let host = primary();
+    host.world().bounds.max_tells = 1;
+    host.ask(3, "acquire c eve ACKS 1 TELL one 0");
+    host.ask(4, "acquire b bob READ");
+    host.ask(1, "acquire b ann QUEUE 60000");
+    let refused = host.ask(1, "macquire 2 a b ann READ BLOCK 0 ACKS 1 TELL one 1");
+    assert!(refused.starts_with("-TOOMANY"), "{refused}");
+    assert_eq!(host.state_of(|state| state.manager.tell_count()), 1);
+    assert_eq!(host.line("b"), "ann");
+}
+
 #[test]
 fn t11_each_database_has_its_own_requests() {
     let host = primary();
