@@ -24,6 +24,7 @@ mod places;
 mod portions;
 mod renewals;
 mod rights;
+mod rules;
 mod scaling;
 mod several;
 mod slow_log;
