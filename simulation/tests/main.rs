@@ -9,5 +9,6 @@ mod short;
 mod stories;
 mod stories_acks;
 mod stories_several;
+mod stories_tell;
 mod support;
 mod users;
