@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The set of images/compose.yaml and that of images/kubernetes-ha.yaml, with real servers and Sentinels, on each of
-# SERVERS: everything dies, and starts again in every order; every pod is replaced; a disk is full; memory is full.
+# SERVERS: everything dies, and starts again in every order; an operator promotes servers and changes passwords; disks
+# lose files; every pod is replaced; a disk is full; memory is full.
 # Needs root and iproute2.
 #
 #   orders.sh            all: every cell of the table (about an hour with JOBS=4), SEEDS random sequences (50)
@@ -44,6 +45,7 @@ all_short() {
     local code=0
     run update.py kubernetes-ha.yaml
     run orders.py table compose.yaml 'nothing is lost' 'sentinels after 3 s'
+    run repairs.py compose.yaml promote_beside_a_primary lost_files
     return $code
 }
 
@@ -53,6 +55,7 @@ all_long() {
     for file in compose.yaml kubernetes-ha.yaml; do
         run orders.py table $file "${words[@]}"
         run orders.py random $file "${SEEDS:-50}"
+        run repairs.py $file
         run disk.py $file
     done
     run update.py kubernetes-ha.yaml

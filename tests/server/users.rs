@@ -40,7 +40,7 @@ fn the_high_availability_set_has_the_documented_users() {
             rule => rule.trim_matches('\'').to_owned(),
         }
     };
-    let (servers, sentinels) = script.split_once("\nsentinel() {").unwrap();
+    let (servers, sentinels) = script.split_once("\nwrite_settings() {").unwrap();
     for (part, documented) in
         [(servers, users_of_operations()), (sentinels, block_below("### The users of Sentinel\n"))]
     {

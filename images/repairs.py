@@ -1,0 +1,361 @@
+"""What an operator does to a set, and what happens to its disks, apart from deaths and starts (images/orders.py does
+those): with real servers and Sentinels and with images/node.sh.
+
+    repairs.py SERVER-FOLDER MODULE FILE WORK-FOLDER [SCENE...]
+
+Without SCENE, all of them. JOBS sets run at the same time (2). Needs root, Linux and iproute2.
+
+In each scene, a lock is held whose grant was confirmed. In the end, its holder holds it, with the same token, and at no
+time had two servers been primaries that an operator made so.
+"""
+
+import concurrent.futures
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+from members import NAME, PASSWORDS, Member, Members, connect_inside, inside, until
+
+KEY, HOLDER = "app:D", "dan"
+
+
+def check(what: str, is_so: bool, said: object = "") -> None:
+    if not is_so:
+        sys.exit(f"FAILED: {what}; {said}")
+
+
+def granted(set_: Members, key: str = KEY, owner: str = HOLDER) -> int:
+    """Confirmed, and on the disks of all servers that run."""
+    tokens = []
+
+    def is_granted() -> bool:
+        tokens[:] = [set_.grants(key, owner)]
+        return tokens[0] is not None
+
+    until("a confirmed grant", is_granted, members=set_)
+    until("the replicas have it", lambda: set_.follow(key), members=set_)
+    return tokens[0]
+
+
+def leaders(set_: Members) -> list[str]:
+    return [one.name for one in set_.servers if one.process and one.info("replication").get("role") == "master"]
+
+
+def replicas(set_: Members) -> list[Member]:
+    primary = set_.primary()
+    return [one for one in set_.servers if one is not primary]
+
+
+def is_held(set_: Members, token: int, key: str = KEY) -> bool:
+    """Nobody else may have got it, on any server."""
+    for one in set_.servers:
+        said = one.ask("rlock.acquire", key, "eve", "lease", "1000") if one.process else None
+        check(f"{one.name} granted {key} to a second owner", not isinstance(said, int), set_.logs(4))
+    primary = set_.primary()
+    said = primary.ask("rlock.check", key, token) if primary else None
+    check(f"{key} is lost", said != 0, set_.logs(4))
+    return said == 1
+
+
+def whole(set_: Members, token: int, key: str = KEY) -> None:
+    until("all are whole, and the lock is held", lambda: is_held(set_, token, key) and set_.is_whole(), members=set_)
+
+
+def freeze(one: Member) -> None:
+    os.killpg(one.process.pid, signal.SIGSTOP)
+
+
+def thaw(one: Member) -> None:
+    os.killpg(one.process.pid, signal.SIGCONT)
+
+
+# --- node.sh promote
+
+def promote_beside_a_primary(set_: Members) -> str:
+    """Only one Sentinel answers."""
+    token = granted(set_)
+    primary, other = set_.primary(), replicas(set_)[0]
+    for one in set_.sentinels[1:]:
+        one.kill()
+    said = other.run("promote")
+    check("promote names the primary", said.returncode == 1 and f"{primary.known_as} is the primary" in said.stderr, said)
+    check("one server is the primary", leaders(set_) == [primary.name], leaders(set_))
+    for one in set_.sentinels[1:]:
+        one.start()
+    whole(set_, token)
+    return "promote is refused while another server is the primary, also without a majority of the Sentinels"
+
+
+def promote_of_a_server_that_hangs(set_: Members) -> str:
+    """Its order must not be found at a later start, when this server lacks locks."""
+    granted(set_)
+    primary, other = set_.primary(), replicas(set_)[0]
+    for one in set_.sentinels[1:]:
+        one.kill()
+    freeze(primary)
+    freeze(other)
+    said = other.run("promote")
+    check("promote says that nothing waits", said.returncode == 1, said)
+    thaw(primary)
+    thaw(other)
+    for one in set_.sentinels[1:]:
+        one.start()
+    until("all are whole", set_.is_whole, members=set_)
+    other.kill()
+    key = "app:E"
+    token = granted(set_, key)
+    # As if the order had come from somewhere.
+    (other.data / "promote").touch()
+    set_.kill_all()
+    for one in set_.servers:
+        one.start()
+    until("it waits", lambda: bool(other.reason()), members=set_)
+    time.sleep(3)
+    for one in set_.sentinels:
+        one.start()
+    whole(set_, token, key)
+    return "an order to a server that hangs is refused, and one from before a start is forgotten"
+
+
+def promote_of_an_empty_server(set_: Members) -> str:
+    """Before another one can have taken over."""
+    token = granted(set_)
+    primary = set_.primary()
+    for one in set_.sentinels[1:]:
+        one.kill()
+    primary.kill()
+    primary.lose_data()
+    primary.start()
+    until("it waits", lambda: bool(primary.reason()), members=set_)
+    said = primary.run("promote")
+    check("promote names a server that has data", said.returncode == 1 and "has no data" in said.stderr, said)
+    for one in set_.sentinels[1:]:
+        one.start()
+    whole(set_, token)
+    return "promote is refused where there is no data, while another server has some"
+
+
+# --- disks
+
+def lost_files(set_: Members) -> str:
+    """The folder of the append-only file is there, but empty."""
+    said = []
+    for all_of_them in (False, True):
+        token = granted(set_)
+        # The promoted server rewrites its file.
+        time.sleep(4)
+        primary = set_.primary()
+        if all_of_them:
+            set_.kill_all()
+        else:
+            primary.kill()
+        for file in (primary.data / "appendonlydir").iterdir():
+            file.unlink()
+        for one in set_.all:
+            if not one.process:
+                one.start()
+        if all_of_them:
+            until("it waits", lambda: bool(primary.reason()), members=set_)
+            time.sleep(10)
+            check("it waits for another primary", leaders(set_) == [], leaders(set_))
+            other = [one for one in set_.servers if one is not primary][0]
+            check("promote", other.run("promote").returncode == 0)
+        whole(set_, token)
+        said.append("alone" if not all_of_them else "with all others")
+    return f"a primary that lost its files, not its folder, does not begin empty; it died {' and '.join(said)}"
+
+
+def emptied_state(set_: Members) -> str:
+    """The state of a Sentinel is a file of no length, as after a power failure on some file systems."""
+    token = granted(set_)
+    time.sleep(3)
+    set_.kill_all()
+    (set_.sentinels[0].data / "sentinel.conf").write_text("")
+    for one in set_.all:
+        one.start()
+    whole(set_, token)
+    return "a Sentinel whose file is empty has no state"
+
+
+def restored(set_: Members) -> str:
+    """All volumes are lost, and one server has a copy of a server's folder."""
+    token = granted(set_)
+    time.sleep(3)
+    copied = set_.folder / "backup"
+    shutil.copytree(set_.servers[1].data / "appendonlydir", copied)
+    set_.kill_all()
+    for one in set_.all:
+        one.lose_data()
+    chosen = set_.servers[2]
+    chosen.data.mkdir(parents=True)
+    shutil.copytree(copied, chosen.data / "appendonlydir")
+    for one in set_.all:
+        one.start()
+    until("it waits", lambda: bool(chosen.reason()), members=set_)
+    time.sleep(10)
+    check("nobody begins by itself", leaders(set_) == [], leaders(set_))
+    check("promote", chosen.run("promote").returncode == 0)
+    whole(set_, token)
+    return "with a backup on one server, nobody begins empty; promote makes it the primary"
+
+
+# --- passwords
+
+def new_passwords(set_: Members) -> str:
+    """That of the applications one member after the other, each of which accepts both until then; that of the members while
+    all are stopped."""
+    token = granted(set_)
+
+    def change(user: str) -> None:
+        PASSWORDS[f"RLOCK_{user}_PASSWORD"] = f"new-{user}"
+        for one in set_.all:
+            one.environment.update(PASSWORDS)
+
+    members = [*set_.sentinels, *replicas(set_), set_.primary()]
+    for one in members:
+        said = one.ask("ACL", "SETUSER", "app", ">new-APP", user="node")
+        check("both passwords", said == "OK", said)
+    change("APP")
+    for one in members:
+        one.end(30)
+        if one is not members[-1]:
+            until("the new password is accepted meanwhile", lambda: is_held(set_, token), members=set_)
+        one.start()
+        if one.kind == "server":
+            until(f"{one.name} is ready", lambda: one.run("ready").returncode == 0, members=set_)
+    whole(set_, token)
+    said = [one.ask("sentinel", "get-master-addr-by-name", NAME) for one in set_.sentinels]
+    check("each Sentinel knows the new password", all(isinstance(each, list) for each in said), said)
+    set_.kill_all()
+    change("NODE")
+    for one in set_.all:
+        one.start()
+    whole(set_, token)
+    first = set_.primary()
+    first.kill()
+    until("another primary", lambda: set_.primary() not in (None, first), members=set_)
+    first.start()
+    whole(set_, token)
+    return "the applications' password was changed one member after the other, the members' with all of them stopped"
+
+
+# --- names
+
+def not_in_its_list(set_: Members) -> str:
+    """By the full name, for example. It would follow itself."""
+    token = granted(set_)
+    for one in (replicas(set_)[0], set_.sentinels[2]):
+        right = one.environment["RLOCK_SELF"]
+        one.kill()
+        one.environment["RLOCK_SELF"] = f"{right}.svc"
+        one.start()
+        until(f"{one.name} ends", lambda: one.process.poll() is not None, members=set_)
+        check("it says why", any("RLOCK_SELF is" in line for line in one.since_start()), one.since_start())
+        one.kill()
+        one.environment["RLOCK_SELF"] = right
+        one.start()
+    whole(set_, token)
+    return "a member whose own name is not in its list ends, and says why"
+
+
+# --- other ends
+
+def stopped_in_turn(set_: Members) -> str:
+    """Each primary is asked to end, with a failover after each; the last one ends without a successor."""
+    key = "app:last"
+    for number in range(2):
+        primary = set_.primary()
+        primary.end(30)
+        until("another primary", lambda: set_.primary() not in (None, primary), members=set_)
+        if number == 0:
+            token = granted(set_, key)
+    set_.primary().end(30)
+    for one in set_.sentinels:
+        one.end(30)
+    for one in set_.all:
+        one.start()
+        time.sleep(0.7)
+    whole(set_, token, key)
+    return "the servers were stopped one after the other; then all were started"
+
+
+def frozen(set_: Members) -> str:
+    """A primary whose machine stands still is replaced, and goes on when all others lose power."""
+    granted(set_)
+    old = set_.primary()
+    freeze(old)
+    until("another primary", lambda: set_.primary() not in (None, old), members=set_)
+    key = "app:F"
+    token = granted(set_, key)
+    time.sleep(4)
+    others = [one for one in set_.all if one is not old]
+    for one in others:
+        one.kill()
+    thaw(old)
+    for one in others:
+        one.start()
+        for _ in range(4):
+            is_held_or_unknown(set_, key)
+            time.sleep(0.25)
+    until("all are whole, and the lock is held", lambda: is_held_or_unknown(set_, key, token) and set_.is_whole(), members=set_)
+    return "a primary that stood still goes on when all others start: it grants nothing"
+
+
+def is_held_or_unknown(set_: Members, key: str, token: int = 0) -> bool:
+    """The old primary does not know the lock, and may not grant it."""
+    for one in set_.servers:
+        said = one.ask("rlock.acquire", key, "eve", "lease", "1000")
+        check(f"{one.name} granted {key} to a second owner", not isinstance(said, int), set_.logs(4))
+    primary = set_.primary()
+    return bool(primary) and primary.ask("rlock.check", key, token) == 1
+
+
+SCENES = [
+    promote_beside_a_primary, promote_of_a_server_that_hangs, promote_of_an_empty_server, lost_files, emptied_state, restored,
+    new_passwords, not_in_its_list, stopped_in_turn, frozen,
+]
+
+
+def play(name: str, server: str, module: str, file: str, work: str) -> None:
+    folder = pathlib.Path(work)
+    connect_inside(folder / "set", folder / "here")
+    set_ = Members(file, folder / "here", pathlib.Path(server).resolve(), pathlib.Path(module).resolve())
+    try:
+        for one in set_.all:
+            one.start()
+        until("the first start", set_.is_whole, members=set_)
+        print({each.__name__: each for each in SCENES}[name](set_), flush=True)
+    finally:
+        for one in set_.all:
+            if one.process:
+                thaw(one)
+        set_.kill_all()
+
+
+def main(server: str, module: str, file: str, work: str, *chosen: str) -> None:
+    common = [server, module, file]
+    names = [each.__name__ for each in SCENES if not chosen or each.__name__ in chosen]
+
+    def one(name: str) -> tuple[str, int, str]:
+        folder = pathlib.Path(work, name).resolve()
+        words = inside("inside", name, *common, str(folder))
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return name, done.returncode, done.stdout.strip()
+
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("JOBS", "2"))) as pool:
+        for name, code, said in pool.map(one, names):
+            failed += code != 0
+            print(f"{name}: {said}", flush=True)
+    print(f"{len(names) - failed} of {len(names)} passed")
+    sys.exit(failed > 0)
+
+
+if sys.argv[1] == "inside":
+    play(*sys.argv[2:])
+else:
+    main(*sys.argv[1:])
