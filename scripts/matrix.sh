@@ -64,7 +64,7 @@ test_on() {
             ;;
     esac
     export RLOCK_SERVER=$tools/servers/$name/redis-server RLOCK_CLI=$tools/servers/$name/redis-cli
-    run_tests -p rlock-tests --test server ${TEST:+"$TEST"} >"$log"
+    run_tests "${tested[@]}" --test server ${TEST:+"$TEST"} >"$log"
     if [ $((passed + failed)) = $((p + f)) ]; then
         failed=$((failed + 1))
         say "$name: FAILED, no test has ${TEST-} in its name"
