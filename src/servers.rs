@@ -1,5 +1,5 @@
-//! What is known about servers: the versions on which every test of this version was run, and
-//! faults of theirs that no module can repair. docs/servers.md tells more.
+//! The server versions on which every test of this version was run, and the bugs of servers that no
+//! module can avoid. docs/servers.md describes them.
 
 use crate::ffi::Ctx;
 

@@ -185,7 +185,7 @@ fn leases(slowest: &mut Slowest, count: usize) {
     slowest.note(LEASES, CORE, ms);
 }
 
-/// Whoever is blocked is told that this is no place to wait any more.
+/// A demotion: every blocked connection gets `-UNBLOCKED`.
 fn demotion(slowest: &mut Slowest, count: usize) {
     let demote = |server: &Server| {
         let mut admin = server.client();
@@ -245,7 +245,7 @@ fn sessions(slowest: &mut Slowest, count: usize) {
     renew_and_close(slowest, CORE, &|n| format!("SET lock:{n} o{n} PX 600000"));
 }
 
-/// So many locks that somebody queues for: what tells of them, and their end.
+/// Many locks with a queue: `RLOCK.QUEUES` and `INFO`, and the end of those waits.
 fn queues(slowest: &mut Slowest, count: usize) {
     let often = |server: &Server, line: &str| {
         let mut admin = server.client();

@@ -6,8 +6,8 @@ use crate::crowd::{Crowd, connected};
 use crate::stage::until_all_is_read;
 use rlock_testkit::{Server, Waiter, integer, items};
 
-/// The lock is acquired and released in turn; each change is told to all observers, which ask
-/// again. One step is one of them.
+/// The lock is acquired and released alternately; all observers get each change, and ask again. One
+/// step is one of these commands.
 pub struct Observers {
     people: Vec<Waiter>,
     holder: Waiter,

@@ -18,7 +18,7 @@ from resp import Refused, ask, lock_info
 from run import Runner, kept_waiting, waits
 from servers import KINDS, TROUBLE, until
 
-#: What a worker may be told in a storm.
+#: The errors that a worker may get in a storm.
 EXPECTED = {"Cancelled", "Unavailable", "Lost", "NotHeld", "Deadlock", "NoReplicas"}
 COMMANDS = ("RLOCK.ACQUIRE", "RLOCK.RELEASE", "RLOCK.RENEW", "RLOCK.CANCEL", "RLOCK.INFO", "RLOCK.PLACE", "SUBSCRIBE")
 

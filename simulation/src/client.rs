@@ -124,7 +124,7 @@ pub struct Actor {
     pub pipe: Option<Pipe>,
     /// Connections that it left, and of which the server does not know yet.
     pub hung: VecDeque<Pipe>,
-    /// The token of WRITE that it was told of last, for each lock.
+    /// The latest token of WRITE that it knows, for each lock.
     known: BTreeMap<(i32, u8), i64>,
     /// The token with which it was granted several locks last, for each owner.
     granted: BTreeMap<(i32, u8), i64>,
@@ -218,7 +218,7 @@ impl Actor {
         (Some(Id { number: self.next_id, channel }), same.is_some())
     }
 
-    /// What it asked and may still be told of.
+    /// Its requests whose reply may still come.
     pub fn open(&self) -> impl Iterator<Item = &Sent> {
         self.open.values().map(|(_, sent)| sent)
     }

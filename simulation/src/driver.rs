@@ -32,7 +32,7 @@ pub struct Course {
     has_gates: bool,
     /// Users lose their rights.
     has_denials: bool,
-    /// How many requests in ten are told when replicas have acknowledged them.
+    /// How many requests in ten have ACKS.
     acks: u8,
     /// Clients ask for several locks.
     has_several: bool,
@@ -243,7 +243,7 @@ impl Course {
         }
     }
 
-    /// What a client sends: a command, or what it needs to be told of it by a message.
+    /// What a client sends: a command, or a subscription for the message of a later one.
     fn sends(&mut self, world: &World, who: Who) -> Step {
         let actor = &world.actors[usize::from(who)];
         let pipe = actor.pipe.as_ref().filter(|_| self.tells > 0);

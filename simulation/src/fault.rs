@@ -9,7 +9,7 @@ pub enum Fault {
     None,
     /// The gate says that it is open, whatever the server would refuse.
     GateLeftOpen,
-    /// The manager is not told that a connection ended.
+    /// The manager does not learn that a connection ended.
     SessionKept,
     /// Every fifth effect does not go along the replication stream.
     EffectLost,
@@ -27,9 +27,9 @@ pub enum Fault {
     HeardForgotten,
     /// The key's time to live is not moved with its deadlines.
     TtlForgotten,
-    /// The manager is not told that a key left its name.
+    /// The manager does not learn that a key was removed.
     KeyLossUntold,
-    /// The manager is not told that a value arrived at a free name.
+    /// The manager does not learn that a value arrived at a free name.
     ArrivalUntold,
     /// A blocked connection's answer is dropped.
     AnswerForgotten,
@@ -47,7 +47,7 @@ pub enum Fault {
     GraceIgnored,
     /// Each effect reaches the replicas by itself, and not in one unit with what belongs to it.
     UnitSplit,
-    /// The manager is not told that a connection that waited for several locks is gone.
+    /// The manager does not learn that a connection that waited for several locks has closed.
     DepartureUntold,
     /// A message leaves in the midst of a transaction or a script.
     MessageInside,
@@ -55,8 +55,8 @@ pub enum Fault {
     EventsForgotten,
     /// The engine takes each request for another user's.
     UserUnknown,
-    /// The engine is not told that a connection ended for which no hold is tied, but a request with
-    /// TELL waits.
+    /// The engine does not learn that a connection ended if a request with TELL waits for it and no
+    /// hold is tied to it.
     AskerKept,
     /// `rlock.max-tell-ms` is ignored.
     TellUnbound,

@@ -1,5 +1,5 @@
-//! What a simulated server tells the laws: what its clients asked and were told, and what happened
-//! to its keys. The laws judge by this, and not by what the manager says of itself.
+//! What a simulated server reports to the laws: the requests and replies of its clients, and what
+//! happened to its keys. The laws judge by this, and not by the state of the manager.
 
 use rlock_core::{Change, ClientId, LeaseMs, Mode, Now, Owner, Renew, Token, WaiterId};
 
@@ -102,7 +102,7 @@ impl Asked {
     }
 }
 
-/// A hold, or its new deadline, that stands and is told when replicas have acknowledged it.
+/// A pending hold, or the pending new deadline of a hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Pending {
     /// Which hold.
@@ -158,7 +158,7 @@ pub enum Note {
         token: Token,
         /// When it was granted.
         granted_at: Now,
-        /// It is told to hold for so long.
+        /// The remaining time in the reply.
         remaining_ms: u64,
         /// It waited for it.
         waited: bool,
@@ -171,17 +171,17 @@ pub enum Note {
         asks: Vec<Asked>,
         /// What its owner holds of each of them.
         held: Vec<Option<Token>>,
-        /// The token that it is told.
+        /// The token in the reply.
         newest: Token,
     },
-    /// A hold stands that is told when replicas have acknowledged it.
+    /// A hold has begun that is pending until replicas have acknowledged it.
     Pending {
         /// What was asked.
         asked: Box<Asked>,
         /// Which.
         pending: Pending,
     },
-    /// A pending hold, or renewal, is not told any more.
+    /// A pending hold, or renewal, will not be confirmed.
     Unconfirmed {
         /// What was asked.
         asked: Box<Asked>,
@@ -195,7 +195,7 @@ pub enum Note {
         /// What was asked.
         asked: Box<Asked>,
     },
-    /// A renewal was told that replicas had to acknowledge.
+    /// A renewal with ACKS was confirmed.
     RenewalTold {
         /// What was asked.
         asked: Box<Asked>,
@@ -209,7 +209,7 @@ pub enum Note {
         /// There are as many: it was not refused.
         is_let_in: bool,
     },
-    /// A renewal was told.
+    /// A renewal was reported.
     Renewed {
         /// Where.
         db: i32,
@@ -279,11 +279,11 @@ pub enum Note {
         /// For whom.
         owner: Owner,
     },
-    /// Somebody was told who holds WRITE: this token, 0 for nobody.
+    /// An observer got the holder of WRITE: this token, 0 for nobody.
     Shown {
         /// What it knew of.
         known: u64,
-        /// What it was told, `None` for nil.
+        /// The token in the reply, `None` for nil.
         shown: Option<u64>,
         /// What it had to see.
         visible: u64,

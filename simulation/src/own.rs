@@ -133,7 +133,7 @@ impl Server {
         }
     }
 
-    /// Puts a value at a free name, and tells the module as the server does.
+    /// Puts a value at a free name, and notifies the module as the server does.
     fn arrive(&mut self, db: i32, key: &Key, slot: Slot) {
         self.keys.set(db, key, slot);
         if self.watches_keys && self.fault != Fault::ArrivalUntold {

@@ -10,7 +10,8 @@ use crate::seen::{Kind, Seen};
 use crate::step::Step;
 use crate::world::{STEP_US, Setting, World};
 
-/// A world lasts so many steps: long enough for all that is in it, short enough to be told.
+/// The steps of one world: enough for all its features to meet, and few enough that its story can
+/// be read.
 pub const WORLD_STEPS: u64 = 1500;
 
 /// A law that broke, and how it came to that.

@@ -32,8 +32,8 @@ pub enum Kind {
     ReleaseLost,
     /// An owner slept past its lease, and does not hold any more what it releases.
     Overslept,
-    // What cannot be promised of a grant that replicas acknowledged.
-    /// A hold whose connection broke before it was told stands on the next primary.
+    // What cannot be promised of a confirmed grant.
+    /// A hold whose connection broke before it was confirmed is in effect on the next primary.
     PendingStands,
     /// A hold that was taken back stands on the next primary: it had not heard of that.
     TakenBackStands,
@@ -46,9 +46,9 @@ pub enum Kind {
     /// A deadline that was acknowledged came earlier by another server's clock.
     AckedClocks,
     // What must happen in a run for its laws to be tried.
-    /// A grant or renewal was told when replicas had acknowledged it.
+    /// A grant or renewal was confirmed.
     Acknowledged,
-    /// A grant or renewal was not acknowledged, and the caller was told that.
+    /// A grant or renewal was not acknowledged, and the caller got -NOACKS.
     NotAcknowledged,
     /// A request was refused: too few replicas are connected to acknowledge it.
     TooFewToAcknowledge,
@@ -72,13 +72,13 @@ pub enum Kind {
     TakenBack,
     /// A client's write was refused for want of replicas.
     TooFewReplicas,
-    /// An observer was told who holds, or that nobody does.
+    /// An observer got the holder, or that there is none.
     ObserverTold,
     /// A request waited, and a message said that it is granted.
     ToldByMessage,
     /// A message said that a hold is renewed.
     RenewalToldByMessage,
-    /// A message told an observer who holds.
+    /// An observer got the holder by a message.
     ObserverToldByMessage,
     /// A message was an error.
     ErrorByMessage,
@@ -98,7 +98,7 @@ pub enum Kind {
     AskedAgainBlocked,
     /// A request in a transaction or a script waits for a message.
     WaitsInLonger,
-    /// A client that lost a message asked again, and was told its token.
+    /// A client that lost a message asked again, and got its token.
     ToldAgain,
     /// A request was refused because too many wait for messages.
     TooManyTells,
@@ -108,9 +108,9 @@ pub enum Kind {
     WaitedForSeveral,
     /// A connection waited for several locks, and got another reply.
     WaitForSeveralEnded,
-    /// A grant of several locks was told when replicas had acknowledged it.
+    /// A grant of several locks was confirmed.
     SeveralAcknowledged,
-    /// A grant of several locks was not acknowledged, and the caller was told that.
+    /// A grant of several locks was not acknowledged, and the caller got -NOACKS.
     SeveralUnconfirmed,
     /// A promoted replica had all of a grant of several locks that replicas had acknowledged.
     SeveralAckedSurvived,

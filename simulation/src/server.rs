@@ -317,7 +317,8 @@ impl Server {
         locks.flat_map(rlock_core::Lock::holds).any(|(.., hold)| hold.token == token)
     }
 
-    /// Takes a key from its name, and tells the module as the server does: in the midst of it.
+    /// Removes a key from its name, and notifies the module as the server does: in the middle of
+    /// it.
     pub(crate) fn unlink(&mut self, db: i32, key: &Key) -> Option<Slot> {
         let lock = self.keys.get(db, key)?.lock().cloned();
         if let Some(lock) = lock.filter(|_| self.fault != Fault::KeyLossUntold) {
@@ -326,8 +327,8 @@ impl Server {
         self.keys.take(db, key)
     }
 
-    /// What a server does before anybody sees a key: on a primary, an expired one is deleted, and
-    /// its replicas are told so.
+    /// What a server does before a command sees a key: a primary deletes a key that has expired,
+    /// and replicates that.
     pub(crate) fn expire_if_due(&mut self, db: i32, key: &Key) {
         let is_due = self.keys.get(db, key).is_some_and(|slot| slot.is_expired(self.now_ms()));
         if !is_due || !self.is_primary || self.is_paused() {
@@ -427,7 +428,7 @@ impl Server {
         self.conns.iter().filter(waits).map(|(client, _)| *client)
     }
 
-    /// A flush, as the server tells it to the module.
+    /// A flush, as the server reports it to the module.
     pub(crate) fn flush(&mut self, db: Option<i32>) {
         if self.fault != Fault::KeyLossUntold {
             self.engine(|edge| events::flushed(edge, db));

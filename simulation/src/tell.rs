@@ -35,7 +35,7 @@ pub struct Tell {
     pub user: Rc<str>,
     /// Where the message goes.
     pub to: To,
-    /// What is to be told.
+    /// The reply that its message will have, once that is decided.
     pub reply: Option<Reply>,
     /// Its owner withdrew it.
     pub is_withdrawn: bool,
@@ -82,7 +82,7 @@ impl Tells {
         self.opened
     }
 
-    /// What is to be told is decided, in this command. False if it is told otherwise.
+    /// This command has decided the reply. False if the reply was given in another way.
     pub fn answered(&mut self, wake: &Wake, words: &[Vec<u8>]) -> bool {
         let Some(tell) = self.all.get_mut(&wake.waiter) else { return false };
         tell.reply = Some(wake.reply.clone());
@@ -228,7 +228,7 @@ impl Server {
         old.waiting.take_unconfirmed().into_iter().for_each(|note| self.note(note));
     }
 
-    /// What is decided now is sent now, and nobody listens: it is told to nobody.
+    /// Whether a message that is sent now would reach no subscriber.
     pub(crate) fn goes_unheard(&mut self, waiter: WaiterId) -> bool {
         let is_heard = |tell: &Tell| self.is_heard(&tell.user, &tell.to.channel);
         if self.in_longer || self.tells.all.get(&waiter).is_some_and(is_heard) {
@@ -323,7 +323,7 @@ impl Server {
         }
     }
 
-    /// What an observer is told.
+    /// Notes what an observer learns.
     fn note_sight_of(&mut self, tell: &Tell, outcome: &Outcome) {
         let (Some(known), Outcome::Holder(..)) = (tell.waiting.observes, outcome) else { return };
         let (db, key) = (tell.waiting.asked.db, tell.waiting.asked.key.clone());

@@ -29,8 +29,7 @@ pub struct Waiting {
     pub renewal: Option<Option<Mode>>,
     /// Only what has this token.
     pub renews: Option<Token>,
-    /// What it is told of when replicas have acknowledged it: of which of the locks, by its place
-    /// among what it asked.
+    /// Its pending grants and renewals: for which of the locks, by its place in the request.
     pub pending: Vec<(usize, Pending)>,
     /// The grant in it: one token for each of the locks, in order.
     pub granted: Vec<Token>,
@@ -90,13 +89,13 @@ impl Waiting {
         std::iter::once(&self.asked).chain(&self.others)
     }
 
-    /// What is not told any more.
+    /// The pending grants that will not be confirmed, as notes.
     pub(crate) fn take_unconfirmed(&mut self) -> Vec<Note> {
         let waiter = self.waiter;
         self.take_pending(|asked, pending| Note::Unconfirmed { asked, pending, waiter })
     }
 
-    /// What it was to be told of when it gets this reply instead, or its renewal.
+    /// Its pending grants when it gets this reply instead, or its renewal, as notes.
     pub(crate) fn take_ended(&mut self, reply: &Reply) -> Vec<Note> {
         match reply {
             Reply::NotNow { .. } => self.take_pending(|asked, _| Note::NilWhilePending { asked }),
@@ -107,7 +106,7 @@ impl Waiting {
         }
     }
 
-    /// What it was to be told of, as notes.
+    /// Its pending grants, as notes.
     pub(crate) fn take_pending(&mut self, note: impl Fn(Box<Asked>, Pending) -> Note) -> Vec<Note> {
         let pending = std::mem::take(&mut self.pending).into_iter();
         let asked = |place| self.asks().nth(place).cloned().map(Box::new);

@@ -92,7 +92,7 @@ impl Server {
         self.note(Note::Told { client, asked, token, granted_at, remaining_ms, waited, pending });
     }
 
-    /// A connection is told that it holds several locks; whether it waited, if it was blocked.
+    /// A connection gets several locks; whether it waited, if it was blocked.
     /// Which holds these are, one of each lock.
     fn granted_all(
         &mut self,
@@ -236,8 +236,8 @@ impl Server {
         self.note(Note::Shown { known, shown, visible });
     }
 
-    /// This blocked connection's hold stands, and it is told when replicas have acknowledged it.
-    /// `until`: where the locks were open when it began, how many holds had begun by then.
+    /// This waiting connection's hold has begun and is pending. `until`: if the locks were open
+    /// when it began, how many holds had begun by then.
     fn pend(&mut self, (waiter, db, key): (WaiterId, i32, &Key), until: Option<usize>) {
         let (at, now) = (self.history.point(), self.now);
         let all = self.all_waiting().filter(|waiting| !waiting.is_answered);

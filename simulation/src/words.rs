@@ -1,4 +1,4 @@
-//! What connections say and are told.
+//! The commands that connections send, and their replies.
 
 /// A command as its words.
 pub type Words = Vec<Vec<u8>>;

@@ -119,7 +119,7 @@ fn what_a_client_is_sure_of_was_told_by_its_own_server() {
     plays(2, &steps);
 }
 
-/// Who was told again by the next primary holds by that one's word, and so does what it renews.
+/// A hold that the next primary reported again is a promise of that primary, and so is its renewal.
 #[test]
 fn a_renewal_is_of_what_its_own_server_told() {
     let short = |lease| Ask { lease, ..plain(0) };

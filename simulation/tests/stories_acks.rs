@@ -42,7 +42,7 @@ fn a_level_that_was_told_is_released_and_the_other_one_taken_back() {
     ]);
 }
 
-/// Of the core: the last one was told at once, and its owner's pending level was all that was left.
+/// Of the core: the last one was reported at once, and only its owner's pending level remained.
 #[test]
 fn nobody_is_told_at_once_of_a_level_that_nobody_heard_of() {
     let blocks = |ask| Ask { patience: Patience::Block(500), ..ask };
@@ -57,7 +57,7 @@ fn nobody_is_told_at_once_of_a_level_that_nobody_heard_of() {
     ]);
 }
 
-/// Of the law: the renewal told of a hold, and not of the level that is left of it.
+/// Of the law: the renewal reported a hold, but not the level that remains of it.
 #[test]
 fn a_level_that_nobody_heard_of_is_taken_back_after_a_renewal_too() {
     keeps_the_laws(&[
@@ -70,7 +70,7 @@ fn a_level_that_nobody_heard_of_is_taken_back_after_a_renewal_too() {
     ]);
 }
 
-/// Of the law: another connection of its owner had been told before, without acknowledgments.
+/// Of the law: another connection of its owner had got it before, without acknowledgments.
 #[test]
 fn what_an_old_primary_has_acknowledged_after_a_promotion_is_not_promised() {
     let reads = |ask| Ask { reads: true, patience: Patience::Block(500), ..ask };
@@ -90,7 +90,7 @@ fn what_an_old_primary_has_acknowledged_after_a_promotion_is_not_promised() {
     plays(3, &steps.concat());
 }
 
-/// Of the law: it forgot until when the connection was told that has the session again.
+/// Of the law: it forgot the deadline that the connection got which has the session again.
 #[test]
 fn a_session_that_is_tied_again_lasts_as_it_was_told() {
     let session = |ms| Ask { session: true, patience: Patience::Block(ms), ..acked(0) };

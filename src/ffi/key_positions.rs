@@ -6,8 +6,9 @@ use rlock_core::grammar::key_count;
 use super::*;
 
 impl Ctx {
-    /// Whether the server only asks where the keys of this command are; then it is told. If their
-    /// number is wrong, or there are fewer words, it is told of none, and the command is an error.
+    /// If the server only asks where the keys of this command are, reports them and returns true.
+    /// It reports none if their number is wrong or there are fewer arguments: the command is then
+    /// an error.
     pub fn tells_keys(&self, words: &Argv<'_>) -> bool {
         // SAFETY: context.
         if unsafe { there(raw::RedisModule_IsKeysPositionRequest)(self.0) } == 0 {

@@ -1,4 +1,4 @@
-//! What the stories are told with: servers, clients, a lock as `RLOCK.INFO` shows it, payloads.
+//! What tests are written with: servers, clients, a lock as `RLOCK.INFO` shows it, payloads.
 
 // A test fails by panicking, and its numbers are small.
 #![allow(

@@ -10,7 +10,7 @@ use crate::Server;
 use crate::link::REPLY_MS_MAX;
 use crate::server::repository;
 
-/// `redis-cli`, or a client like it, which says line by line what it is told to.
+/// `redis-cli`, or a client like it, which sends a command for each line that it reads.
 pub struct Program {
     process: Child,
     input: ChildStdin,

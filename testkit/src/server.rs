@@ -214,7 +214,7 @@ impl Server {
         self.client().version()
     }
 
-    /// Ends it in order, so that it saves what it is told to save, and starts it again.
+    /// Shuts the server down, so that it saves as configured, and starts it again.
     #[track_caller]
     pub fn restart(&mut self) {
         self.client().send(&["SHUTDOWN"]);
@@ -313,7 +313,7 @@ impl Server {
             format!("logfile {}", folder.join("log").display()),
             format!("loadmodule {} {arguments}", module.display()),
             "save \"\"".to_owned(),
-            // With `everysec`, a reply may be there before the file has what it tells of.
+            // With `everysec`, a reply may arrive before its effect is in the file.
             "appendfsync no".to_owned(),
             "enable-debug-command yes".to_owned(),
             "enable-module-command yes".to_owned(),

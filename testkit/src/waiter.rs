@@ -146,7 +146,7 @@ impl Waiter {
         integer(&self.ask(line))
     }
 
-    /// It was granted, and told so once. Its token.
+    /// It got exactly one reply, a grant. Returns the token.
     #[track_caller]
     pub fn granted(&mut self) -> i64 {
         let token = integer(&self.answer());
@@ -155,7 +155,7 @@ impl Waiter {
         token
     }
 
-    /// It was granted with WITHTTL, and told so once. Its token and the time that is left.
+    /// It got exactly one reply, a grant with WITHTTL. Returns the token and the remaining time.
     #[track_caller]
     pub fn granted_with_ttl(&mut self) -> (i64, i64) {
         let reply = self.answer();
@@ -163,14 +163,14 @@ impl Waiter {
         (integer(&items(&reply)[0]), integer(&items(&reply)[1]))
     }
 
-    /// It was told nil, once.
+    /// It got exactly one reply, nil.
     #[track_caller]
     pub fn refused(&mut self) {
         assert_eq!(self.answer(), Value::Nil);
         self.expect_silence();
     }
 
-    /// It was told nil with WITHTTL, once. The milliseconds that came with it.
+    /// It got exactly one reply, nil with WITHTTL. Returns the milliseconds in it.
     #[track_caller]
     pub fn refused_with_ttl(&mut self) -> i64 {
         let reply = self.answer();
@@ -179,7 +179,7 @@ impl Waiter {
         integer(&items(&reply)[1])
     }
 
-    /// It was told an error, once. The text.
+    /// It got exactly one reply, an error. Returns its text.
     #[track_caller]
     pub fn error(&mut self) -> String {
         match self.reply() {
@@ -191,7 +191,7 @@ impl Waiter {
         }
     }
 
-    /// Everything was told by now: what comes next is the answer to the next question.
+    /// All replies have arrived: the next one answers the next command.
     #[track_caller]
     pub fn expect_silence(&mut self) {
         let mark = Value::BulkString(b"and-no-more".to_vec());
@@ -206,7 +206,7 @@ impl Waiter {
         !self.received.is_empty()
     }
 
-    /// It is still parked, and was told nothing.
+    /// It is still blocked, and got no reply.
     #[track_caller]
     pub fn still_waits(&mut self, watcher: &mut Client) {
         assert!(is_blocked(watcher, self.id), "it is not parked");

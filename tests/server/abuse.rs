@@ -170,7 +170,7 @@ fn options_mean_the_same_in_any_order() {
 
 // --- long words ---------------------------------------------------------------------------------
 
-/// The longest word that a server takes unless told otherwise, in bytes.
+/// The longest argument that a server accepts by default, in bytes.
 const WORD_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 /// Sends a command whose last word is as long as can be, and reads one line of reply.

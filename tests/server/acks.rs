@@ -1,4 +1,5 @@
-//! Grants that are told when replicas have acknowledged them; and the grace of a new primary.
+//! Grants that are confirmed once replicas have acknowledged them, and the grace period of a new
+//! primary.
 
 use rlock_testkit::{Client, Listener, Server, Waiter, aof_commands, flat_map, items, text, until};
 

@@ -123,7 +123,7 @@ fn a_hold_that_ends_beside_another_is_noticed_at_its_deadline() {
         watcher.ask("MULTI");
         watcher.ask("PING");
         assert_eq!(watcher.ask("EXEC"), redis::Value::Nil, "{name}: WATCH");
-        // Nobody asks for the lock: the cache is told by itself.
+        // Nobody asks for the lock: the server notifies the cache by itself.
         assert!(format!("{:?}", cache.receive()).contains("Invalidate"), "{name}");
         until(5_000, || client.counted("expired") >= 1);
         let noted = format!("{:?}", items(&client.ask("RLOCK.SLOWLOG GET 10")));

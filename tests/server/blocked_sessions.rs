@@ -105,8 +105,8 @@ fn many_blocked_sessions_are_closed_in_the_step_in_which_they_are_lost() {
     assert_eq!(client.number("EXISTS out"), 0);
 }
 
-/// From now on until it is thawed, the server reads nothing; then it reads in the order in which it
-/// was told something. Those to whom it listened last would come first.
+/// From now on until it is thawed, the server reads nothing; then it reads in the order in which
+/// commands were sent. Otherwise, the connections that it has polled last would come first.
 fn freeze(server: &Server) {
     let mut client = server.client();
     (0..3).for_each(|_| drop(client.ask("PING")));

@@ -111,8 +111,8 @@ fn queued() -> Value {
     Value::SimpleString("QUEUED".to_owned())
 }
 
-/// What a session is told that says all of this at once, and whether `after`, set by the last of
-/// these commands, is there.
+/// The reply to a session that sends all of these commands at once, and whether the key `after`
+/// exists, which the last of them sets.
 #[track_caller]
 fn told(lines: &[&str]) -> (Vec<Result<Value, String>>, bool, Server) {
     let server = Server::start();

@@ -6,7 +6,7 @@ use rlock_testkit::{Cluster, Listener, Waiter, aof_commands, items, now_ms, unti
 const HALL: u16 = 4903;
 const EVENTS: [&str; 2] = ["notify-keyspace-events", "KEd"];
 
-/// It was told once that its lock is, or will be, elsewhere.
+/// It got exactly one reply, which says that its lock is, or will be, elsewhere.
 #[track_caller]
 pub(crate) fn sent_away(waiter: &mut Waiter) {
     let error = waiter.error();

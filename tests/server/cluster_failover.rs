@@ -4,7 +4,7 @@ use rlock_testkit::{Cluster, LockView, Server, Waiter, now_ms, time_ms, until};
 
 const HALL: u16 = 4903;
 
-/// It was told that it must go elsewhere: with its connection closed, or, on Valkey 9, without.
+/// It was redirected to another node: with its connection closed, or, on Valkey 9, without.
 #[track_caller]
 fn not_granted(waiter: &mut Waiter) {
     let error = waiter.reply().unwrap_err();

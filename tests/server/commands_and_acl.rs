@@ -349,7 +349,7 @@ fn a_recommended_application_may_do_what_the_clients_do() {
     for line in ["PING", "CLIENT ID", "CLIENT SETNAME worker", "COMMAND COUNT", "WAIT 0 100"] {
         app.ask(line);
     }
-    // The run ID tells them which server this is.
+    // By the run ID, they know which server this is.
     assert!(app.info("server", "run_id").is_some());
     if server.version().puts_modules_into_categories() {
         app.ask("CLIENT SETINFO LIB-NAME worker");

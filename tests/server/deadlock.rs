@@ -1,5 +1,5 @@
-//! Owners that wait for each other: the last of them, who would close the cycle, is told so and
-//! nobody else notices. Nothing is reported that is not a cycle.
+//! Owners that wait for each other: the last of them, which would close the cycle, gets
+//! `-DEADLOCK`, and nobody else notices. Only cycles are reported.
 
 use rlock_testkit::{Client, Server, Waiter, until};
 

@@ -4,8 +4,8 @@ use rlock_testkit::{Client, Server, until};
 
 const ALWAYS: [&str; 4] = ["appendonly", "yes", "appendfsync", "always"];
 
-/// Keys, of which each takes the server this long to write where it is told so: a rewrite takes
-/// some seconds, as that of many gigabytes would.
+/// The number of keys. With `rdb-key-save-delay`, each takes the server some time to write, so that
+/// a rewrite takes seconds, as that of many gigabytes would.
 const KEYS: usize = 300;
 const SLOW: &str = "CONFIG SET rdb-key-save-delay 10000";
 

@@ -1,5 +1,5 @@
-//! What can happen to one who waits: unblocked, killed, cut off before, in and after the very turn
-//! of its grant. Everyone is told exactly one thing, and nobody who left holds.
+//! What can happen to a waiter: it is unblocked, killed, or cut off before, in and after the very
+//! loop iteration of its grant. Each gets exactly one reply, and none that departed holds a lock.
 
 use redis::Value;
 

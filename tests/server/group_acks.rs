@@ -1,4 +1,4 @@
-//! Grants of several locks that are told when replicas have acknowledged all of them.
+//! Grants of several locks that are confirmed once replicas have acknowledged all of them.
 
 use rlock_testkit::{Client, Listener, Server, Waiter, aof_commands, until};
 

@@ -182,8 +182,8 @@ fn look(client: &mut Client, keys: usize) -> i64 {
     waiting
 }
 
-/// Everybody who waits for several locks among others is granted or told so in time, for a cause
-/// that `RLOCK.INFO` shows, and nothing is left behind.
+/// Each of many requests for several locks is granted or refused in time, for a cause that
+/// `RLOCK.INFO` shows, and nothing is left behind.
 #[test]
 fn a_crowd_of_groups_waits_for_causes_that_are_shown_and_leaves_nothing_behind() {
     let groups = std::env::var("RLOCK_GROUPS").map_or(GROUPS, |text| text.parse().unwrap());

@@ -64,7 +64,7 @@ fn a_lease_lasts_no_less_than_was_asked_for_and_no_more_than_that_is_said() {
         let line = format!("RLOCK.ACQUIRE door ann LEASE {lease_ms} WITHTTL");
         let replies = client.all(&[&line, "PTTL door", "RLOCK.INFO door"]);
         assert_eq!(integer(&items(&replies[0])[1]), lease_ms);
-        // A server that may end a key within its last millisecond is told the next one.
+        // On a server that may expire a key within its last millisecond, the key gets the next one.
         let longer_ms = 1 - client.deadline_of(0);
         assert!(integer(&replies[1]) <= lease_ms + longer_ms);
         assert!(LockView::read(&replies[2]).holds.iter().all(|hold| hold.ttl_ms <= lease_ms));

@@ -1,4 +1,4 @@
-//! `RLOCK.AWAIT`: observers are told who holds WRITE, whatever changes it, and are in nobody's way.
+//! `RLOCK.AWAIT`: observers get the holder of WRITE, whatever changes it, and delay nobody.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ fn observer(server: &Server, key: &str, token: i64) -> Waiter {
     Waiter::parked(server, &format!("RLOCK.AWAIT {key} {token} BLOCK 0"))
 }
 
-/// What it is told, once.
+/// Its one reply.
 #[track_caller]
 fn told(observer: &mut Waiter) -> (i64, String) {
     let reply = observer.answer();

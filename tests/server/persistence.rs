@@ -371,7 +371,7 @@ fn a_change_is_one_command_in_the_aof_and_a_refusal_is_none() {
         "RLOCK.ACQUIRE door cid READ LEASE 600000",
         "RLOCK.FORCE door",
         "RLOCK.ACQUIRE door ann LEASE 600000 DEPTH 1",
-        // A promise that changes nothing is one, too: whoever is told of it may WAIT for it.
+        // A reply that changes nothing is a promise, too: its client may WAIT for it.
         "RLOCK.ACQUIRE door ann LEASE 1000 DEPTH 1",
         "RLOCK.RENEW door ann LEASE 1000",
     ] {

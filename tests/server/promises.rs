@@ -107,7 +107,7 @@ fn cancel_ends_blocked_waits_too() {
     client.refused("RLOCK.ACQUIRE door bob QUEUE 60000");
     assert_eq!(client.number("RLOCK.CANCEL door bob"), 3);
     first.refused();
-    // It stood behind the first one, which was there when the second was told.
+    // It was queued behind the first one, which was still there when the second got its reply.
     assert!(second.refused_with_ttl() >= -1);
     cid.still_waits(&mut client);
     assert_eq!(client.number("RLOCK.CANCEL door bob"), 0);
@@ -216,8 +216,8 @@ fn a_session_by_another_modules_transaction_is_refused() {
     assert_eq!(client.number("EXISTS door"), 0);
 }
 
-/// The first grant's own connection is told its token, and the doomed second one takes nothing
-/// along.
+/// The first grant's own connection gets its token, and the loss of the second one takes nothing
+/// from it.
 #[test]
 fn a_connection_that_is_about_to_be_closed_is_never_granted() {
     let server = Server::start();

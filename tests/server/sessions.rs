@@ -296,7 +296,7 @@ fn a_wait_that_is_denied_leaves_the_tie_to_the_other_connection() {
     client.ask("ACL SETUSER guest -rlock.acquire");
     client.ask("RLOCK.RELEASE door ann");
     first.granted();
-    // It is told so, and is not closed: it lost nothing that it had.
+    // It gets an error and is not closed, since it has lost no session.
     assert!(denied.error().starts_with("NOPERM "));
     assert_eq!(client.session_of("door", "bob"), first.id());
     let id = denied.id();

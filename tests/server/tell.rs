@@ -14,7 +14,7 @@ pub fn waits(client: &mut Client, line: &str) {
     assert_eq!(client.ask(line), waiting(), "{line}");
 }
 
-/// What `INFO rlock` says of waits with TELL: waiting, told and untold.
+/// What `INFO rlock` shows of waits with TELL: waiting, answered, and not delivered.
 pub fn tells(client: &mut Client) -> [i64; 3] {
     ["tells", "told", "untold"].map(|name| client.counted(name))
 }

@@ -116,7 +116,7 @@ fn a_ticket_that_is_not_asked_for_in_time_is_gone() {
     until(5_000, || client.queue("door") == "cid write queue");
     client.refused("RLOCK.ACQUIRE door bob QUEUE 60000");
     assert_eq!(client.queue("door"), "cid write queue, bob write queue");
-    // A ticket that ends is no wait that timed out: nobody was told.
+    // The end of a ticket does not count as a timeout, since no connection got one.
     assert_eq!(client.counted("timed_out"), 0);
 }
 

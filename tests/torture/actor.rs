@@ -1,4 +1,4 @@
-//! A client of the lock: it asks, and writes down what it asked, when, and what it was told.
+//! A client of the lock, which records its requests, their times and their replies.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,13 +18,13 @@ const AWAY_MS_MAX: u64 = 20_000;
 /// In the error to a command of a session that has lost its hold.
 const LOST_SESSION: &str = "rlock.session-was-lost";
 
-/// Who is told that nobody may write for now asks again so much later.
+/// A client that gets an error because nobody may write for now asks again so much later.
 const REFUSED_MS: u64 = 20;
 
 /// Of a key and an actor's number.
 type UrlOf = dyn Fn(&str, u32) -> String + Send + Sync;
 
-/// What the fault that is at work tells the clients.
+/// What the clients know of the fault that is at work.
 pub struct Site {
     /// Where the lock of a key is now, as this actor sees it.
     pub url_of: Box<UrlOf>,
@@ -53,7 +53,7 @@ impl Site {
     }
 }
 
-/// Where operations are written down: kept, or told to another process as they happen.
+/// Where operations are recorded: kept here, or sent to another process as they happen.
 pub enum Notes {
     Kept(Arc<Mutex<Notebook>>),
     Told,
@@ -155,7 +155,7 @@ impl Actor {
         self.tell(key, Asked::Renew { mode, lease_ms, token, acks: 0 })
     }
 
-    /// Extends what it holds by the usual lease, and is told when so many replicas have that.
+    /// Renews its hold by the usual lease, with ACKS from that many replicas.
     pub fn renew_acked(&mut self, key: &str, mode: Mode, acks: u32) -> Reply {
         let Some(token) = self.token(key, mode) else { return Reply::NotHeld };
         self.tell(key, Asked::Renew { mode, lease_ms: self.site.lease_ms, token, acks })
@@ -340,7 +340,7 @@ impl Actor {
         None
     }
 
-    /// Draws the conclusions from a reply that tells of trouble.
+    /// Draws the conclusions from an error.
     fn consider(&mut self, key: &str, reply: &Reply) {
         let is_trouble = matches!(reply, Reply::Lost | Reply::Never | Reply::Error(_));
         if is_trouble {

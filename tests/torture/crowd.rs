@@ -139,7 +139,7 @@ impl Processes {
         Processes::of(program, workload, seed, url, lease_ms)
     }
 
-    /// Each is that program, which is told what this one would be told, and tells the same.
+    /// Each is that program, which gets the same arguments as this one, and prints the same lines.
     pub fn of(
         program: PathBuf,
         workload: &'static Workload,
@@ -224,7 +224,7 @@ impl Processes {
 
     fn end(mut self) -> Vec<Op> {
         let told = self.running.into_iter().map(|Process { child, input, ops, .. }| {
-            drop(input); // which tells it to stop
+            drop(input); // at which it stops
             (child, ops)
         });
         for (mut child, ops) in told.collect::<Vec<_>>() {
@@ -241,7 +241,7 @@ impl Processes {
     }
 }
 
-/// The operations that a process tells of: each first when it is asked, then when it is answered.
+/// The operations that a process prints: each first when it is sent, then when it is answered.
 fn heard(lines: impl BufRead) -> Vec<Op> {
     let mut ops = Vec::new();
     let mut pending: BTreeMap<u32, Op> = BTreeMap::new();

@@ -41,7 +41,7 @@ pub struct Ask {
     pub depth: Option<i64>,
     /// READ beside fewer than this many others; all who use a lock send the same number.
     pub limit: Option<u32>,
-    /// So many replicas acknowledge it before it is told; 0: none is asked.
+    /// How many replicas must acknowledge it before the reply; 0 if none.
     pub acks: u32,
 }
 
@@ -79,7 +79,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// Whether a replica has what was asked for as soon as its caller is told so.
+    /// Whether a replica has the effect as soon as its caller has the reply.
     pub fn is_acked(&self) -> bool {
         match self {
             Asked::Acquire(ask) => ask.acks > 0,

@@ -37,7 +37,7 @@ func now() int64 {
 	return at.Nano()
 }
 
-// contender is a goroutine that wants the lock, and what it has to tell.
+// contender is a goroutine that wants the lock, and what it measured.
 type contender struct {
 	handle
 	turn chan struct{}

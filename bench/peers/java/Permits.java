@@ -7,8 +7,8 @@ import org.redisson.config.Config;
 
 /**
  * `Permits act NAME URL SEED LEASE-MS FIRST COUNT`: so many workers of tests/torture/thousand, by
- * Redisson's semaphore. Each tells what it does in the words of tests/torture/history.rs, by
- * CLOCK_MONOTONIC; they stop when standard input ends.
+  * Redisson's semaphore. Each prints its operations in the format of tests/torture/history.rs, with
+  * times of CLOCK_MONOTONIC; they stop when standard input ends.
  */
 public final class Permits {
     private static final String POOL = "pool";
@@ -66,7 +66,7 @@ public final class Permits {
         }
     }
 
-    /** At once and in one piece: who is killed has told everything. */
+    /** Written at once and in one piece, so that a process that is killed has printed all it did. */
     private static void say(int actor, String asked, long sent, long received, String reply) {
         String line = "{\"actor\":" + actor + ",\"connection\":" + actor
                 + ",\"link\":1,\"key\":\"" + POOL + "\",\"owner\":\"a" + actor

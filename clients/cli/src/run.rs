@@ -215,7 +215,7 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Ending) -> Result<u8, T
             status = child.wait(), if ended.is_none() => {
                 ended = Some(status.map_err(|error| error.to_string())?);
             }
-            () = sleep(Duration::from_millis(20)), if ended.is_some() => {} // nothing tells when a group is empty
+            () = sleep(Duration::from_millis(20)), if ended.is_some() => {} // there is no signal for a group that is empty
             () = hold.lost(), if !is_lost => {
                 tell(Signal::TERM);
                 // In a thread of its own: a reader that does not read must not keep the command alive.
@@ -228,7 +228,7 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Ending) -> Result<u8, T
                 tell(Signal::KILL);
                 (killed, kill_at) = (true, None);
             }
-            // The terminal has told the whole group.
+            // The terminal has sent the signal to the whole group.
             signal = signals.next() => {
                 let is_told = in_terminal && matches!(signal, Signal::INT | Signal::QUIT);
                 if !is_told || !is_foreground {

@@ -17,11 +17,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Who holds the lock: the token and the owner of the WRITE hold; 0 and nobody if it is free.
 type Held = (u64, Option<Name>);
 
-/// Tells `line` who holds `key`, and again whenever that changes, until `line` returns false. `trouble` hears once of
-/// servers that cannot be asked.
+/// Calls `line` with the holder of `key`, and again whenever that changes, until `line` returns false. `trouble` is called
+/// once when the servers cannot be asked.
 ///
 /// # Errors
-/// The servers' error, before anything was told.
+/// The servers' error, if it comes before the first call of `line`.
 pub fn watch(
     at: &Where,
     key: &str,
@@ -45,7 +45,7 @@ pub fn watch(
 
 struct Watch<'k> {
     key: &'k str,
-    /// The token that was told last.
+    /// The token of the last call.
     known: Option<u64>,
 }
 

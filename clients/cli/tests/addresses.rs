@@ -1,5 +1,5 @@
-//! Every way in which `rlock` can be told where the server is, with every command; and what no later try can change, which
-//! ends each of them with its cause.
+//! Every way to give `rlock` the address of a server, with every command; and errors that no later attempt can avoid, which
+//! end each command with their cause.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -49,7 +49,7 @@ fn a_line_is_printed_for_each_change() {
         let token: u64 = server.ask(&format!("RLOCK.ACQUIRE job {owner}"));
         assert_eq!(watch.line(), format!("{owner} holds it, token {token}"));
         until("it is watched", || observers(&server) == 1);
-        // A connection that breaks, and what does not change who holds, is not told.
+        // A connection that breaks, or a change that leaves the holder, prints no line.
         server.ask::<u64>("CLIENT KILL TYPE normal SKIPME yes");
         server.ask::<u64>(&format!("RLOCK.RENEW job {owner}"));
         until("it is watched", || observers(&server) == 1);

@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     println!("a reader shares: {}  a writer enters: {}", other.is_ok(), writer.is_ok());
     reader.release().await?; // `other` is released when it is dropped
 
-    // A loss is told, here one by an operator. The token guards what is written.
+    // A loss is reported, here one that an operator caused. The token guards what is written.
     let hold = locker.lock("rust:stock").lease(Duration::from_secs(1)).acquire().await?;
     redis::cmd("RLOCK.FORCE").arg("rust:stock").exec_async(&mut connection).await?;
     hold.lost().await;

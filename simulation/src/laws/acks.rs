@@ -1,5 +1,5 @@
-//! What is told when replicas have acknowledged it: it is on as many copies then, it outlives its
-//! primary, and a session lasts by it. And the grace of a new primary.
+//! The laws of ACKS: a confirmed grant is on as many copies as were asked for, it survives its
+//! primary, and it can confirm a session. And the law of a new primary's grace period.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ pub fn enough(acks: u8, node: usize, machines: &[Machine], is_let_in: bool) -> R
     })
 }
 
-/// A blocked caller is told of its grant, or of its renewal.
+/// A waiting caller gets the confirmation of its grant, or of its renewal.
 pub fn told(
     asked: &Asked,
     pending: &Pending,
@@ -109,7 +109,7 @@ impl Acks {
         written.map(|(_, until)| *until).max().unwrap_or(0)
     }
 
-    /// A session was told, which lasts until then.
+    /// A session was confirmed, with that deadline.
     pub fn session(&mut self, client: ClientId, token: Token, until: u64) {
         let lasts = self.sessions.entry((client, token)).or_default();
         *lasts = until.max(*lasts);

@@ -81,8 +81,8 @@ impl Beliefs {
                     let ask = &belief.ask;
                     let is_meant = (belief.db, ask.owner, ask.key, ask.reads)
                         == (sent.db, *owner, *key, *reads);
-                    // Nor one of a hold that was taken from its name, and came back. What this
-                    // server told again is a promise, and a belief, of its own.
+                    // Nor one of a hold whose key was removed and came back. What this server
+                    // reported since is a promise, and a belief, of its own.
                     let promise = promises.again(&belief.promise).unwrap_or(&belief.promise);
                     let bound = promise.bound(&server.history);
                     let is_renewed = bound.is_some_and(|bound| bound.until > server.now_ms());
@@ -191,8 +191,8 @@ impl Judge<'_> {
                 (true, _) if is_acked => Kind::AckedPartition,
                 (true, _) => Kind::Partition,
                 (_, true) => Kind::LostData,
-                // What was acknowledged is not lost, unless for a cause that was seen.
-                // Its server stood still since the last deadline that was told.
+                // A confirmed hold is not lost, unless for a cause that was seen: its server was
+                // paused since the last deadline that a client got.
                 _ if is_acked && first.ask.session && old.acked_until() <= new.now_ms => {
                     Kind::SessionCut
                 }

@@ -18,7 +18,7 @@ pub enum How {
 /// What became of a promise, with an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// It was told that it lasts until then.
+    /// A reply gave it that deadline.
     Until(u64),
     /// A user had the key live until then only.
     Tampered(u64),

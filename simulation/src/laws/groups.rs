@@ -109,7 +109,7 @@ pub fn waits(
     (is_open, was_stepped): (bool, bool),
 ) -> Result<(), Broken> {
     let Waiting { waiter, asked, .. } = waiting;
-    // It is granted, and replicas are to acknowledge it: all of it, or nothing is told.
+    // It is granted and pending: the reply comes only once all of it is confirmed.
     if !waiting.pending.is_empty() {
         let is_pending = |there: &Asked| {
             let volatile = server.state.manager.volatile(there.db, &there.key);

@@ -152,7 +152,7 @@ impl Laws {
         }
     }
 
-    /// A hold stands, whether or not its owner was told of it.
+    /// A hold has begun, whether or not its owner knows of it.
     fn granted(
         &mut self,
         asked: &Asked,
@@ -169,7 +169,7 @@ impl Laws {
         self.promises.excludes(history, asked, now_ms)
     }
 
-    /// A blocked caller is told of its grant, which replicas acknowledged.
+    /// A waiting caller gets its grant, which replicas have acknowledged.
     fn told_acked(
         &mut self,
         node: usize,
@@ -244,7 +244,7 @@ impl Laws {
         must(is_asked, "a hold ends by its owner, its lease, its session or an operator", || {
             format!("server {node}: {how:?} of token {token:?} of {owner:?}, in {by:?}")
         })?;
-        // The level that was told may be released, and the other one taken back.
+        // The level that was reported may be released, and the other one revoked.
         if how == How::Released || end == End::Unconfirmed {
             self.rest[node].released((db, key), token);
         }

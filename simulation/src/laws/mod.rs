@@ -1,5 +1,5 @@
-//! What must hold after every step, judged by what clients asked and were told, and by nothing that
-//! the manager says of itself but its `check()`.
+//! What must be true after every step, judged by the requests and replies of clients. The manager
+//! is not asked, except for its own `check()`.
 
 mod acks;
 mod beliefs;
@@ -249,7 +249,7 @@ impl Laws {
                 self.learn(node, noted, us, machines)?;
             }
         }
-        // What is pending began behind those who were told of the same hold.
+        // A pending grant began after the grants of the same hold that were reported.
         let is_told = |noted: &&Noted| matches!(noted.note, Note::Told { .. });
         let (told, pending): (Vec<&Noted>, Vec<&Noted>) = notes.iter().partition(is_told);
         let all: Vec<&Noted> = told.into_iter().chain(pending).collect();
@@ -270,7 +270,7 @@ impl Laws {
                     } => *key == asked.key && **owner == *asked.owner.as_bytes() && *t != token,
                     _ => false,
                 };
-                // One of several that began before is a hold of its owner, told or not.
+                // One of several that began before is a hold of its owner, reported or not.
                 let begins = |noted: &Noted| match &noted.note {
                     Note::Changed { key, change: Change::Granted { token: t, .. }, .. } => {
                         (key, t) == (&asked.key, &token)

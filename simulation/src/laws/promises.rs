@@ -1,5 +1,5 @@
-//! What clients were told, and what became of it: "you hold, until then". A promise binds every
-//! server whose data has the effect that it was told of, and does not have its end.
+//! A reply that grants a hold promises its client the lock until a deadline. A promise binds every
+//! server whose data has the effect of the grant, but not that of its end.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::seen::{Kind, Seen};
 use crate::server::Server;
 use crate::world::Machine;
 
-/// What a client was told.
+/// What a reply promised to a client.
 #[derive(Clone, Debug)]
 pub struct Promise {
     /// The database.
@@ -36,11 +36,11 @@ pub struct Promise {
     pub us: u64,
     /// When, by its server's clock.
     pub now_ms: u64,
-    /// So often, or to be told when replicas have acknowledged it.
+    /// How many grants of this hold were reported, or are pending.
     pub told: u32,
-    /// So many of them are still to be told.
+    /// How many of them are pending.
     pub pending: u32,
-    /// What was told when replicas had acknowledged it.
+    /// What was confirmed after replicas had acknowledged it.
     pub acked: Vec<Acked>,
     /// Why the next primary lacks it, though replicas acknowledged it.
     pub lost: Option<Kind>,
@@ -50,14 +50,14 @@ pub struct Promise {
     pub facts: Vec<(Point, Fact)>,
 }
 
-/// What was told when replicas had acknowledged it.
+/// What was confirmed after replicas had acknowledged it.
 #[derive(Clone, Copy, Debug)]
 pub struct Acked {
     /// With which effect.
     pub at: Point,
     /// Until when, by its server's clock in milliseconds.
     pub until: u64,
-    /// When it was told, in microseconds of the world.
+    /// When it was reported, in microseconds of the world.
     pub us: u64,
 }
 
@@ -104,7 +104,7 @@ impl Promise {
         }
     }
 
-    /// A blocked connection is told of it, or that it is renewed.
+    /// A blocked connection will get it, or its renewal, as a reply.
     pub fn is_told_to(
         &mut self,
         client: Option<ClientId>,
@@ -120,7 +120,7 @@ impl Promise {
         self.acked.push(Acked { at: pending.at, until, us });
     }
 
-    /// The last deadline that was told when replicas had acknowledged it.
+    /// The last deadline that was confirmed.
     pub fn acked_until(&self) -> u64 {
         self.acked.iter().map(|acked| acked.until).max().unwrap_or(0)
     }
@@ -155,9 +155,9 @@ pub struct Grant {
 #[derive(Default)]
 pub struct Promises {
     all: Vec<Promise>,
-    /// Holds of which a level was released in this reign, at whatever key they stand now, and of
-    /// which nobody was told since: the levels that are left may be those that nobody heard of.
-    /// With the key where it was released, and the number of the effect.
+    /// Holds of which a level was released in this reign, whatever their key is now, and which were
+    /// not reported since: the remaining levels may be those of unheard grants. Each with the key
+    /// where it was released, and the number of the effect.
     released: BTreeMap<(Token, u32), BTreeMap<(i32, Key), u64>>,
 }
 
@@ -172,7 +172,7 @@ impl Promises {
         self.all.iter()
     }
 
-    /// The newest promise with this token of this lock and owner that this connection was told: two
+    /// The newest promise with this token of this lock and owner that this connection got. Two
     /// primaries may each have made one.
     pub fn find(
         &self,
@@ -195,14 +195,14 @@ impl Promises {
         all.find(|one| one.at == promise.at && one.token == promise.token && one.key == promise.key)
     }
 
-    /// Whose hold this is on a server with these effects, if it was told. Two primaries may have
-    /// given one token twice.
+    /// Whose hold this is on a server with these effects, if it was reported. Two primaries may
+    /// have given one token twice.
     pub fn owner_of(&self, token: Token, lock: (i32, &Key), history: &History) -> Option<&Owner> {
         let mut all = self.all.iter().rev().filter(|promise| history.has(promise.at));
         all.find(|promise| promise.token == token && promise.is_of(lock)).map(|p| &p.owner)
     }
 
-    /// Somebody was told this token, of whatever lock: its key may have been renamed since.
+    /// A client got this token, for whatever lock: its key may have been renamed since.
     pub fn was_told(&self, token: Token, history: &History) -> bool {
         self.all.iter().any(|promise| promise.token == token && history.has(promise.at))
     }
@@ -225,7 +225,7 @@ impl Promises {
         keys
     }
 
-    /// A grant was told, or is told to nobody yet.
+    /// A grant was reported, or has begun and is not reported yet.
     pub fn told(&mut self, asked: &Asked, client: Option<ClientId>, grant: Grant) {
         let Grant { at, token, until, us, now_ms } = grant;
         let session = client.filter(|_| asked.session);
@@ -269,7 +269,7 @@ impl Promises {
         });
     }
 
-    /// What this hold was told as, or is to be, in the reign of this effect.
+    /// The promise of this hold in the reign of this effect, reported or pending.
     fn of_reign(&mut self, asked: &Asked, token: Token, at: Point) -> Option<&mut Promise> {
         let lock = (asked.db, &asked.key);
         let mut all = self.all.iter_mut().rev();
@@ -282,14 +282,14 @@ impl Promises {
         all.insert((db, key.clone()), at.number);
     }
 
-    /// Somebody was told of this hold, since the effect with this number.
+    /// This hold was reported again, after the effect with this number.
     fn released_no_more(&mut self, hold: (Token, u32), lock: (i32, &Key), since: u64) {
         let all = self.released.entry(hold).or_default();
         all.retain(|(db, key), number| since <= *number || (*db, key) != lock);
         self.released.retain(|_, all| !all.is_empty());
     }
 
-    /// A blocked connection is told of a hold, or that it is renewed.
+    /// A blocked connection will get a hold, or its renewal, as a reply.
     pub fn is_told_to(
         &mut self,
         client: Option<ClientId>,
@@ -304,7 +304,7 @@ impl Promises {
         }
     }
 
-    /// Somebody was told of this hold in this reign, and since a level of it was released.
+    /// This hold was reported in this reign, after the last release of one of its levels.
     pub fn is_heard(&self, token: Token, lock: (i32, &Key), reign: u32) -> bool {
         let is_it = |promise: &&Promise| {
             promise.at.reign == reign && promise.token == token && promise.is_of(lock)
@@ -313,7 +313,7 @@ impl Promises {
         all.any(|one| one.told > one.pending) && !self.released.contains_key(&(token, reign))
     }
 
-    /// One who was told a grant did not live to hear of it.
+    /// The connection closed before it got the reply with this grant.
     pub fn unheard(&mut self, asked: &Asked, token: Token, at: Point, was_pending: bool) {
         if let Some(promise) = self.of_reign(asked, token, at) {
             promise.told = promise.told.saturating_sub(1);
@@ -322,7 +322,7 @@ impl Promises {
         self.all.retain(|promise| promise.told > 0);
     }
 
-    /// What was just told excludes what was told before, and still binds this server.
+    /// The new promise excludes the promises that were made before and still bind this server.
     pub fn excludes(&self, history: &History, asked: &Asked, now_ms: u64) -> Result<(), Broken> {
         for promise in &self.all {
             if !promise.is_of((asked.db, &asked.key)) || !promise.excludes(&asked.owner, asked.mode)
@@ -337,7 +337,7 @@ impl Promises {
         Ok(())
     }
 
-    /// A renewal was told: of this mode, or of both; with this token, or any.
+    /// A renewal was reported: of this mode, or of both; with this token, or any.
     #[allow(clippy::too_many_arguments, reason = "all that a renewal is")]
     pub fn renewed(
         &mut self,

@@ -18,9 +18,9 @@ use crate::waiting::Waiting;
 
 type LockName = (i32, Key);
 
-/// A hold with SESSION, as a connection was told of it.
+/// A hold with SESSION that was reported to a connection.
 struct Tie {
-    /// When it was told, in microseconds of the world.
+    /// When it was reported, in microseconds of the world.
     us: u64,
     /// When it asked, by a count of the server's.
     arrival: u64,
@@ -32,8 +32,9 @@ struct Tie {
     of_several: bool,
 }
 
-/// The one that was told last, and of those that were told in one step asked last. Unless one of
-/// them asked for several locks: that one may have entered before the others or after them.
+/// The tie that was reported last; of those that were reported in one step, the one whose request
+/// came last. Nothing if one of them was a request for several locks: it may have been granted
+/// before the others or after them.
 fn last(ties: &[Tie]) -> Option<&Tie> {
     let last = ties.iter().max_by_key(|tie| (tie.us, tie.arrival))?;
     let is_unsure = |tie: &Tie| tie.us == last.us && tie.of_several != last.of_several;
@@ -44,14 +45,14 @@ fn last(ties: &[Tie]) -> Option<&Tie> {
 struct Unheard {
     name: LockName,
     token: Token,
-    /// Of a blocked connection that was told otherwise.
+    /// The wait of a blocked connection that got another reply.
     waiter: Option<WaiterId>,
 }
 
 /// What is known of one server's connections.
 #[derive(Default)]
 pub struct Rest {
-    /// Which connections were told of a hold with SESSION. It is tied to the [`last`] one.
+    /// The connections that got a hold with SESSION. It is tied to the [`last`] one.
     ties: BTreeMap<(LockName, Owner, Mode), Vec<Tie>>,
     /// Who asked for a session.
     askers: BTreeSet<(LockName, Vec<u8>, ClientId)>,
@@ -59,9 +60,9 @@ pub struct Rest {
     unheard: Vec<Unheard>,
     /// Tokens that were issued here, and where.
     issued: BTreeMap<Token, LockName>,
-    /// Those of them that a renewal told their owner of.
+    /// Those of them that a renewal has reported to their owner.
     renewed: BTreeSet<Token>,
-    /// Tokens that were issued, and told to nobody before this step.
+    /// Tokens that were issued, and that no reply had before this step.
     untold: BTreeSet<Token>,
     /// Holds whose key a stranger took, or that were over when the clock was stepped: if they come
     /// back, they last as long as their lease.
@@ -81,7 +82,7 @@ impl Rest {
         self.issued.insert(token, (db, key.clone()));
     }
 
-    /// A renewal told this owner that it holds.
+    /// A renewal reported to this owner that it holds the lock.
     pub fn renewed(
         &mut self,
         server: &Server,
@@ -102,23 +103,24 @@ impl Rest {
         last.filter(|tie| tie.acks > 0).map(|tie| (tie.client, tie.token, tie.acks))
     }
 
-    /// The connections that were told of a session, also those that another one replaced: what is
-    /// not heard of is taken back.
+    /// Whether this connection got the session, even if another one has replaced it since: a grant
+    /// that was not heard of is revoked.
     pub fn is_tied(&self, client: ClientId, token: Token) -> bool {
         self.ties.values().flatten().any(|tie| (tie.client, tie.token) == (client, token))
     }
 
-    /// These were told, or are to be: who holds enters again from now on.
+    /// These tokens are in replies, or will be. From now on, a further grant with one of them is a
+    /// re-entry.
     pub fn begun(&mut self, tokens: &[Token]) {
         self.untold.retain(|token| !tokens.contains(token));
     }
 
-    /// A hold with this token was told to somebody before.
+    /// Whether a hold with this token was reported before.
     pub fn is_re_entry(&self, token: Token) -> bool {
         !self.untold.contains(&token)
     }
 
-    /// A grant was told.
+    /// A grant was reported.
     pub fn told(&mut self, client: ClientId, asked: &Asked, token: Token, acks: u8, us: u64) {
         if asked.session {
             let name = (asked.db, asked.key.clone());
@@ -155,7 +157,7 @@ impl Rest {
         self.taken.extend(ties.flat_map(|(_, ties)| ties).map(|tie| tie.token));
         self.unheard.retain(|unheard| !is_meant(&unheard.name));
         self.issued.retain(|_, name| !is_meant(name));
-        // Where RENAME puts it, it is a hold of its owner, told or not.
+        // At the name where RENAME puts it, it is a hold of its owner, reported or not.
         self.untold.retain(|token| self.issued.contains_key(token));
     }
 
@@ -207,7 +209,7 @@ impl Rest {
         }
     }
 
-    /// A hold that nobody was told of, and nobody may still hear of, is taken back.
+    /// A hold that was not reported to anybody, and no longer can be, is revoked.
     fn somebody_hears(&mut self, server: &Server, promises: &Promises) -> Result<(), Broken> {
         for unheard in std::mem::take(&mut self.unheard) {
             let Unheard { token, .. } = &unheard;
@@ -224,7 +226,7 @@ impl Rest {
         Ok(())
     }
 
-    /// Somebody was told of this hold, or that it is renewed, or is to be.
+    /// Whether this hold, or a renewal of it, was reported, or may still be.
     fn may_hear(&self, server: &Server, promises: &Promises, token: Token) -> bool {
         promises.was_told(token, &server.history) || self.renewed.contains(&token)
     }
@@ -276,8 +278,8 @@ impl Unheard {
     }
 }
 
-/// No hold is tied to a connection that has closed, not even until the next sweep: who asks in
-/// between would be told of a hold that is about to end.
+/// No hold is tied to a connection that has closed, not even until the next sweep: a request in
+/// between would get a hold that is about to end.
 pub fn ties(server: &Server) -> Result<(), Broken> {
     for (db, key, slot) in server.keys.iter() {
         let Some(volatile) = server.state.manager.volatile(db, key) else { continue };

@@ -31,7 +31,7 @@ struct Grant {
     /// By its server's clock, in milliseconds.
     deadline: u64,
     parts: Vec<Part>,
-    /// It was told when replicas had acknowledged it.
+    /// Replicas had acknowledged it before it was reported.
     is_acked: bool,
 }
 
@@ -94,7 +94,7 @@ impl Several {
         Ok(())
     }
 
-    /// A caller was told of this grant when replicas had acknowledged it.
+    /// A caller got the confirmation of this grant.
     pub fn acked(&mut self, token: Token) {
         let all = self.all.iter_mut().filter(|grant| grant.token == token);
         all.for_each(|grant| grant.is_acked = true);
@@ -143,8 +143,8 @@ impl Grant {
     }
 }
 
-/// Whoever is told that it holds several locks holds each of them, with no newer token than that
-/// which it is told.
+/// A caller that gets several locks holds each of them, with no newer token than the one in the
+/// reply.
 pub fn all_held(asks: &[Asked], held: &[Option<Token>], newest: Token) -> Result<(), Broken> {
     for (asked, token) in asks.iter().zip(held) {
         must(token.is_some(), "a grant holds all of its locks", || {

@@ -20,11 +20,11 @@ const ALIKE: u32 = 10;
 pub struct Found {
     /// Steps that did something.
     pub steps: u64,
-    /// Inputs that machines were told.
+    /// Inputs that machines got.
     pub inputs: u64,
     /// Requests that were sent.
     pub sends: u64,
-    /// Grants that users were told.
+    /// Grants that users got.
     pub grants: u64,
     /// Holds that were lost.
     pub losses: u64,
@@ -89,7 +89,7 @@ pub fn one(seed: u64, planted: Planted, records: bool) -> Result<Found, Broken> 
     }
 }
 
-/// What the machines of one world were told and answered, up to the law that broke.
+/// The inputs and outputs of the machines of one world, up to the law that broke.
 pub fn told(seed: u64, planted: Planted) -> Found {
     let mut users = Users::new(seed, planted, true);
     users.run();

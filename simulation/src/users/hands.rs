@@ -193,7 +193,7 @@ impl Users {
         self.tell(id, input);
     }
 
-    // --- what users are told --------------------------------------------------------------------
+    // --- results for users ----------------------------------------------------------------------
 
     pub(super) fn begin_attempt(&mut self, process: usize, user: usize) {
         let planted = self.planted;

@@ -29,7 +29,7 @@ pub(super) struct Link {
     pub asked: VecDeque<Asked>,
     /// When it said something last.
     pub heard: Ms,
-    /// Nothing gets through any more, and nobody is told.
+    /// Nothing gets through any more, and neither side is informed.
     pub is_mute: bool,
     /// How many replicas had become primaries when it was opened.
     pub promotions: u64,
@@ -164,7 +164,7 @@ impl Users {
         self.jobs.iter().filter_map(wants).collect()
     }
 
-    /// Looks again for the primary. Whoever waits for a connection is told that there was none.
+    /// Searches for the primary again. Whoever waits for a connection gets an error.
     pub(super) fn reroute(&mut self, process: usize) {
         let (old, new) = (self.processes[process].route, self.leader);
         if old == new {

@@ -111,7 +111,7 @@ struct Tenure {
 #[derive(Debug)]
 struct Seat {
     stand: Stand,
-    /// Who waits for it, until when, and what they are told then.
+    /// Who waits for it, until when, and with which result that wait then ends.
     waiting: Vec<(usize, Ms, Tell)>,
     tenure: Option<Tenure>,
     /// Until then something may stand at a server that nobody has.
@@ -264,7 +264,7 @@ impl Users {
         });
     }
 
-    /// A line of the story, where one is told.
+    /// Writes a line of the story, if there is one.
     fn log(&mut self, line: impl FnOnce() -> String) {
         if self.records {
             let line = format!("{} ms: {}", self.now, line());

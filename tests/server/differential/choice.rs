@@ -87,7 +87,7 @@ impl Choice {
         }
     }
 
-    /// A request that may wait is to be told by a message, in a third of all cases.
+    /// A request that may wait gets its late reply by a message, in a third of all cases.
     fn with_tell(&mut self, line: String) -> String {
         if !line.contains(" BLOCK ") || self.0.u8(0..3) > 0 {
             return line;

@@ -1,4 +1,4 @@
-//! A real server and a simulated one that are told the same, at the same time by the real one's
+//! A real server and a simulated one that get the same commands, at the same time by the real one's
 //! clock.
 //!
 //! The simulated one is set to the moment at which the real one carried out a command, to the
@@ -28,7 +28,7 @@ const APART_MS_MAX: u64 = 500;
 const UNSURE_MS: u64 = 3;
 /// How long the module may take to see that the gate is open again, in milliseconds.
 const RETRY_MS: u64 = 50;
-/// What cannot be told from a token: everything smaller.
+/// Smaller numbers are not taken for tokens.
 const TOKEN_MIN: i64 = 1_000_000_000_000_000;
 
 /// The locks.
@@ -61,7 +61,7 @@ pub struct Twins {
     pub compared: u64,
 }
 
-/// Whatever went wrong, its story is told.
+/// Whatever went wrong, the commands that led to it are printed.
 impl Drop for Twins {
     fn drop(&mut self) {
         if std::thread::panicking() {

@@ -150,7 +150,7 @@ impl<'a> Stage<'a> {
         self.speakers.values().filter(|speaker| speaker.waits_for.is_some()).count()
     }
 
-    /// Nobody waits any more, and nobody has been told more than is printed.
+    /// Nobody waits any more, and nobody has got a reply that the page does not show.
     fn end(self) {
         assert_eq!(self.waiting(), 0, "{}: somebody waits at the end", self.place);
         // Whoever subscribed is in a mode in which redis-cli reads no more commands.

@@ -47,7 +47,7 @@ pub struct Hold {
     pub polls: Vec<usize>,
 }
 
-/// All holds that anybody was told of, each with the operations on it.
+/// All holds that appear in a reply, each with the operations on it.
 pub fn holds(history: &History) -> Vec<Hold> {
     let ends = Ends::of(history);
     let mut groups: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
@@ -91,7 +91,7 @@ struct OneOwner<'a> {
     history: &'a History,
     ends: &'a Ends,
     holds: Vec<Hold>,
-    /// Since when the owner may have a hold that it was not told of.
+    /// Since when the owner may have a hold that no reply has reported.
     unknown_ns: Option<u64>,
     /// The ticket's requests so far.
     polls: Vec<usize>,

@@ -1,5 +1,5 @@
-//! A granted hold stays: while it is certain, its owner is not told otherwise, re-entry keeps the
-//! token, and the depth is the number of levels acquired and not released.
+//! A granted hold stays: while it is proven, no reply to its owner contradicts it, re-entry keeps
+//! the token, and the depth is the number of levels acquired and not released.
 
 use super::{Hold, Violation};
 use crate::history::{Asked, History, Op, Reply};

@@ -1,5 +1,5 @@
-//! Fencing: a token is issued once, and is greater than every token that anybody had been told of
-//! when it was requested.
+//! Fencing: a token is issued once, and is greater than every token that any reply had when it was
+//! requested.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! A client that asks for many locks in a short life, and notes what it was told until its server
+//! A client that requests many locks in a short life, and records the replies until its server
 //! dies.
 
 use std::collections::BTreeMap;
@@ -178,7 +178,7 @@ impl Asker {
         format!("{}:{number}", self.site.prefix)
     }
 
-    /// Long, mostly: it tells where a deadline is of an earlier reply.
+    /// Long, mostly, and different each time: it shows which reply a deadline is from.
     pub fn any_lease_ms(&mut self) -> i64 {
         match self.rng.u8(..8) {
             0 => self.rng.i64(400..1200),
@@ -196,8 +196,8 @@ impl Asker {
         self.site.stop.within(ms);
     }
 
-    /// Shares these out among connections, each of which is said its own in one piece, and notes
-    /// each reply as it comes. Which were told what they hold.
+    /// Distributes these requests among connections, sends each connection its own in one piece,
+    /// and records each reply as it comes. Returns which of them got a hold.
     pub fn ask_all(&mut self, links: &mut [Waiter], asks: &[Ask]) -> Result<Vec<bool>, Error> {
         let (sent_ms, count) = (now_ms(), links.len());
         for (number, link) in links.iter_mut().enumerate() {
@@ -269,7 +269,7 @@ impl Asker {
         Ok(self.note(ask, &reply, is_sure, sent_ms))
     }
 
-    /// Notes a reply, or a message in its place. Whether it was told what it holds.
+    /// Records a reply, or a message in its place. Returns whether it reports a hold.
     pub fn note(
         &mut self,
         ask: &Ask,
@@ -321,7 +321,7 @@ impl Asker {
         }
     }
 
-    /// What was told of the first of its locks.
+    /// The claim to the first of its locks.
     pub fn claim_of(&self, ask: &Ask) -> Option<&Claim> {
         self.notes.claims.get(&(ask.key.clone(), ask.owner.clone(), ask.mode))
     }

@@ -1,4 +1,4 @@
-//! What clients were told that they hold when the primary died, and what the server that took over
+//! The holds that clients had replies for when the primary died, and what the server that took over
 //! must therefore show.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::fmt;
 use crate::history::Mode;
 use rlock_testkit::LockView;
 
-/// How a client makes sure of what it was told.
+/// How a client makes sure of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sort {
     /// The reply comes after so many acknowledgments: `ACKS`.
@@ -72,7 +72,8 @@ pub const KINDS: [Kind; 12] = [
     Kind::GroupTold,
 ];
 
-/// A hold as its owner was told of it. Times are unix milliseconds of the machine's only clock.
+/// A hold as the replies to its owner reported it. Times are unix milliseconds of the machine's
+/// only clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub sort: Sort,

@@ -1,6 +1,6 @@
 //! Failovers with `rlock.grace-ms` instead of acknowledgments: grants, renewals and releases are
-//! lost, and still no two owners hold at once, by the deadlines that they were told. With a grace
-//! that is too short they do.
+//! lost, and still no two owners hold at once, by the deadlines in their replies. With a grace
+//! period that is too short they do.
 
 use std::fmt;
 use std::io::{Error, ErrorKind};

@@ -332,8 +332,8 @@ fn sessions(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// All of this role want one lock, and keep it for a moment: of those who are told that they hold
-/// it, one holds it.
+/// All clients of this role want one lock, and keep it for a moment: of those that get a grant, one
+/// holds it.
 fn ring(me: &mut Asker) -> Result<(), Error> {
     let mut link = me.link()?;
     let key = format!("{}:ring", me.site.prefix);
@@ -420,9 +420,9 @@ fn closing_ring(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says these, whose replies tell nothing new but whether none is an error. Where replicas must
-/// acknowledge every grant, a lock that somebody was to hold may be free: its heir then has it as
-/// soon as it asks.
+/// Sends these commands, and returns whether none of the replies is an error; otherwise they are of
+/// no interest. Where replicas must acknowledge every grant, a lock that was to be held may be
+/// free: its heir then gets it as soon as it asks.
 fn tell(me: &mut Asker, link: &mut Waiter, lines: &[String]) -> Result<bool, Error> {
     me.say_lines(link, lines)?;
     let mut is_well = true;

@@ -21,7 +21,7 @@ const LOAD_US: u32 = 20;
 pub enum Cut {
     /// Only with its death.
     No,
-    /// Nothing passes any more, and nobody is told.
+    /// Nothing passes any more, and neither side is informed.
     Cables,
     /// The replicas are stopped, and their connections closed at the primary.
     Stopped,
@@ -45,7 +45,7 @@ pub struct Fall {
     pub cut: Cut,
     /// From the cut to its death.
     pub cut_ms: u64,
-    /// When it was told to hand over, or killed.
+    /// When the handover was requested, or it was killed.
     pub at_ns: u64,
     /// The offset of each replica.
     pub offsets: Vec<i64>,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::claims::{Claim, KINDS, Kind, SORTS, Sort};
 
-/// The first ones tell enough.
+/// The first ones are enough.
 const SAID_MAX: usize = 12;
 
 #[derive(Default)]
@@ -12,7 +12,7 @@ pub struct Tally {
     name: String,
     pub failovers: u32,
     pub took_ms: f64,
-    /// Replies that told of a hold, also of those that were given back again.
+    /// Replies that reported a hold, also a hold that was released again.
     pub told: u64,
     pub no_acks: u64,
     pub no_replicas: u64,

@@ -1,6 +1,6 @@
 //! Clients are processes, and one of them is stopped for longer than its leases, or killed. A
-//! stopped client believes that it still holds, and is told otherwise when it asks. A killed
-//! client's holds last until their leases expire, its sessions end at once.
+//! stopped client believes that it still holds, until it asks. A killed client's holds last until
+//! their leases expire, its sessions end at once.
 
 use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;

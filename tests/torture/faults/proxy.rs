@@ -1,6 +1,6 @@
 //! A network between two sides: connections pass to a server until nothing goes through any more.
-//! Then either both ends only see silence for a while, as when a cable is cut, or they are told
-//! that the connection closed.
+//! Then either both ends only see silence for a while, as when a cable is cut, or their connections
+//! are closed.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -43,12 +43,12 @@ impl Proxy {
         self.port
     }
 
-    /// From now on nothing passes, and neither end is told.
+    /// From now on nothing passes, and neither end is informed.
     pub fn cut(&self) {
         self.cable.state.lock().unwrap().is_cut = true;
     }
 
-    /// Clients lose their connections; the server is not told.
+    /// Clients lose their connections; the server is not informed.
     pub fn drop_fronts(&self) {
         close(&mut self.cable.state.lock().unwrap().fronts);
     }

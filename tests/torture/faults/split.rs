@@ -204,7 +204,7 @@ impl Split {
         self.map.write().unwrap().far_url = new.server.url("");
     }
 
-    /// The old primary is told of its successor. Its clients go there by the network now.
+    /// Makes the old primary a replica of its successor. Its clients now reach the new one.
     fn mend(&self) {
         self.is_cut.store(false, Ordering::Relaxed);
         let [new, _, old] = &self.nodes[..] else { panic!("three nodes") };

@@ -42,7 +42,7 @@ impl Tale {
         Tale(History { ops: Vec::new(), events: Vec::new(), promise })
     }
 
-    /// `owner` (a letter) asks at one time and is told at another.
+    /// `owner` (a letter) asks at one time and gets the reply at another.
     pub fn op(
         mut self,
         owner: &str,

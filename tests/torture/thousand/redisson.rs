@@ -17,7 +17,7 @@ use rlock_testkit::{Client, Server, items, text, until};
 
 /// A JVM takes its time to start, and to give others a chance.
 const REST_MS: u64 = 2000;
-/// Beside the lease, for who polls or is told late.
+/// In addition to the lease, for a client that polls or gets its message late.
 const PATIENCE_MS: u64 = 10_000;
 
 /// Lets them work and die for that long.

@@ -1,5 +1,5 @@
-//! Grants and renewals that are told when a replica has acknowledged them, with a lease or for as
-//! long as the connection lasts: of one lock for one, or of three permits.
+//! Grants and renewals that a replica must acknowledge, with a lease or for as long as the
+//! connection lasts: of a lock that one owner can hold, or of three permits.
 
 use crate::actor::Actor;
 use crate::history::{Ask, Mode, Reply, Wait};

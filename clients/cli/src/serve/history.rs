@@ -11,7 +11,7 @@ use crate::snapshot::Snapshot;
 /// How far back it goes.
 const SPAN: Duration = Duration::from_secs(15 * 60);
 
-/// Counters that are told per second.
+/// Counters that are shown per second.
 const RATES: [&str; 6] = ["acquired", "handed_off", "released", "refused", "timed_out", "expired"];
 
 /// Points, the oldest first, each for the time between two looks.

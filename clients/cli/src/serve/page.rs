@@ -1,4 +1,4 @@
-//! What the page is told, as JSON. Names are told as text and, to be named in a request, as bytes in hexadecimal.
+//! The data of the page, as JSON. Names are given as text and, for use in requests, as bytes in hexadecimal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Of a longer name, only the beginning is told, and it cannot be followed.
+/// Only the beginning of a longer name is sent, so it has no link.
 const NAME_LEN_MAX: usize = 1024;
 
 /// A name as the page gets it.

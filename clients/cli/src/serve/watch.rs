@@ -26,7 +26,7 @@ const VIEWERS: usize = 32;
 const LOCKS: usize = 16;
 /// How long a scrape waits for a look.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For so long a scrape is told that a server is down, without waiting for the look that is under way.
+/// For this time, scrapes report a server as down without waiting for the request that is under way.
 const DOWN: Duration = Duration::from_secs(12);
 /// A look that takes longer hangs.
 pub const STUCK: Duration = Duration::from_secs(120);

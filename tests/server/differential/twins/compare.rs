@@ -23,7 +23,8 @@ impl Twins {
         for at in 0..self.connections.len() {
             let client = self.connections[at].1;
             let Some(mut expected) = out.remove(&client_number(client)) else { continue };
-            // An observer that is about to be closed may be told of that lock before, or not.
+            // An observer that is about to be closed may get a reply about that lock before, or
+            // not.
             if let [.., Out::Said(Said::Array(_)), Out::Closed] = expected[..]
                 && self.is_closed(at)
             {
