@@ -34,7 +34,7 @@ pub enum Hold {
     Sync(blocking::Hold),
 }
 
-/// A hold, and when its loss was told.
+/// A hold, and when its loss was reported.
 pub struct Held {
     hold: Mutex<Option<Hold>>,
     lost_at: watch::Receiver<u64>,

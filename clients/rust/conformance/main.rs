@@ -1,5 +1,5 @@
-//! The runner of this crate for the script that all client packages are tried by: `conformance async` or
-//! `conformance sync`. It does what it is told on standard input, a JSON object per line, and decides nothing.
+//! The runner of this crate for the script that tests all client packages: `conformance async` or `conformance sync`. It
+//! reads commands from standard input, one JSON object per line, and decides nothing.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -77,7 +77,7 @@ impl Order {
     }
 }
 
-/// Who leads, `None` if nobody was told of yet, and when that was told.
+/// The latest leader that an observer got, `None` before the first one, and when it came.
 type Told = watch::Receiver<(Option<String>, u64)>;
 
 /// What the script names.

@@ -240,7 +240,7 @@ impl Hold {
     /// As [`crate::Hold::token`].
     #[must_use]
     pub fn token(&self) -> u64 {
-        self.loss.held().token
+        self.loss.tenure().token
     }
 
     /// As [`crate::Hold::key`].
@@ -252,19 +252,19 @@ impl Hold {
     /// As [`crate::Hold::owner`].
     #[must_use]
     pub fn owner(&self) -> &str {
-        self.loss.held().owner()
+        self.loss.tenure().owner()
     }
 
     /// As [`crate::Hold::deadline`].
     #[must_use]
     pub fn deadline(&self) -> Instant {
-        at(*self.loss.held().deadline.borrow()).into_std()
+        at(*self.loss.tenure().deadline.borrow()).into_std()
     }
 
     /// Whether it is held. Check this before each step that must not be done twice.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.loss.held().is_sure()
+        self.loss.tenure().is_sure()
     }
 
     /// As [`crate::Hold::loss`]. [`crate::Loss::is_lost`] does not block.

@@ -6,9 +6,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, watch};
 use tokio::time::timeout;
 
-use crate::ask::is_true;
-use crate::held::Held;
-use crate::servers::lock;
+use crate::tenure::Tenure;
+use crate::util::{is_true, lock};
 use crate::{Error, Locker, machine};
 
 /// What keeps `close` waiting: a request under way, or what undoes one.
@@ -18,7 +17,7 @@ pub(crate) type UnderWay = OwnedRwLockReadGuard<()>;
 pub(crate) struct Closing {
     is_closed: watch::Sender<bool>,
     under_way: Arc<RwLock<()>>,
-    sessions: Mutex<Vec<Weak<Held>>>,
+    sessions: Mutex<Vec<Weak<Tenure>>>,
 }
 
 impl Closing {
@@ -59,8 +58,8 @@ impl Closing {
     }
 
     /// It is lost when it is closed.
-    pub(crate) fn session(&self, held: &Arc<Held>) {
-        remember(&self.sessions, held);
+    pub(crate) fn session(&self, tenure: &Arc<Tenure>) {
+        remember(&self.sessions, tenure);
     }
 }
 
@@ -85,9 +84,9 @@ impl Locker {
         let undone = inner.closing.under_way.clone().write_owned();
         let _ = timeout(Duration::from_millis(machine::CLOSES + machine::LATE), undone).await;
         inner.servers.close();
-        for held in lock(&inner.closing.sessions).drain(..).filter_map(|each| each.upgrade()) {
-            if let Some(line) = lock(&held.line).take() {
-                held.lose();
+        for tenure in lock(&inner.closing.sessions).drain(..).filter_map(|each| each.upgrade()) {
+            if let Some(line) = lock(&tenure.line).take() {
+                tenure.lose();
                 drop(line);
             }
         }

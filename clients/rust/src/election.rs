@@ -1,4 +1,4 @@
-//! Who leads: whoever holds the lock of a key, in a session. `RLOCK.AWAIT` tells who that is.
+//! Elections: the leader is whoever holds the lock of a key, in a session. Followers ask `RLOCK.AWAIT` who that is.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl Locker {
 }
 
 impl Election {
-    /// What followers are told, for example an address. The default is the host and the process.
+    /// What followers see, for example an address. The default is the host and the process.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Election {
         self.name = Some(name.into());

@@ -6,23 +6,25 @@ use std::time::Instant;
 
 use tokio::runtime::Handle;
 
+use crate::begun::Begun;
 use crate::clock::at;
-use crate::entry::{Begun, Entry, release_later};
-use crate::held::{Held, State, is_over};
 use crate::machine::Release;
 use crate::observer::observe;
+use crate::release::release_later;
+use crate::seat::Seat;
+use crate::tenure::{State, Tenure, ended};
 use crate::{Error, Inner};
 
 /// One level of a held lock, renewed every third of its lease until it is released or dropped.
 #[must_use = "a hold that is dropped is released"]
 pub struct Hold {
     inner: Arc<Inner>,
-    entry: Arc<Entry>,
-    held: Arc<Held>,
+    seat: Arc<Seat>,
+    tenure: Arc<Tenure>,
     runtime: Handle,
     is_released: bool,
-    /// A release that was begun. Only its owner reads it: the mutex lets tasks share the hold, which they do not do with
-    /// a request under way.
+    /// A release that was begun. It is only used through `&mut`: the mutex is there because a request under way is not
+    /// `Sync`, and tasks may share a hold.
     begun: Mutex<Option<Begun<Release>>>,
 }
 
@@ -30,8 +32,8 @@ pub struct Hold {
 #[derive(Clone)]
 pub struct Loss {
     inner: Weak<Inner>,
-    entry: Weak<Entry>,
-    held: Arc<Held>,
+    seat: Weak<Seat>,
+    tenure: Arc<Tenure>,
     runtime: Handle,
 }
 
@@ -42,15 +44,15 @@ impl fmt::Debug for Loss {
 }
 
 impl Loss {
-    pub(crate) fn held(&self) -> &Held {
-        &self.held
+    pub(crate) fn tenure(&self) -> &Tenure {
+        &self.tenure
     }
 
     /// Whether the hold is lost, or may be. Also reads the clock.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        let state = *self.held.state.borrow();
-        state == State::Lost || (state == State::Held && !self.held.is_sure())
+        let state = *self.tenure.state.borrow();
+        state == State::Lost || (state == State::Held && !self.tenure.is_sure())
     }
 
     /// Resolves when the hold is lost: at once when the server reports so, and shortly before the deadline when no
@@ -65,21 +67,21 @@ impl Loss {
 
     /// Resolves when the hold has ended: to true if it was lost, as [`Loss::lost`], and to false if it was released.
     pub async fn ended(&self) -> bool {
-        if let (Some(inner), Some(entry)) = (self.inner.upgrade(), self.entry.upgrade()) {
-            observe(&self.runtime, &inner, &entry, &self.held);
+        if let (Some(inner), Some(seat)) = (self.inner.upgrade(), self.seat.upgrade()) {
+            observe(&self.runtime, &inner, &seat, &self.tenure);
         }
-        let mut state = self.held.state.subscribe();
-        is_over(&mut state).await;
+        let mut state = self.tenure.state.subscribe();
+        ended(&mut state).await;
         *state.borrow() == State::Lost
     }
 }
 
 impl Hold {
-    pub(crate) fn new(inner: Arc<Inner>, entry: Arc<Entry>, held: Arc<Held>) -> Hold {
+    pub(crate) fn new(inner: Arc<Inner>, seat: Arc<Seat>, tenure: Arc<Tenure>) -> Hold {
         Hold {
             inner,
-            entry,
-            held,
+            seat,
+            tenure,
             runtime: Handle::current(),
             is_released: false,
             begun: Mutex::default(),
@@ -89,33 +91,33 @@ impl Hold {
     /// The fencing token: greater than all before it. The resource that is written to should refuse smaller ones.
     #[must_use]
     pub fn token(&self) -> u64 {
-        self.held.token
+        self.tenure.token
     }
 
     /// The lock's key.
     #[must_use]
     pub fn key(&self) -> &[u8] {
-        &self.entry.key
+        &self.seat.key
     }
 
     /// The owner's name.
     #[must_use]
     pub fn owner(&self) -> &str {
-        self.held.owner()
+        self.tenure.owner()
     }
 
     /// Until when the hold is certain if the server does not answer again. Counts from when the last answered request
     /// was sent. Ask again after the computer slept: an [`Instant`] does not count that time, but a lease does.
     #[must_use]
     pub fn deadline(&self) -> Instant {
-        at(*self.held.deadline.borrow()).into_std()
+        at(*self.tenure.deadline.borrow()).into_std()
     }
 
     /// Whether it is held. Also reads the clock, so it is correct even right after this process slept. False for a
     /// session whose connection has broken, until the server has tied it to a new one.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.held.is_sure()
+        self.tenure.is_sure()
     }
 
     /// As [`Loss::lost`].
@@ -126,8 +128,8 @@ impl Hold {
     /// The signal, to pass to the work.
     #[must_use]
     pub fn loss(&self) -> Loss {
-        let (inner, entry) = (Arc::downgrade(&self.inner), Arc::downgrade(&self.entry));
-        Loss { inner, entry, held: self.held.clone(), runtime: self.runtime.clone() }
+        let (inner, seat) = (Arc::downgrade(&self.inner), Arc::downgrade(&self.seat));
+        Loss { inner, seat, tenure: self.tenure.clone(), runtime: self.runtime.clone() }
     }
 
     /// Releases the level. The release completes even if this future is dropped.
@@ -139,14 +141,14 @@ impl Hold {
     pub async fn release(mut self) -> Result<(), Error> {
         self.is_released = true;
         let begun = self.begun.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        self.entry.release(&self.inner, &self.held, begun).await
+        self.seat.release(&self.inner, &self.tenure, begun).await
     }
 }
 
 impl Hold {
     /// On the calling thread. `None`: release by [`Hold::release`].
     pub(crate) fn release_quickly(&mut self) -> Option<Result<(), Error>> {
-        let (outcome, begun) = self.entry.release_quickly(&self.inner, &self.held);
+        let (outcome, begun) = self.seat.release_quickly(&self.inner, &self.tenure);
         (self.is_released, self.begun) = (outcome.is_some(), Mutex::new(begun));
         outcome
     }
@@ -155,7 +157,12 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.is_released {
-            release_later(&self.runtime, self.inner.clone(), self.entry.clone(), self.held.clone());
+            release_later(
+                &self.runtime,
+                self.inner.clone(),
+                self.seat.clone(),
+                self.tenure.clone(),
+            );
         }
     }
 }

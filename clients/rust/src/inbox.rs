@@ -9,26 +9,43 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, PushInfo, PushKind, RedisResult, Value};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::clock::now;
-use crate::error::{broken, timed_out};
+use crate::error::timed_out;
 use crate::machine::{LOOKS, Ms, Planted, REPLY, is_condemned};
-use crate::node::{Node, for_all};
-use crate::servers::lock;
+use crate::util::lock;
 
 /// The subscription of one server.
 #[derive(Default)]
 pub(crate) struct Inbox {
     link: Mutex<Option<Link>>,
-    connecting: Arc<tokio::sync::Mutex<()>>,
+    /// One connection is opened at a time.
+    pub(crate) connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Its connection. Dropping it closes it, and everybody who waits there is told.
-struct Link {
+/// Its connection. Dropping it closes it, and ends everything that waits there.
+pub(crate) struct Link {
     post: Arc<Post>,
     connection: MultiplexedConnection,
     requests: JoinSet<()>,
+}
+
+impl Link {
+    /// Sends pings on the connection while somebody waits, and calls `forget` once it is silent.
+    pub(crate) fn new(
+        post: Arc<Post>,
+        connection: MultiplexedConnection,
+        forget: impl FnOnce(&Arc<Post>) + Send + 'static,
+    ) -> Link {
+        let mut link = Link { post: post.clone(), connection, requests: JoinSet::new() };
+        let connection = link.connection.clone();
+        link.requests.spawn(async move {
+            post.pings(connection).await;
+            forget(&post);
+        });
+        link
+    }
 }
 
 impl Drop for Link {
@@ -51,7 +68,7 @@ pub(crate) struct Post {
 }
 
 /// What became of a subscription; nothing while it is under way.
-type State = Option<RedisResult<()>>;
+pub(crate) type State = Option<RedisResult<()>>;
 
 #[derive(Default)]
 struct Mail {
@@ -98,7 +115,7 @@ impl Post {
         Letter { id, post: self.clone(), reply }
     }
 
-    fn hears(&self) {
+    pub(crate) fn hears(&self) {
         self.heard.store(now(), Ordering::Relaxed);
     }
 
@@ -112,7 +129,7 @@ impl Post {
     }
 
     /// A push of the server.
-    fn receives(&self, info: &PushInfo) {
+    pub(crate) fn receives(&self, info: &PushInfo) {
         self.hears();
         match (&info.kind, info.data.as_slice()) {
             (PushKind::SMessage, [_, Value::BulkString(text)]) => {
@@ -207,44 +224,24 @@ impl Inbox {
         }
     }
 
+    /// Replaces the connection.
+    pub(crate) fn open(&self, link: Option<Link>) {
+        *lock(&self.link) = link;
+    }
+
     pub(crate) fn close(&self) {
         *lock(&self.link) = None;
     }
 }
 
-impl Node {
-    /// Sees to it that the channel is subscribed.
-    pub(crate) async fn listen(
-        self: &Arc<Node>,
-        channel: &Arc<str>,
-        asking: bool,
-    ) -> RedisResult<Arc<Post>> {
-        if let Some((post, state)) = self.subscribed(channel, asking) {
-            return done(post, state).await;
-        }
-        let one = self.inbox.connecting.clone().lock_owned().await;
-        if self.subscribed(channel, asking).is_none() {
-            let node = self.clone();
-            for_all(async move {
-                let _one = one;
-                node.open_inbox().await
-            })
-            .await?;
-        }
-        let (post, state) = self.subscribed(channel, asking).ok_or_else(broken)?;
-        let begun = Instant::now();
-        let post = done(post, state).await?;
-        self.took(begun.elapsed());
-        Ok(post)
-    }
-
+impl Inbox {
     /// What becomes of the subscription, which begins if there is a connection for it.
-    fn subscribed(
+    pub(crate) fn subscribed(
         &self,
         channel: &Arc<str>,
         asking: bool,
     ) -> Option<(Arc<Post>, watch::Receiver<State>)> {
-        let mut link = lock(&self.inbox.link);
+        let mut link = lock(&self.link);
         let Link { post, connection, requests } = link.as_mut()?;
         if post.is_over() {
             *link = None;
@@ -264,35 +261,12 @@ impl Node {
         Some((post.clone(), state))
     }
 
-    async fn open_inbox(self: &Arc<Node>) -> RedisResult<()> {
-        let post = Arc::new(Post::default());
-        post.hears();
-        let told = post.clone();
-        let connection = self.connect(move |info| told.receives(&info)).await?;
-        let mut link = Link { post: post.clone(), connection, requests: JoinSet::new() };
-        let (connection, node) = (link.connection.clone(), Arc::downgrade(self));
-        link.requests.spawn(async move {
-            post.pings(connection).await;
-            node.upgrade().iter().for_each(|node| node.inbox.forget(&post));
-        });
-        *lock(&self.inbox.link) = (!self.is_closed()).then_some(link);
-        Ok(())
-    }
-}
-
-impl Inbox {
-    fn forget(&self, post: &Arc<Post>) {
+    pub(crate) fn forget(&self, post: &Arc<Post>) {
         let mut link = lock(&self.link);
         if link.as_ref().is_some_and(|link| Arc::ptr_eq(&link.post, post)) {
             *link = None;
         }
     }
-}
-
-async fn done(post: Arc<Post>, mut state: watch::Receiver<State>) -> RedisResult<Arc<Post>> {
-    let done = state.wait_for(Option::is_some).await;
-    done.ok().and_then(|done| done.clone()).unwrap_or_else(|| Err(broken()))?;
-    Ok(post)
 }
 
 /// `id SP outcome`, as a reply.

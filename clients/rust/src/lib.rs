@@ -20,33 +20,40 @@
 //! process. Dropping the future of [`Request::acquire`] leaves nothing behind, and dropping a [`Hold`] releases it.
 //! [`blocking`] has the same for threads.
 
-mod ask;
+mod acquire;
+mod at_exit;
+mod begun;
 pub mod blocking;
 mod clock;
 mod closing;
+mod driver;
 mod election;
-mod entry;
 mod error;
-mod held;
 mod hold;
 mod inbox;
 mod info;
-mod last;
 #[allow(dead_code, reason = "nothing is planted here: the simulation plays that")]
 mod machine;
 mod node;
 mod observer;
+mod one;
+mod options;
 #[cfg(feature = "opentelemetry")]
 pub mod otel;
+mod release;
+mod renewal;
+mod seat;
 mod servers;
 mod several;
 mod slot;
 mod space;
 mod telemetry;
+mod tenure;
 #[cfg(test)]
 #[path = "machine/trace.rs"]
 #[allow(dead_code, reason = "the simulation writes what is only replayed here")]
 mod trace;
+mod util;
 mod words;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -54,19 +61,21 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
+use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 use tokio::sync::{oneshot, watch};
-use tokio::task::spawn_blocking;
 
 pub use election::{Election, Leader, Observer};
 pub use error::Error;
 pub use hold::{Hold, Loss};
-pub use several::{All, One, limit, read};
+pub use one::{One, limit, read};
+pub use several::All;
 pub use telemetry::{Counts, Event, Listener};
 
-use entry::{Begun, Entry};
+use begun::Begun;
 use machine::Attempt;
-use servers::{How, Servers};
+use options::Options;
+use seat::Seat;
+use servers::{Servers, Topology};
 use telemetry::Waiting;
 
 /// Acquires locks.
@@ -78,12 +87,12 @@ pub struct Locker {
 pub(crate) struct Inner {
     servers: Arc<Servers>,
     host: String,
-    /// The process that they are drawn in, and the names of owners that nobody named.
+    /// The number of this process, and the names that are drawn for owners in it.
     names: Mutex<(u32, machine::Names)>,
     closing: closing::Closing,
-    /// Holds that nobody watches yet, and whether somebody will look after them.
-    newborn: Mutex<Vec<held::Newborn>>,
-    is_nursed: AtomicBool,
+    /// Holds that no task renews yet, and whether a task is running that will start their renewal.
+    new_holds: Mutex<Vec<renewal::NewHold>>,
+    is_watching_new_holds: AtomicBool,
     telemetry: Arc<telemetry::Telemetry>,
 }
 
@@ -91,7 +100,7 @@ impl Locker {
     /// For the one server of `client`. The crate opens its own connections with that client's settings.
     #[must_use]
     pub fn new(client: Client) -> Locker {
-        Locker::with(How::One, client.get_connection_info().clone())
+        Locker::with(Topology::One, client.get_connection_info().clone())
     }
 
     /// For the primary that Sentinel names `master`. `node` says how to connect to it: its user, password, database and
@@ -107,7 +116,7 @@ impl Locker {
         let sentinels =
             sentinels.into_iter().map(T::into_connection_info).collect::<RedisResult<_>>()?;
         Ok(Locker::with(
-            How::Sentinel { sentinels, master: master.to_owned() },
+            Topology::Sentinel { sentinels, master: master.to_owned() },
             node.into_connection_info()?,
         ))
     }
@@ -128,11 +137,11 @@ impl Locker {
             )
                 .into());
         };
-        Ok(Locker::with(How::Cluster { seeds }, template))
+        Ok(Locker::with(Topology::Cluster { seeds }, template))
     }
 
-    fn with(how: How, template: ConnectionInfo) -> Locker {
-        let servers = Servers::new(how, template);
+    fn with(topology: Topology, template: ConnectionInfo) -> Locker {
+        let servers = Servers::new(topology, template);
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
             .or_else(|_| std::env::var("HOSTNAME"));
         let host: String = host.unwrap_or_else(|_| "host".into()).trim().chars().take(64).collect();
@@ -141,8 +150,8 @@ impl Locker {
             host,
             closing: closing::Closing::default(),
             names: Mutex::new((std::process::id(), machine::Names::new(image()))),
-            newborn: Mutex::default(),
-            is_nursed: AtomicBool::new(false),
+            new_holds: Mutex::default(),
+            is_watching_new_holds: AtomicBool::new(false),
             telemetry: Arc::default(),
         };
         Locker { inner: Arc::new(inner) }
@@ -171,9 +180,9 @@ impl Locker {
 }
 
 impl Inner {
-    /// A name that nobody has, in no process.
+    /// A name that no other owner has, in any process.
     fn draw(&self) -> String {
-        let (pid, mut names) = (std::process::id(), servers::lock(&self.names));
+        let (pid, mut names) = (std::process::id(), util::lock(&self.names));
         if names.0 != pid {
             names.0 = pid;
             names.1.forked(image(), machine::Planted::Nothing);
@@ -182,7 +191,7 @@ impl Inner {
         format!("{}/{pid}/{image:08x}-{count}", self.host)
     }
 
-    /// The same after a prefix.
+    /// The same with another prefix.
     fn draw_after(&self, prefix: &str) -> String {
         let drawn = self.draw();
         let unique = drawn.rsplit_once('/').map_or("", |(_, unique)| unique);
@@ -192,7 +201,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.servers.close(); // what a node keeps, keeps the node
+        self.servers.close(); // the connections that a node keeps refer to it
     }
 }
 
@@ -201,78 +210,7 @@ fn image() -> u64 {
     RandomState::new().build_hasher().finish() & 0xffff_ffff
 }
 
-/// Tells why a wait has to ask again.
-type Tell = dyn Fn(&RedisError) + Send + Sync;
-
-#[derive(Clone)]
-pub(crate) struct Options {
-    owner: String,
-    /// By the user.
-    is_named: bool,
-    lease: Duration,
-    wait: Option<Duration>,
-    is_read: bool,
-    limit: Option<u32>,
-    max_queue: Option<u32>,
-    acks: Option<u32>,
-    session: bool,
-    upgrade: bool,
-    /// Several locks, in key order.
-    parts: Option<Arc<[One]>>,
-    on_trouble: Option<Arc<Tell>>,
-}
-
-impl Options {
-    fn mode(&self) -> &'static str {
-        Options::lock_mode(self.is_read)
-    }
-
-    /// Grants and renewals count only when replicas have acknowledged them.
-    fn has_acks(&self) -> bool {
-        self.acks.is_some_and(|acks| acks > 0)
-    }
-
-    /// How long it waits; [`machine::FOREVER`] is for ever.
-    fn wait_ms(&self) -> machine::Ms {
-        self.wait.map_or(machine::FOREVER, ask::millis)
-    }
-
-    fn add_acks(&self, words: &mut Cmd) {
-        if let Some(acks) = self.acks {
-            words.arg("ACKS").arg(acks);
-        }
-    }
-
-    /// Calls the user's own function once, where it may panic or block.
-    fn tell(&mut self, trouble: &RedisError) {
-        if self.wait != Some(Duration::ZERO)
-            && let Some(tell) = self.on_trouble.take()
-        {
-            let trouble = trouble.clone();
-            drop(spawn_blocking(move || tell(&trouble)));
-        }
-    }
-
-    /// A request without a way to wait.
-    fn words(&self, key: &[u8], depth: u32) -> Cmd {
-        if let Some(words) = self.together(machine::Request::Acquire(None)) {
-            return words;
-        }
-        let mut words = redis::cmd("RLOCK.ACQUIRE");
-        words.arg(key).arg(&self.owner).arg(self.mode());
-        if let Some(limit) = self.limit {
-            words.arg("LIMIT").arg(limit);
-        }
-        words.arg("LEASE").arg(ask::millis(self.lease)).arg("DEPTH").arg(depth);
-        if self.upgrade {
-            words.arg("UPGRADE");
-        }
-        self.add_acks(&mut words);
-        words
-    }
-}
-
-/// What is asked for. A clone is another owner, unless [`Request::owner`] names one.
+/// A request for a lock. A clone is another owner, unless [`Request::owner`] names one.
 #[must_use = "nothing is asked before `acquire`"]
 pub struct Request {
     inner: Arc<Inner>,
@@ -281,7 +219,7 @@ pub struct Request {
 }
 
 impl Clone for Request {
-    /// With the same owner, both would be granted the lock.
+    /// Draws another owner, since with the same owner both would be granted the lock.
     fn clone(&self) -> Request {
         let mut options = self.options.clone();
         if !options.is_named {
@@ -293,17 +231,18 @@ impl Clone for Request {
 }
 
 impl Request {
-    /// It is counted until that is dropped.
+    /// Counts this request as waiting until the result is dropped.
     pub(crate) fn waiting(&self) -> Waiting {
         Waiting::new(&self.inner.telemetry, &self.key, &self.options)
     }
 
-    /// For a lock that is free: one request, by the thread that calls. Nothing: ask by [`Request::patiently`].
+    /// Sends one request, on the calling thread; enough for a lock that is free. Without a hold, ask by
+    /// [`Request::patiently`].
     pub(crate) fn quickly(&self) -> (Option<Hold>, Option<Begun<Attempt>>) {
         if self.options.is_named && self.inner.servers.space.get().is_none() {
             return (None, None);
         }
-        Entry::of(&self.inner, &self.key, &self.options).quickly(&self.inner, &self.options)
+        Seat::of(&self.inner, &self.key, &self.options).quickly(&self.inner, &self.options)
     }
 
     /// Requests the read lock, which is shared.
@@ -380,25 +319,25 @@ impl Request {
         self.patiently(None, waiting).await
     }
 
-    /// `begun`: it was asked for before, and goes on from there.
+    /// Acquires the lock. If `begun` is given, goes on from there.
     pub(crate) async fn patiently(
         mut self,
         begun: Option<Begun<Attempt>>,
         waiting: Waiting,
     ) -> Result<Hold, Error> {
         if self.options.is_named && self.inner.servers.space.get().is_none() {
-            let settled = space::settle(&self.inner, &self.key, &mut self.options);
-            self.inner.closing.or_closed(settled).await??;
+            let found = acquire::find_space(&self.inner, &self.key, &mut self.options);
+            self.inner.closing.or_closed(found).await??;
         }
-        let entry = match &begun {
-            Some(begun) => begun.entry(),
-            None => Entry::of(&self.inner, &self.key, &self.options),
+        let seat = match &begun {
+            Some(begun) => begun.seat(),
+            None => Seat::of(&self.inner, &self.key, &self.options),
         };
         let (leave, gone) = watch::channel(false);
         let (tell, told) = oneshot::channel();
         let _leaving = Leaving(leave);
         // In its own task, which runs to its end whatever happens to this future.
-        tokio::spawn(entry.acquire(self.inner, self.options, begun, gone, tell));
+        tokio::spawn(seat.acquire(self.inner, self.options, begun, gone, tell));
         let outcome = told.await.unwrap_or(Err(Error::NotAcquired));
         if outcome.is_ok() {
             waiting.acquired();
@@ -415,7 +354,8 @@ impl Request {
     }
 }
 
-/// Tells the task of an acquisition that its caller has gone, and the owner's next one that this one is being undone.
+/// Signals to the task of an acquisition, when it is dropped, that the caller has dropped its future; and to the owner's
+/// next acquisition that this one is being undone.
 struct Leaving(watch::Sender<bool>);
 
 impl Drop for Leaving {

@@ -13,12 +13,11 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::ask::{is_true, random};
 use crate::clock::{ms, now};
-use crate::error::{is_broken, is_no_primary, timed_out, unreached};
-use crate::inbox::Inbox;
+use crate::error::{broken, is_broken, is_no_primary, timed_out, unreached};
+use crate::inbox::{Inbox, Link, Post, State};
 use crate::machine::{self, Dial, Ms, Planted, is_condemned};
-use crate::servers::{PATIENCE, lock};
+use crate::util::{PATIENCE, for_all, is_true, lock, random};
 
 /// How long a thread asks by itself before it leaves that to the crate's thread.
 pub(crate) const QUICK: Duration = Duration::from_millis(300);
@@ -394,10 +393,49 @@ async fn asked(
     connection.send_packed_command(command).await.and_then(Value::extract_error)
 }
 
-/// Goes on even if who waits for it gives up, because others need the result as well.
-pub(crate) fn for_all<T: Send + 'static>(
-    work: impl Future<Output = RedisResult<T>> + Send + 'static,
-) -> impl Future<Output = RedisResult<T>> {
-    let task = tokio::spawn(work); // which is no part of the future: the compiler limits how deep futures are nested
-    async { task.await.unwrap_or_else(|_| Err(unreached(timed_out()))) }
+impl Node {
+    /// Sees to it that the channel is subscribed.
+    pub(crate) async fn listen(
+        self: &Arc<Node>,
+        channel: &Arc<str>,
+        asking: bool,
+    ) -> RedisResult<Arc<Post>> {
+        if let Some((post, state)) = self.inbox.subscribed(channel, asking) {
+            return done(post, state).await;
+        }
+        let one = self.inbox.connecting.clone().lock_owned().await;
+        if self.inbox.subscribed(channel, asking).is_none() {
+            let node = self.clone();
+            for_all(async move {
+                let _one = one;
+                node.open_inbox().await
+            })
+            .await?;
+        }
+        let (post, state) = self.inbox.subscribed(channel, asking).ok_or_else(broken)?;
+        let begun = Instant::now();
+        let post = done(post, state).await?;
+        self.took(begun.elapsed());
+        Ok(post)
+    }
+
+    async fn open_inbox(self: &Arc<Node>) -> RedisResult<()> {
+        let post = Arc::new(Post::default());
+        post.hears();
+        let receiver = post.clone();
+        let connection = self.connect(move |info| receiver.receives(&info)).await?;
+        let node = Arc::downgrade(self);
+        let forget = move |post: &Arc<Post>| {
+            node.upgrade().iter().for_each(|node| node.inbox.forget(post));
+        };
+        let link = Link::new(post, connection, forget);
+        self.inbox.open((!self.is_closed()).then_some(link));
+        Ok(())
+    }
+}
+
+async fn done(post: Arc<Post>, mut state: watch::Receiver<State>) -> RedisResult<Arc<Post>> {
+    let done = state.wait_for(Option::is_some).await;
+    done.ok().and_then(|done| done.clone()).unwrap_or_else(|| Err(broken()))?;
+    Ok(post)
 }

@@ -1,4 +1,4 @@
-//! Who holds a lock, as `RLOCK.AWAIT` tells it.
+//! Observes who holds a lock, by `RLOCK.AWAIT`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,21 +9,21 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::Inner;
-use crate::ask::{is_true, millis};
-use crate::entry::Entry;
 use crate::error::{broken, is_passing, needs_tell, timed_out};
-use crate::held::{Held, is_over};
 use crate::machine::{Ms, REPLY};
 use crate::node::Node;
-use crate::servers::{Servers, lock};
+use crate::seat::Seat;
+use crate::servers::Servers;
+use crate::tenure::{Tenure, ended};
+use crate::util::{is_true, lock, millis};
 
-/// A hold that ends sooner is not observed: most do.
+/// Younger holds are not observed, since most end sooner.
 const OLD_ENOUGH: Duration = Duration::from_millis(100);
 const REPLIES: Duration = Duration::from_millis(REPLY);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Who holds WRITE of `key`: an array of the token and the owner, once the token is not that one; nil after `wait`
-/// milliseconds. An error also if the subscription has ended meanwhile.
+/// Waits until the hold of WRITE at `key` is not the one with that token, and replies with the token and the owner of the
+/// new one; nil after `wait` milliseconds. The end of the subscription is an error.
 pub(crate) async fn other_than(
     inner: &Arc<Inner>,
     key: &[u8],
@@ -79,36 +79,41 @@ async fn ask(
     }
 }
 
-/// From now on a loss is known as soon as the server knows it. Who reads a lock, or has a permit, is not observed: nor is
-/// who holds several.
-pub(crate) fn observe(runtime: &Handle, inner: &Arc<Inner>, entry: &Arc<Entry>, held: &Arc<Held>) {
-    let is_alone = !held.options.is_read && held.options.parts.is_none();
-    if is_alone && !held.is_observed.swap(true, Ordering::AcqRel) {
-        runtime.spawn(observed(inner.clone(), entry.clone(), held.clone()));
+/// Observes the hold, so that its loss is known as soon as the server knows it. `RLOCK.AWAIT` observes only a single
+/// write lock: read locks, permits and groups are not observed.
+pub(crate) fn observe(
+    runtime: &Handle,
+    inner: &Arc<Inner>,
+    seat: &Arc<Seat>,
+    tenure: &Arc<Tenure>,
+) {
+    let is_alone = !tenure.options.is_read && tenure.options.parts.is_none();
+    if is_alone && !tenure.is_observed.swap(true, Ordering::AcqRel) {
+        runtime.spawn(observed(inner.clone(), seat.clone(), tenure.clone()));
     }
 }
 
-async fn observed(inner: Arc<Inner>, entry: Arc<Entry>, held: Arc<Held>) {
-    let (mut state, mut closed) = (held.state.subscribe(), inner.closing.signal());
+async fn observed(inner: Arc<Inner>, seat: Arc<Seat>, tenure: Arc<Tenure>) {
+    let (mut state, mut closed) = (tenure.state.subscribe(), inner.closing.signal());
     let is_lost = tokio::select! {
         biased;
-        () = is_over(&mut state) => false,
+        () = ended(&mut state) => false,
         () = is_true(&mut closed) => false,
-        is_lost = ends(&inner, &entry.key, &held) => is_lost,
+        is_lost = ends(&inner, &seat.key, &tenure) => is_lost,
     };
-    if is_lost && !held.is_releasing.load(Ordering::Acquire) {
-        held.lose();
-        drop(lock(&held.line).take()); // what may still be tied to it ends with it
+    if is_lost && !tenure.is_releasing.load(Ordering::Acquire) {
+        tenure.lose();
+        drop(lock(&tenure.line).take()); // what may still be tied to the connection ends with it
     }
 }
 
-/// Whether somebody else holds it, or nobody; false if that cannot be observed.
-async fn ends(inner: &Arc<Inner>, key: &[u8], held: &Held) -> bool {
+/// Waits until the lock is free or somebody else holds it; false if that cannot be observed.
+async fn ends(inner: &Arc<Inner>, key: &[u8], tenure: &Tenure) -> bool {
     sleep(OLD_ENOUGH).await;
     let mut pause = Duration::from_millis(10);
     loop {
-        let lease = millis(held.options.lease);
-        match other_than(inner, key, held.token, lease).await {
+        let lease = millis(tenure.options.lease);
+        match other_than(inner, key, tenure.token, lease).await {
             Ok(Value::Nil) => pause = Duration::from_millis(10),
             Ok(_) => return true,
             Err(error) if is_passing(&error) => {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use redis::{
@@ -13,30 +13,22 @@ use redis::{
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::ask::{is_true, random};
 use crate::clock::now;
-use crate::error::{is_broken, is_no_primary, timed_out, unreached};
+use crate::error::{is_broken, is_no_primary, is_passing, timed_out, unreached};
 use crate::machine::{self, Dial};
-use crate::node::{Node, for_all};
+use crate::node::Node;
 use crate::slot::{slot, tag};
-use crate::space::meet;
+use crate::space::join;
+use crate::util::{PATIENCE, for_all, is_true, lock, random};
 
-/// How long one request may take, and how long to retry one that does not wait when connections break.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
-
-/// Our mutexes are held briefly, and what they guard is consistent at any time.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(crate) enum How {
+pub(crate) enum Topology {
     One,
     Sentinel { sentinels: Vec<ConnectionInfo>, master: String },
     Cluster { seeds: Vec<ConnectionInfo> },
 }
 
 pub(crate) struct Servers {
-    how: How,
+    topology: Topology,
     /// What all nodes have in common: user, password, database, TLS.
     template: ConnectionInfo,
     nodes: Mutex<HashMap<String, Arc<Node>>>,
@@ -71,11 +63,11 @@ struct Known {
 }
 
 impl Servers {
-    pub(crate) fn new(how: How, template: ConnectionInfo) -> Servers {
-        let is_sharded = AtomicBool::new(matches!(how, How::Cluster { .. }));
+    pub(crate) fn new(topology: Topology, template: ConnectionInfo) -> Servers {
+        let is_sharded = AtomicBool::new(matches!(topology, Topology::Cluster { .. }));
         let redis = template.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         Servers {
-            how,
+            topology,
             template: template.set_redis_settings(redis),
             nodes: Mutex::default(),
             closed: watch::Sender::new(false),
@@ -100,7 +92,7 @@ impl Servers {
     /// Whether the address is that of a replica, and not of a primary that is being replaced: a failover takes less time,
     /// and Sentinels and Clusters name another server.
     pub(crate) fn is_replica(&self) -> bool {
-        if !matches!(self.how, How::One) {
+        if !matches!(self.topology, Topology::One) {
             return false;
         }
         let (first, now) = (Ordering::Relaxed, now().max(1));
@@ -110,17 +102,17 @@ impl Servers {
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.how, How::Cluster { .. })
+        matches!(self.topology, Topology::Cluster { .. })
     }
 
     /// Distinguishes servers that do not say what they are.
     pub(crate) fn identity(&self) -> String {
-        let mut all = match &self.how {
-            How::One => vec![self.template.addr().to_string()],
-            How::Sentinel { sentinels, master } => {
+        let mut all = match &self.topology {
+            Topology::One => vec![self.template.addr().to_string()],
+            Topology::Sentinel { sentinels, master } => {
                 sentinels.iter().map(|s| s.addr().to_string()).chain([master.clone()]).collect()
             }
-            How::Cluster { seeds } => seeds.iter().map(|s| s.addr().to_string()).collect(),
+            Topology::Cluster { seeds } => seeds.iter().map(|s| s.addr().to_string()).collect(),
         };
         all.push(self.database().to_string());
         all.join(",")
@@ -194,10 +186,12 @@ impl Servers {
 
     async fn search(&self) {
         let ask = async {
-            match &self.how {
-                How::One => Ok(Known::one(self.node(self.template.addr().clone()))),
-                How::Sentinel { sentinels, master } => self.ask_sentinels(sentinels, master).await,
-                How::Cluster { seeds } => self.ask_cluster(seeds).await,
+            match &self.topology {
+                Topology::One => Ok(Known::one(self.node(self.template.addr().clone()))),
+                Topology::Sentinel { sentinels, master } => {
+                    self.ask_sentinels(sentinels, master).await
+                }
+                Topology::Cluster { seeds } => self.ask_cluster(seeds).await,
             }
         };
         let mut closed = self.closed.subscribe();
@@ -428,7 +422,7 @@ impl Servers {
         }
     }
 
-    /// Whether the server of `key` is known, and tells on that channel.
+    /// Whether the server of `key` is known, and its channel is subscribed.
     pub(crate) fn hears(&self, key: &[u8]) -> bool {
         self.remembered(key).is_some_and(|node| node.inbox.hears(&self.channel(key)))
     }
@@ -456,4 +450,48 @@ async fn once<T: redis::FromRedisValue>(info: &ConnectionInfo, command: &Cmd) ->
         command.query_async(&mut connection).await
     };
     timeout(Duration::from_secs(1), ask).await.unwrap_or_else(|_| Err(timed_out()))
+}
+
+/// Asks the server of that key for its names again, in the background: after a failure it may be another server, or a
+/// restarted one.
+fn meet(servers: Arc<Servers>, space: String, key: Vec<u8>) {
+    tokio::spawn(async move {
+        match servers.names(&key, PATIENCE).await {
+            Ok(names) => join(names, &space),
+            Err(error) if is_passing(&error) => servers.forget(),
+            Err(_) => {} // this user may not ask
+        }
+    });
+}
+
+impl Servers {
+    /// The names by which the server of that key is known; its addresses, if this user may not ask for them.
+    pub(crate) async fn names(
+        self: &Arc<Servers>,
+        key: &[u8],
+        patience: Duration,
+    ) -> redis::RedisResult<Vec<String>> {
+        let mut words = redis::cmd(if self.is_cluster() { "CLUSTER" } else { "INFO" });
+        words.arg(if self.is_cluster() { "SLOTS" } else { "server" });
+        let said = match self.ask(key, &words, patience).await {
+            Err(error) if error.code() == Some("NOPERM") => return Ok(vec![self.identity()]),
+            said => said?,
+        };
+        let names: Vec<String> = match &said {
+            Value::Array(ranges) => ranges.iter().filter_map(node_of).collect(),
+            text => {
+                let text: String = redis::from_redis_value_ref(text)?;
+                let run = text.lines().find_map(|line| line.strip_prefix("run_id:"));
+                run.map(|run| format!("{run},{}", self.database())).into_iter().collect()
+            }
+        };
+        Ok(if names.is_empty() { vec![self.identity()] } else { names })
+    }
+}
+
+/// The ID of the primary of a range of slots: first, last, (host, port, ID), replicas.
+fn node_of(range: &Value) -> Option<String> {
+    let Value::Array(range) = range else { return None };
+    let Some(Value::Array(primary)) = range.get(2) else { return None };
+    redis::from_redis_value_ref(primary.get(2)?).ok()
 }

@@ -1,78 +1,11 @@
-//! Several locks in one step (`RLOCK.MACQUIRE`): to the machines, one.
+//! Several locks in one step (`RLOCK.MACQUIRE`). The machines treat them as one lock.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
-use tokio::time::Instant;
+use redis::RedisError;
 
-use crate::ask::millis;
-use crate::clock::at;
-use crate::info::token_of;
-use crate::machine::{Ms, Request};
-use crate::slot::slot;
-use crate::words::words;
-use crate::{Error, Hold, Inner, Locker, Options};
-
-/// The server takes so many.
-const MOST: usize = 128;
-
-/// One of several locks: a key, and how it is locked. A text or bytes are the write lock of that key.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct One {
-    pub(crate) key: Vec<u8>,
-    is_read: bool,
-    limit: Option<u32>,
-}
-
-impl<K: AsRef<[u8]>> From<K> for One {
-    fn from(key: K) -> One {
-        One { key: key.as_ref().to_vec(), is_read: false, limit: None }
-    }
-}
-
-impl One {
-    pub(crate) fn mode(&self) -> &'static str {
-        Options::lock_mode(self.is_read)
-    }
-}
-
-/// One of several locks: its read lock.
-pub fn read(key: impl AsRef<[u8]>) -> One {
-    One { is_read: true, ..One::from(key) }
-}
-
-/// One of several locks: one of `count` permits.
-pub fn limit(key: impl AsRef<[u8]>, count: u32) -> One {
-    One { is_read: true, limit: Some(count), ..One::from(key) }
-}
-
-/// In key order, each once.
-pub(crate) fn merged(mut ones: Vec<One>, is_cluster: bool) -> Result<Vec<One>, Error> {
-    let wrong = |text: String| {
-        let what = "these keys cannot be locked together";
-        Err(Error::Redis(RedisError::from((ErrorKind::InvalidClientConfig, what, text))))
-    };
-    ones.sort();
-    ones.dedup();
-    let name = |one: &One| one.key.escape_ascii().to_string();
-    for (one, next) in ones.iter().zip(ones.iter().skip(1)) {
-        if one.key == next.key {
-            return wrong(format!("{} is named twice, with two modes", name(one)));
-        }
-        if is_cluster && slot(&one.key) != slot(&next.key) {
-            return wrong(format!(
-                "{} and {} are in two slots; give them a hash tag",
-                name(one),
-                name(next)
-            ));
-        }
-    }
-    if !(1..=MOST).contains(&ones.len()) {
-        return wrong(format!("from 1 to {MOST}, not {}", ones.len()));
-    }
-    Ok(ones)
-}
+use crate::one::{One, merged};
+use crate::{Error, Hold, Locker};
 
 /// A request for several locks: all of them, or none. Nothing is sent before [`All::acquire`].
 #[derive(Clone)]
@@ -133,92 +66,5 @@ impl Locker {
         let mut request = self.lock(first);
         request.options.parts = Some(parts.into());
         Ok(All(request))
-    }
-}
-
-/// A request for all keys.
-fn named(name: &str, parts: &[One], owner: &str) -> Cmd {
-    let mut words = redis::cmd(name);
-    words.arg(parts.len());
-    for one in parts {
-        words.arg(&one.key);
-    }
-    words.arg(owner);
-    words
-}
-
-impl Options {
-    /// The words of what is asked for all keys in one request.
-    pub(crate) fn together(&self, request: Request) -> Option<Cmd> {
-        let parts = self.parts.as_ref()?;
-        let mut words = match request {
-            Request::Acquire(_) => named("RLOCK.MACQUIRE", parts, &self.owner),
-            Request::Renew(_) => named("RLOCK.MRENEW", parts, &self.owner),
-            Request::Release(..) => named("RLOCK.MRELEASE", parts, &self.owner),
-            _ => return None,
-        };
-        match request {
-            Request::Renew(token) => {
-                words.arg("LEASE").arg(millis(self.lease)).arg("TOKEN").arg(token);
-                self.add_acks(&mut words);
-            }
-            Request::Release(token, _) => {
-                words.arg("TOKEN").arg(token);
-            }
-            _ => {
-                words.arg("MODES");
-                for one in parts.iter() {
-                    match one.limit {
-                        Some(count) => words.arg(count),
-                        None => words.arg(if one.is_read { "READ" } else { "WRITE" }),
-                    };
-                }
-                words.arg("LEASE").arg(millis(self.lease));
-                self.add_acks(&mut words);
-            }
-        }
-        Some(words)
-    }
-
-    /// What a reply says. Less than all is a loss.
-    pub(crate) fn checked(&self, request: Request, reply: Value) -> RedisResult<Value> {
-        match (&self.parts, request, &reply) {
-            (Some(parts), Request::Release(..), Value::Int(count))
-                if usize::try_from(*count).is_ok_and(|count| count < parts.len()) =>
-            {
-                let text = format!("only {count} of {} were held", parts.len());
-                Err(redis::make_extension_error("NOTHELD".to_owned(), Some(text)))
-            }
-            _ => Ok(reply),
-        }
-    }
-
-    pub(crate) fn lock_mode(is_read: bool) -> &'static str {
-        if is_read { "READ" } else { "WRITE" }
-    }
-}
-
-/// The token of what the owner holds. One of the locks may have ended by itself.
-pub(crate) async fn token_of_any(
-    inner: &Inner,
-    options: &Options,
-    parts: &[One],
-    by: Ms,
-) -> RedisResult<Value> {
-    for one in parts {
-        let words = words(Request::Info, &one.key, options, 1);
-        let patience = at(by).saturating_duration_since(Instant::now());
-        let info = inner.servers.ask(&one.key, &words, patience).await?;
-        if let Some(token) = token_of(&info, &options.owner, one.mode()) {
-            return Ok(Value::Int(token));
-        }
-    }
-    Ok(Value::Nil)
-}
-
-/// Ends what is left of a hold that was lost. Its leases do that anyway.
-pub(crate) async fn rest(inner: &Arc<Inner>, key: &[u8], options: &Options, token: u64) {
-    if let Some(words) = options.together(Request::Release(token, 0)) {
-        let _ = inner.servers.ask(key, &words, Duration::from_millis(500)).await;
     }
 }

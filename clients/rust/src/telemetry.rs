@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::{Locker, Options};
+use crate::Locker;
+use crate::options::Options;
 
 /// Something that has ended: an acquisition, or a hold.
 #[derive(Clone, Debug)]

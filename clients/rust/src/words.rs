@@ -1,12 +1,13 @@
-//! What is asked on a shared connection, in the words of the server.
+//! The requests to the server, word by word.
 
-use redis::Cmd;
+use redis::{Cmd, RedisResult, Value};
 
-use crate::Options;
-use crate::ask::millis;
 use crate::machine::{Ms, Request};
+use crate::one::One;
+use crate::options::Options;
+use crate::util::millis;
 
-/// Seven days: above, a wait has no limit for the server.
+/// Seven days. A longer wait is sent without a limit.
 const LONGEST_BLOCK: Ms = 604_800_000;
 
 /// A request for a lock.
@@ -22,7 +23,7 @@ pub(crate) fn acquire(
         words.arg("SESSION");
     }
     if let Some(block) = block {
-        // The attempt still ends by its own clock.
+        // An attempt without a limit at the server still ends by its own clock.
         words.arg("BLOCK").arg(if block > LONGEST_BLOCK { 0 } else { block });
         if let Some(most) = options.max_queue {
             words.arg("MAXQUEUE").arg(most);
@@ -66,4 +67,79 @@ pub(crate) fn words(request: Request, key: &[u8], options: &Options, depth: u32)
         _ => {}
     }
     words
+}
+
+/// Begins a request for all keys.
+fn named(name: &str, parts: &[One], owner: &str) -> Cmd {
+    let mut words = redis::cmd(name);
+    words.arg(parts.len());
+    for one in parts {
+        words.arg(&one.key);
+    }
+    words.arg(owner);
+    words
+}
+
+impl Options {
+    /// A request that does not wait.
+    fn words(&self, key: &[u8], depth: u32) -> Cmd {
+        if let Some(words) = self.together(Request::Acquire(None)) {
+            return words;
+        }
+        let mut words = redis::cmd("RLOCK.ACQUIRE");
+        words.arg(key).arg(&self.owner).arg(self.mode());
+        if let Some(limit) = self.limit {
+            words.arg("LIMIT").arg(limit);
+        }
+        words.arg("LEASE").arg(millis(self.lease)).arg("DEPTH").arg(depth);
+        if self.upgrade {
+            words.arg("UPGRADE");
+        }
+        self.add_acks(&mut words);
+        words
+    }
+    /// The request for all keys at once, if there are several and the request has that form.
+    pub(crate) fn together(&self, request: Request) -> Option<Cmd> {
+        let parts = self.parts.as_ref()?;
+        let mut words = match request {
+            Request::Acquire(_) => named("RLOCK.MACQUIRE", parts, &self.owner),
+            Request::Renew(_) => named("RLOCK.MRENEW", parts, &self.owner),
+            Request::Release(..) => named("RLOCK.MRELEASE", parts, &self.owner),
+            _ => return None,
+        };
+        match request {
+            Request::Renew(token) => {
+                words.arg("LEASE").arg(millis(self.lease)).arg("TOKEN").arg(token);
+                self.add_acks(&mut words);
+            }
+            Request::Release(token, _) => {
+                words.arg("TOKEN").arg(token);
+            }
+            _ => {
+                words.arg("MODES");
+                for one in parts.iter() {
+                    match one.limit {
+                        Some(count) => words.arg(count),
+                        None => words.arg(if one.is_read { "READ" } else { "WRITE" }),
+                    };
+                }
+                words.arg("LEASE").arg(millis(self.lease));
+                self.add_acks(&mut words);
+            }
+        }
+        Some(words)
+    }
+
+    /// Checks a reply: a release of fewer locks than all of them reports a loss.
+    pub(crate) fn checked(&self, request: Request, reply: Value) -> RedisResult<Value> {
+        match (&self.parts, request, &reply) {
+            (Some(parts), Request::Release(..), Value::Int(count))
+                if usize::try_from(*count).is_ok_and(|count| count < parts.len()) =>
+            {
+                let text = format!("only {count} of {} were held", parts.len());
+                Err(redis::make_extension_error("NOTHELD".to_owned(), Some(text)))
+            }
+            _ => Ok(reply),
+        }
+    }
 }

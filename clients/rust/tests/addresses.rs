@@ -1,4 +1,4 @@
-//! Every way in which redis-rs can be told where the server is, and what is done there with locks.
+//! Every way to give redis-rs the address of a server, and the use of locks there.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -253,7 +253,7 @@ async fn a_failed_renewal_is_no_trouble_of_the_wait() {
     }
 }
 
-/// How long it takes to be told that there is no server.
+/// How long the error takes that there is no server.
 async fn takes(locker: &Locker, wait: u64) -> Duration {
     let start = Instant::now();
     let outcome = locker.lock("k").wait(Duration::from_millis(wait)).acquire().await;

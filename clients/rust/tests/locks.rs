@@ -1,4 +1,4 @@
-//! The crate on real servers: what is dropped leaves nothing, what is lost is told, and servers may be killed.
+//! The crate on real servers: what is dropped leaves nothing, a loss is reported, and servers may be killed.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

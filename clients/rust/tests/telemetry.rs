@@ -1,4 +1,4 @@
-//! What a listener is told, and the counters. A listener that panics or hangs neither stops nor delays anything.
+//! The events for a listener, and the counters. A listener that panics or hangs neither stops nor delays anything.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

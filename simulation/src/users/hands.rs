@@ -3,7 +3,7 @@
 use super::links::Link;
 use super::{Id, Job, State, Tenure, Until, Users, Work};
 use crate::machine::{Attempt, FOREVER, Hold, Input, Kept, Level, Ms, Outcome, Output};
-use crate::machine::{LATE, PATIENCE, Planted, Release, Request, Stand, Tell, is_condemned};
+use crate::machine::{LATE, PATIENCE, Planted, Release, Request, SeatState, Tell, is_condemned};
 use crate::trace;
 
 impl Users {
@@ -59,7 +59,7 @@ impl Users {
             },
             Output::Undo => {
                 job.undone_since = self.now;
-                self.stands(id, Stand::Undone);
+                self.set_seat_state(id, SeatState::Undone);
             }
             Output::Free => {
                 self.clean(id);
@@ -67,7 +67,7 @@ impl Users {
                 job.frees += 1;
                 let (place, frees, undone) = (job.place.clone(), job.frees, job.undone_since);
                 if frees == 1 {
-                    self.stands(id, Stand::Free);
+                    self.set_seat_state(id, SeatState::Free);
                 }
                 // It goes on after it said that it was done.
                 let goes_on = self.planted == Planted::SeatLeft && undone != FOREVER;
@@ -81,7 +81,7 @@ impl Users {
                     return self.begin_untie(id);
                 }
                 let place = job.place.clone();
-                self.stands(id, Stand::Free);
+                self.set_seat_state(id, SeatState::Free);
                 self.next_in(process, &place);
             }
             Output::Tied => {
@@ -316,7 +316,7 @@ impl Users {
         self.found.losses += 1;
         // The server may still have it, until it notices that its connection is closed.
         let seat = self.processes[process].seats.get(&place);
-        if is_session && seat.is_some_and(|seat| seat.stand == Stand::Free) {
+        if is_session && seat.is_some_and(|seat| seat.state == SeatState::Free) {
             self.begin_untie(id);
         }
     }
@@ -332,7 +332,7 @@ impl Users {
         };
         let own = seat.tenure.as_mut().filter(|tenure| tenure.hold == hold && tenure.is_held);
         let Some(tenure) = own.filter(|_| now < deadline) else {
-            seat.stand = Stand::Free;
+            seat.state = SeatState::Free;
             self.processes[process].users[user].state = State::Idle;
             return self.next_in(process, &place);
         };

@@ -4,7 +4,7 @@ use rlock_core::Mode;
 
 use super::{Id, LEASE_MAX, Place, Users, Work};
 use crate::keyspace::{Key, Slot};
-use crate::machine::{FOREVER, LATE, Ms, PATIENCE, Planted, REPLY, Stand};
+use crate::machine::{FOREVER, LATE, Ms, PATIENCE, Planted, REPLY, SeatState};
 use crate::words::{Out, Words};
 
 impl Users {
@@ -88,7 +88,9 @@ impl Users {
         for process in 0..self.processes.len() {
             let seats = self.processes[process].seats.iter();
             let idle = seats.filter(|(_, seat)| {
-                seat.stand == Stand::Free && seat.tenure.is_none() && seat.excused_until < self.now
+                seat.state == SeatState::Free
+                    && seat.tenure.is_none()
+                    && seat.excused_until < self.now
             });
             let places: Vec<Place> = idle.map(|(place, _)| place.clone()).collect();
             places.iter().for_each(|place| self.leaves_nothing(process, place));

@@ -17,7 +17,7 @@ use fastrand::Rng;
 
 use crate::laws::Broken;
 use crate::machine::{Ask, Attempt, FOREVER, Hold, Input, Ms, Names, Output, Planted, Release};
-use crate::machine::{Server, Stand, Tell};
+use crate::machine::{SeatState, Server, Tell};
 use crate::trace;
 use crate::world::{Setting, World};
 use inbox::{Inbox, Letter};
@@ -110,7 +110,7 @@ struct Tenure {
 
 #[derive(Debug)]
 struct Seat {
-    stand: Stand,
+    state: SeatState,
     /// Who waits for it, until when, and with which result that wait then ends.
     waiting: Vec<(usize, Ms, Tell)>,
     tenure: Option<Tenure>,

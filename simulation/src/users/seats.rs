@@ -1,7 +1,7 @@
 //! The seats of a process: who has them, and who comes next.
 
 use super::{Id, Place, Seat, State, Users};
-use crate::machine::{Come, Input, PATIENCE, Stand, come};
+use crate::machine::{Input, PATIENCE, SeatDecision, SeatState, decide_seat};
 
 impl Users {
     /// A user comes to its seat: to ask, or to release that hold.
@@ -12,19 +12,19 @@ impl Users {
         let (place, wait) = (who.place.clone(), who.ask.wait);
         let seats = &mut self.processes[process].seats;
         let seat = seats.entry(place).or_insert_with(|| Seat {
-            stand: Stand::Free,
+            state: SeatState::Free,
             waiting: Vec::new(),
             tenure: None,
             excused_until: 0,
         });
         // Who holds may release, however long that takes.
         let wait = if hold.is_some() { crate::machine::FOREVER } else { wait };
-        match come(now, seat.stand, wait, PATIENCE) {
-            Come::Take => {
-                seat.stand = Stand::Taken;
+        match decide_seat(now, seat.state, wait, PATIENCE) {
+            SeatDecision::Take => {
+                seat.state = SeatState::Taken;
                 self.seated(process, user);
             }
-            Come::Wait(until, tell) => seat.waiting.push((user, until, tell)),
+            SeatDecision::Wait(until, tell) => seat.waiting.push((user, until, tell)),
         }
     }
 
@@ -43,22 +43,22 @@ impl Users {
 
     fn frees(&mut self, process: usize, place: &Place) {
         let seat = self.processes[process].seats.get_mut(place);
-        seat.into_iter().for_each(|seat| seat.stand = Stand::Free);
+        seat.into_iter().for_each(|seat| seat.state = SeatState::Free);
         self.next_in(process, place);
     }
 
-    pub(super) fn stands(&mut self, id: Id, stand: Stand) {
+    pub(super) fn set_seat_state(&mut self, id: Id, state: SeatState) {
         let job = &self.jobs[&id];
         let seat = self.processes[job.process].seats.get_mut(&job.place);
-        seat.into_iter().for_each(|seat| seat.stand = stand);
+        seat.into_iter().for_each(|seat| seat.state = state);
     }
 
     /// Whoever waits for a seat that is free has it.
     pub(super) fn next_in(&mut self, process: usize, place: &Place) {
         let Some(seat) = self.processes[process].seats.get_mut(place) else { return };
-        if seat.stand == Stand::Free && !seat.waiting.is_empty() {
+        if seat.state == SeatState::Free && !seat.waiting.is_empty() {
             let (user, ..) = seat.waiting.remove(0);
-            seat.stand = Stand::Taken;
+            seat.state = SeatState::Taken;
             self.seated(process, user);
         }
     }
@@ -67,10 +67,10 @@ impl Users {
     pub(super) fn take_to_tie(&mut self, process: usize, place: &Place) -> Option<u32> {
         let seat = self.processes[process].seats.get_mut(place)?;
         let depth = seat.tenure.as_ref()?.depth;
-        if seat.stand != Stand::Free {
+        if seat.state != SeatState::Free {
             return None;
         }
-        seat.stand = Stand::Taken;
+        seat.state = SeatState::Taken;
         Some(depth)
     }
 

@@ -11,7 +11,7 @@ pub struct Kept {
     pub lease: Ms,
     /// When the request was sent that the lease counts from.
     pub sent: Ms,
-    /// How long before its deadline the loss is told, because that takes time.
+    /// How long before its deadline the loss is reported, because that takes time.
     pub margin: Ms,
     /// It is tied to a connection.
     pub session: bool,
@@ -181,7 +181,7 @@ impl Hold {
         self.later(now, out);
     }
 
-    /// When the loss is told.
+    /// When the loss is reported.
     fn limit(&self) -> Ms {
         self.deadline.saturating_sub(self.kept.margin)
     }

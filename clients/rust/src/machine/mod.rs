@@ -16,10 +16,10 @@ pub use attempt::{Ask, Attempt};
 pub use hold::{Hold, Kept};
 pub use planted::Planted;
 pub use release::{Level, Release};
-pub use seat::{Come, Names, Stand, come};
+pub use seat::{Names, SeatDecision, SeatState, decide_seat};
 pub use server::{Dial, Server, is_condemned};
 
-/// Milliseconds, since whenever the clock began that tells the time. It goes on while the machine sleeps.
+/// A time in milliseconds, from any beginning. The clock goes on while the computer sleeps.
 pub type Ms = u64;
 
 /// A time that never comes.
@@ -90,7 +90,7 @@ pub fn passes(code: &str) -> bool {
     )
 }
 
-/// What a machine is told.
+/// What has happened, for a machine to decide on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// It begins.
@@ -123,7 +123,7 @@ pub enum Input {
     Releasing,
     /// It was, or nobody knows.
     Released,
-    /// Another request was told that the hold is gone.
+    /// The reply to another request was that the hold is gone.
     Gone,
     /// Another level was granted, by a request that was sent then.
     Extend(Ms),
@@ -199,7 +199,7 @@ pub enum Output {
     Keep,
     /// The own connection is closed.
     Drop,
-    /// What the caller is told.
+    /// The result for the caller.
     Tell(Tell),
     /// From here on the seat is undone.
     Undo,
@@ -226,9 +226,9 @@ struct Left {
     token: Option<u64>,
 }
 
-/// A machine that is told inputs.
+/// A state machine that gets inputs and returns outputs.
 pub trait Machine {
-    /// What follows from that.
+    /// Decides what follows from an input.
     fn step(&mut self, now: Ms, input: Input, out: &mut Vec<Output>);
 }
 

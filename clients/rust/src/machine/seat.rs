@@ -1,11 +1,11 @@
-//! One owner at one key in one mode, at one server: who may ask there under that name.
+//! A seat: one owner at one key in one mode, at one server. Whoever has it may send requests under that name.
 
 use super::*;
 
-/// How it stands with a seat.
+/// Whether a seat is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stand {
-    /// Nobody has it.
+pub enum SeatState {
+    /// No request has it.
     Free,
     /// One request of the owner has it.
     Taken,
@@ -13,26 +13,26 @@ pub enum Stand {
     Undone,
 }
 
-/// What becomes of who comes to a seat.
+/// What a request for a seat gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Come {
-    /// It has the seat.
+pub enum SeatDecision {
+    /// The seat.
     Take,
-    /// It waits until then, and is told that.
+    /// It waits until that time, and then fails with that result.
     Wait(Ms, Tell),
 }
 
-/// What becomes of who comes to a seat now. An owner does one thing at a time, so that who does not wait stays only for
-/// a moment; but what is undone passes.
+/// Decides a request for a seat. An owner does one thing at a time, so a request that does not wait for the lock waits only
+/// a moment for a seat that is taken; but undoing ends by itself, so it waits for that as long as its patience lasts.
 #[must_use]
-pub fn come(now: Ms, stand: Stand, wait: Ms, patience: Ms) -> Come {
-    let (least, tell) = match stand {
-        Stand::Free => return Come::Take,
-        Stand::Taken => (SOON, Tell::Nil),
-        Stand::Undone => (patience, Tell::Unavailable),
+pub fn decide_seat(now: Ms, state: SeatState, wait: Ms, patience: Ms) -> SeatDecision {
+    let (least, tell) = match state {
+        SeatState::Free => return SeatDecision::Take,
+        SeatState::Taken => (SOON, Tell::Nil),
+        SeatState::Undone => (patience, Tell::Unavailable),
     };
     let waits = if wait > 0 { wait } else { least };
-    Come::Wait(now.saturating_add(waits), tell)
+    SeatDecision::Wait(now.saturating_add(waits), tell)
 }
 
 /// The names of owners in one process image.
@@ -49,7 +49,7 @@ impl Names {
         Self { process: random, count: 0 }
     }
 
-    /// A fork, or a restored image, is somebody else.
+    /// A fork or a restored image draws other names.
     pub fn forked(&mut self, random: u64, planted: Planted) {
         if planted != Planted::NamesKept {
             *self = Self::new(random);

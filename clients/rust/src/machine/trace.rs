@@ -1,4 +1,4 @@
-//! Traces: what machines were told and what they answered, as `clients/traces/README.md` has it.
+//! Traces: the inputs and outputs of machines, in the format of `clients/traces/README.md`.
 
 use std::fmt::Write;
 

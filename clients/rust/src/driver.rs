@@ -1,37 +1,38 @@
 //! Carries out what a machine wants: requests, connections, sleeps. It decides nothing.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, RedisResult, Value};
-use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::Inner;
 use crate::clock::{at, ms, now};
 use crate::closing::UnderWay;
-use crate::entry::Entry;
 use crate::error::{
     Error, broken, is_broken, is_no_primary, is_passing, is_replica, is_unsent, needs_tell,
     timed_out,
 };
 use crate::inbox::{Letter, Post};
 use crate::info::token_of;
-use crate::machine::{self, Input, Machine, Ms, Outcome, Output, Request, Tell};
+use crate::machine::{Input, Machine, Ms, Outcome, Output, Request, Tell};
 use crate::node::{Line, Node};
-use crate::several::token_of_any;
+use crate::one::One;
+use crate::options::Options;
+use crate::seat::Seat;
+use crate::util::is_so;
 use crate::words::{acquire, words};
-use crate::{Inner, Options};
 
 /// A request under way, which goes on whatever happens to who waits for it.
 type Pending = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
 /// The I/O of one machine.
-pub(crate) struct Ask {
+pub(crate) struct Driver {
     inner: Arc<Inner>,
-    entry: Arc<Entry>,
+    seat: Arc<Seat>,
     options: Options,
     depth: u32,
     /// On a shared connection, and what to make of its reply.
@@ -53,13 +54,13 @@ pub(crate) struct Ask {
     trouble: Option<RedisError>,
 }
 
-impl Ask {
-    pub(crate) fn new(inner: Arc<Inner>, entry: Arc<Entry>, options: Options, depth: u32) -> Ask {
+impl Driver {
+    pub(crate) fn new(inner: Arc<Inner>, seat: Arc<Seat>, options: Options, depth: u32) -> Driver {
         let (request, line, reply, next, heard) = (None, None, None, None, None);
         let (letter, gone, trouble, closed, under_way) = (None, None, None, None, None);
-        Ask {
+        Driver {
             inner,
-            entry,
+            seat,
             options,
             depth,
             request,
@@ -76,14 +77,14 @@ impl Ask {
     }
 
     /// From now on `close` ends it, and waits until that is done.
-    pub(crate) fn begun(mut self, under_way: UnderWay) -> Ask {
+    pub(crate) fn begun(mut self, under_way: UnderWay) -> Driver {
         self.closed = Some(self.inner.closing.signal());
         self.under_way = Some(under_way);
         self
     }
 
-    pub(crate) fn entry(&self) -> Arc<Entry> {
-        self.entry.clone()
+    pub(crate) fn seat(&self) -> Arc<Seat> {
+        self.seat.clone()
     }
 
     /// From now on the caller may go away.
@@ -133,7 +134,7 @@ impl Ask {
         &mut self,
         machine: &mut impl Machine,
         mut out: Vec<Output>,
-        mut tell: impl FnMut(&mut Ask, Tell, bool) -> Option<Input>,
+        mut tell: impl FnMut(&mut Driver, Tell, bool) -> Option<Input>,
     ) {
         let mut operation = None;
         loop {
@@ -146,10 +147,10 @@ impl Ask {
                     }
                     Output::Undo => {
                         self.gone = None;
-                        self.entry.is_undone.store(true, Ordering::Release);
+                        self.seat.is_undone.store(true, Ordering::Release);
                     }
                     Output::Free => {
-                        return self.entry.is_undone.store(false, Ordering::Release);
+                        return self.seat.is_undone.store(false, Ordering::Release);
                     }
                     output => {
                         if self.begin(&output) {
@@ -193,7 +194,7 @@ impl Ask {
             Output::Drop => (self.reply, self.line) = (None, None),
             Output::Own { block, session, depth, .. } => {
                 let depth = depth.unwrap_or(self.depth);
-                let words = acquire(*block, *session, &self.entry.key, &self.options, depth);
+                let words = acquire(*block, *session, &self.seat.key, &self.options, depth);
                 let words = self.telling(words, block.is_some());
                 let asking = self.next.take().is_some_and(|(_, is_ask)| is_ask);
                 self.line = self.line.take().filter(Line::is_usable);
@@ -249,7 +250,7 @@ impl Ask {
         let line = async {
             match there {
                 Some(node) => node.line().await,
-                None => self.inner.servers.locate(&self.entry.key).await?.line().await,
+                None => self.inner.servers.locate(&self.seat.key).await?.line().await,
             }
         };
         let error = match timeout_at(by, line).await {
@@ -319,14 +320,14 @@ impl Ask {
 
     fn tell_once(&mut self) {
         if let Some(trouble) = &self.trouble {
-            self.options.tell(trouble);
+            self.options.report_trouble(trouble);
         }
     }
 
     // --- requests -------------------------------------------------------------------------------
 
     pub(crate) fn words(&self, request: Request) -> Cmd {
-        words(request, &self.entry.key, &self.options, self.depth)
+        words(request, &self.seat.key, &self.options, self.depth)
     }
 
     fn send(&mut self, request: Request, by: Ms) -> Pending {
@@ -336,8 +337,7 @@ impl Ask {
             Request::Renew(_) => self.telling_there(words, false),
             _ => (words, None),
         };
-        let (inner, entry, options) =
-            (self.inner.clone(), self.entry.clone(), self.options.clone());
+        let (inner, seat, options) = (self.inner.clone(), self.seat.clone(), self.options.clone());
         Box::pin(async move {
             if let (Request::Info, Some(parts)) = (request, &options.parts) {
                 return token_of_any(&inner, &options, parts, by).await;
@@ -345,11 +345,11 @@ impl Ask {
             let end = at(by);
             let reply = match there {
                 Some((node, asking)) => {
-                    inner.servers.ask_at(&node, asking, &entry.key, &words, end).await?
+                    inner.servers.ask_at(&node, asking, &seat.key, &words, end).await?
                 }
                 None => {
                     let patience = end.saturating_duration_since(Instant::now());
-                    inner.servers.ask(&entry.key, &words, patience).await?
+                    inner.servers.ask(&seat.key, &words, patience).await?
                 }
             };
             match request {
@@ -370,9 +370,9 @@ impl Ask {
         let (node, asking) = match (&self.line, &self.next) {
             (Some(line), next) => (line.node.clone(), next.as_ref().is_some_and(|next| next.1)),
             (None, Some(next)) => next.clone(),
-            (None, None) => (servers.locate(&self.entry.key).await?, false),
+            (None, None) => (servers.locate(&self.seat.key).await?, false),
         };
-        let channel = servers.channel(&self.entry.key);
+        let channel = servers.channel(&self.seat.key);
         match node.listen(&channel, asking).await {
             Ok(post) => {
                 let round = ms(node.round());
@@ -391,7 +391,7 @@ impl Ask {
     fn telling(&mut self, mut words: Cmd, has_block: bool) -> Cmd {
         self.letter = None;
         if has_block || self.options.has_acks() {
-            let channel = self.inner.servers.channel(&self.entry.key);
+            let channel = self.inner.servers.channel(&self.seat.key);
             self.letter = self.heard.as_ref().map(|(_, post)| post.letter(&channel));
             self.letter.iter().for_each(|letter| letter.add_to(&mut words, &channel));
         }
@@ -433,44 +433,20 @@ async fn or_silence(by: Instant, reply: Option<&mut Pending>) -> Option<RedisRes
     }
 }
 
-/// Answers a call: at once, or when nothing is left any more, but not later than [`machine::LATE`].
-pub(crate) fn answer<T: Send + 'static>(
-    told: oneshot::Sender<T>,
-    answer: T,
-    left: Option<oneshot::Receiver<()>>,
-) {
-    match left {
-        None => drop(told.send(answer)),
-        Some(left) => {
-            tokio::spawn(async move {
-                let _ = timeout(Duration::from_millis(machine::LATE), left).await;
-                drop(told.send(answer));
-            });
+/// The token of what the owner holds. One of the locks may have ended by itself.
+async fn token_of_any(
+    inner: &Inner,
+    options: &Options,
+    parts: &[One],
+    by: Ms,
+) -> RedisResult<Value> {
+    for one in parts {
+        let words = words(Request::Info, &one.key, options, 1);
+        let patience = at(by).saturating_duration_since(Instant::now());
+        let info = inner.servers.ask(&one.key, &words, patience).await?;
+        if let Some(token) = token_of(&info, &options.owner, one.mode()) {
+            return Ok(Value::Int(token));
         }
     }
-}
-
-/// Waits until it is true; forever if there is none.
-async fn is_so(signal: Option<&mut watch::Receiver<bool>>) {
-    match signal {
-        Some(signal) => is_true(signal).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits until it is true; forever if the sender is dropped.
-pub(crate) async fn is_true(signal: &mut watch::Receiver<bool>) {
-    if signal.wait_for(|is_so| *is_so).await.is_err() {
-        std::future::pending::<()>().await;
-    }
-}
-
-/// Whole milliseconds; at least 1 if the duration is not zero.
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
-}
-
-/// A random number below 1000, so that many do not come back at once.
-pub(crate) fn random() -> u64 {
-    RandomState::new().build_hasher().finish() % 1000
+    Ok(Value::Nil)
 }
