@@ -20,7 +20,7 @@ type placed struct {
 	client func() redis.UniversalClient
 }
 
-// Every way in which go-redis can be told where the server is, on real servers: all that this package does works there.
+// Every way to give go-redis the address of a server, on real servers: with each, all features of this package work.
 func TestEveryAddress(t *testing.T) {
 	folder, ca := t.TempDir(), newAuthority(t)
 	socket, tlsPort := filepath.Join(folder, "s"), fmt.Sprint(freePort(t))

@@ -151,7 +151,7 @@ func (l *Locker) sendTo(ctx context.Context, at heardAt, words []any) arrival {
 }
 
 // askAlone asks on its own connection.
-func (l *Locker) askAlone(own own, words []any) arrival {
+func (l *Locker) askAlone(own ownConn, words []any) arrival {
 	n := own.line.node
 	reply := own.line.do(words, own.isAsk)
 	ctx, cancel := context.WithTimeout(context.Background(), duration(machine.Reply))

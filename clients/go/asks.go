@@ -14,20 +14,20 @@ type asks struct {
 	key   string
 	o     *options
 	depth int
-	own   own     // of a session
+	own   ownConn // of a session
 	heard heardAt // where late replies are heard
 	next  place   // where the latest request was redirected to
 	ear   *ear    // of the latest request
 }
 
-// own is a connection of its own, for one session.
-type own struct {
+// ownConn is a dedicated connection, for one session.
+type ownConn struct {
 	line  *line
 	isAsk bool
 }
 
 // end is for a connection that is free for others, or that is to be closed.
-func (w *own) end(isFree bool) {
+func (w *ownConn) end(isFree bool) {
 	if w.line != nil && isFree {
 		w.line.put()
 	} else if w.line != nil {
@@ -76,7 +76,7 @@ func (a *asks) begin(op machine.Output, isDirect bool) <-chan arrival {
 	l, key, o, depth, next := a.l, a.key, a.o, a.depth, a.next
 	switch op.Act {
 	case machine.Open:
-		a.own, a.next = own{isAsk: next.isAsk}, place{}
+		a.own, a.next = ownConn{isAsk: next.isAsk}, place{}
 		return soon(false, func() arrival { return l.open(key, next.node, op.By) })
 	case machine.Listen:
 		if a.next = (place{}); a.own.line != nil {

@@ -11,7 +11,8 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// dials are the dials of one server: one at a time, and none for a moment after it was not reached, whoever waits.
+// dials limits connection attempts to one server: one at a time, and none for a moment after a failed one, however many
+// callers wait.
 type dials struct {
 	mu         sync.Mutex
 	isDialling bool
@@ -83,24 +84,24 @@ func (d *dials) dial(ctx context.Context, dial func(context.Context) (net.Conn, 
 		select {
 		case conn := <-dialled:
 			if conn == nil {
-				continue // the others are told the same
+				continue // the others fail with the same error
 			}
-			return d.fresh(conn), nil
+			return d.unproven(conn), nil
 		case <-ctx.Done():
 			return nil, unsent(ctx.Err())
 		}
 	}
 }
 
-// fresh is a connection that counts as failed if it ends before anything was heard: it was accepted by something else
-// than a server, a balancer for example.
-type fresh struct {
+// unprovenConn is a connection that counts as failed if it ends before its first byte: something else than a server accepted
+// it, a balancer for example.
+type unprovenConn struct {
 	net.Conn
 	dials   *dials
 	isKnown atomic.Bool
 }
 
-func (f *fresh) Read(into []byte) (int, error) {
+func (f *unprovenConn) Read(into []byte) (int, error) {
 	count, err := f.Conn.Read(into)
 	if (count > 0 || err != nil) && !f.isKnown.Swap(true) && count == 0 {
 		f.dials.note(err)
@@ -108,12 +109,13 @@ func (f *fresh) Read(into []byte) (int, error) {
 	return count, err
 }
 
-// fresh also lets the pool look whether the connection has ended, if it can: the pool takes a failure for the end.
-func (d *dials) fresh(conn net.Conn) net.Conn {
-	f := &fresh{Conn: conn, dials: d}
+// unproven wraps a new connection. It keeps syscall.Conn where there is one, because the pool checks by it whether the
+// connection has ended, and takes a failure of that check for the end.
+func (d *dials) unproven(conn net.Conn) net.Conn {
+	f := &unprovenConn{Conn: conn, dials: d}
 	if raw, is := conn.(syscall.Conn); is {
 		return struct {
-			*fresh
+			*unprovenConn
 			syscall.Conn
 		}{f, raw}
 	}

@@ -26,7 +26,7 @@ var (
 	ErrReleased = errors.New("rlock: the hold was released")
 	// ErrDeadlock: the wait would never end. Release what you hold, then start over.
 	ErrDeadlock = errors.New("rlock: deadlock")
-	// ErrTooMany: a limit of the server is reached (rlock.max-depth, -tells, -sessions).
+	// ErrTooMany: a limit of the server is reached (rlock.max-depth, rlock.max-tells, rlock.max-sessions).
 	ErrTooMany = errors.New("rlock: too many")
 	// ErrNoAcks: too few replicas acknowledged the grant in time, and the grant was revoked.
 	ErrNoAcks = errors.New("rlock: not acknowledged by enough replicas")

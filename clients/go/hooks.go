@@ -6,44 +6,46 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The hooks of the client that we were given see our requests, which have connections of their own. A request passes
-// through a Conn of that client, which has copies of its hooks; behind the last one, it comes back to ours.
+// The hooks of the user's client see the requests of this package, which has connections of its own. Each request passes
+// through a Conn of that client, which has copies of its hooks. Behind the last one, lastHook sends it on the connection of
+// this package.
 
-// hooked has the hooks of client, as they are now. Nothing is ever sent by it, so it has no connection.
+// hooked returns a Conn with the current hooks of client. Nothing is ever sent on it, so it opens no connection.
 func hooked(client *redis.Client) *redis.Conn {
 	conn := client.Conn()
-	conn.AddHook(back{})
+	conn.AddHook(lastHook{})
 	return conn
 }
 
-type ours struct{}
+// hookKey is the key in a context of how the request goes on.
+type hookKey struct{}
 
-// through makes requests of our client pass through the hooks of another one.
+// through is a hook of this package's client that makes its requests pass through the hooks of the user's client.
 type through struct {
-	back
+	lastHook
 	hooks *redis.Conn
 }
 
 func (t through) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		return t.hooks.Process(context.WithValue(ctx, ours{}, next), cmd)
+		return t.hooks.Process(context.WithValue(ctx, hookKey{}, next), cmd)
 	}
 }
 
-// back is behind the last hook.
-type back struct{}
+// lastHook comes after all hooks of the user: it goes on with the request of this package.
+type lastHook struct{}
 
-func (back) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (lastHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (back) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (lastHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if goOn, isOurs := ctx.Value(ours{}).(redis.ProcessHook); isOurs {
+		if goOn, isOurs := ctx.Value(hookKey{}).(redis.ProcessHook); isOurs {
 			return goOn(ctx, cmd)
 		}
 		return next(ctx, cmd)
 	}
 }
 
-func (back) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (lastHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }

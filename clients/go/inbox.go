@@ -146,7 +146,7 @@ func (b *inbox) subscribe(ctx context.Context, name string, isAsk bool) error {
 	}
 }
 
-// lose tells who listens to a channel, or to any, that it is no longer subscribed.
+// lose ends the waits on a channel, or on all channels, because it is no longer subscribed.
 func (b *inbox) lose(name string, isAll bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -205,7 +205,7 @@ func messageOf(text string) arrival {
 	case "renewed":
 		ended = machine.Outcome{Ending: machine.Token, Token: 1}
 	case "error":
-		ended, m.err = machine.Outcome{Ending: machine.Refused, Code: word}, less(rest)
+		ended, m.err = machine.Outcome{Ending: machine.Refused, Code: word}, replyError(rest)
 	}
 	m.in = machine.Input{Event: machine.Message, Outcome: ended}
 	return m

@@ -62,7 +62,7 @@ func (n *node) pop() *line {
 	return nil
 }
 
-// newLine opens a connection. What it is told is shown to takes, which says whether that is no reply.
+// newLine opens a connection. It shows each message to takes, which returns whether it is not a reply.
 func (n *node) newLine(ctx context.Context, takes func(any) bool) (*line, error) {
 	if err := n.dials.ready(ctx); err != nil {
 		return nil, n.known(err)
@@ -236,7 +236,7 @@ func (l *line) read(takes func(any) bool) {
 		l.mu.Lock()
 		if l.heard, l.pinged = now(), 0; isReply && len(l.asked) > 0 {
 			reply := redis.NewCmdResult(said, nil)
-			if failure, is := said.(less); is {
+			if failure, is := said.(replyError); is {
 				reply = redis.NewCmdResult(nil, failure)
 			} else if said == nil {
 				reply = redis.NewCmdResult(nil, redis.Nil)
@@ -259,7 +259,7 @@ func (l *line) read(takes func(any) bool) {
 // push is what RESP3 marks as no reply.
 type push []any
 
-// readOne reads what a dedicated connection may be told, in RESP2 or RESP3.
+// readOne reads one reply or message of a dedicated connection, in RESP2 or RESP3.
 func readOne(in *bufio.Reader) (any, error) {
 	line, err := in.ReadString('\n')
 	if err != nil || len(line) < 3 {
@@ -271,7 +271,7 @@ func readOne(in *bufio.Reader) (any, error) {
 	case '+':
 		return text, nil
 	case '-':
-		return less(text), nil
+		return replyError(text), nil
 	case ':':
 		return number, nil
 	case '_':

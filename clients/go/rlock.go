@@ -39,7 +39,7 @@ type Locker struct {
 	close    context.CancelFunc
 
 	underWay atomic.Int64  // drivers
-	none     chan struct{} // told when it is closed and the last of them has ended
+	none     chan struct{} // gets a value when it is closed and the last of them has ended
 
 	telemetry telemetry
 }
@@ -83,7 +83,7 @@ func (l *Locker) Close() error {
 	}
 	l.close()
 	l.holds.Range(func(held, _ any) bool { // before anything that may take its time
-		held.(*tenure).tell(machine.Gone)
+		held.(*tenure).pass(machine.Gone)
 		return true
 	})
 	if l.underWay.Load() > 0 {

@@ -170,7 +170,7 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 		return nil, err
 	}
 	if told.Tell == machine.Lost && held != nil {
-		held.tell(machine.Gone)
+		held.pass(machine.Gone)
 	}
 	trouble := d.trouble // what goes on may meet more
 	d.rest()

@@ -252,7 +252,7 @@ func (s *servers) ask(ctx context.Context, at place, words []any) (*redis.Cmd, *
 	return cmd, n
 }
 
-// replied is told how long a reply took. One fast reply disproves whatever slowed earlier ones: without that, waits after
+// replied records how long a reply took. One fast reply disproves whatever slowed earlier ones: without that, waits after
 // an outage would end long before their time.
 func (s *servers) replied(took machine.Ms) {
 	if rtt := s.rtt.Load(); took < rtt {

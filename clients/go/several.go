@@ -181,23 +181,23 @@ func (o *options) parts(key string) []One {
 	return []One{{key: key, mode: o.mode}}
 }
 
-// released is what the release of all says: less than all is a loss.
+// released checks the reply to the release of all: fewer than all is a loss.
 func (g *group) released(reply *redis.Cmd) *redis.Cmd {
 	if count, err := reply.Int64(); err == nil && count < int64(len(g.parts)) {
-		return redis.NewCmdResult(nil, less(fmt.Sprintf("NOTHELD only %d of %d were held", count, len(g.parts))))
+		return redis.NewCmdResult(nil, replyError(fmt.Sprintf("NOTHELD only %d of %d were held", count, len(g.parts))))
 	}
 	return reply
 }
 
-// less is an error of the server, in our words.
-type less string
+// replyError is an error of the server.
+type replyError string
 
-func (e less) Error() string { return string(e) }
+func (e replyError) Error() string { return string(e) }
 
 // RedisError makes it a [redis.Error].
-func (e less) RedisError() {}
+func (e replyError) RedisError() {}
 
-// rest ends what is left of a hold that was lost. Its leases do that anyway.
+// rest releases the other locks of a hold that was lost. Otherwise they would last until their leases expire.
 func (t *tenure) rest() {
 	if g := t.o.group; g != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), duration(machine.Reply/4))
@@ -248,8 +248,8 @@ type Election struct {
 	key, name string
 }
 
-// Election is the election of key. Followers are told name, for example an address; it is "" for the name of the host
-// and the process.
+// Election is the election of key. Followers see name, for example an address; "" stands for the name of the host and
+// the process.
 func (l *Locker) Election(key, name string) *Election { return &Election{l, key, name} }
 
 // Campaign waits to lead. Each has an owner name of its own: a process that leads does not lead twice. The hold's context
@@ -299,7 +299,7 @@ func led(reply any, err error) (leader Leader, isNew bool, failure error) {
 }
 
 // Observe sends who leads, at first and whenever that changes, until ctx ends: then it closes the channel. The server
-// says so in a message. A receiver that is slow is told the latest change only. If the server refuses, it logs one warning
+// says so in a message. A slow receiver gets only the latest change. If the server refuses, it logs one warning
 // with [slog], and goes on asking: it may be allowed later.
 func (e *Election) Observe(ctx context.Context) <-chan Leader {
 	if err := checkContext(ctx); err != nil {
@@ -337,8 +337,8 @@ type observer struct {
 	moved place      // where a redirection has led
 }
 
-// observe tells each holder that is not the known one, and each failure, until ctx ends or told returns false.
-func (o *observer) observe(ctx context.Context, told func(Leader, error) bool) {
+// observe calls report with each holder that is not the known one, and with each failure, until ctx ends or it returns false.
+func (o *observer) observe(ctx context.Context, report func(Leader, error) bool) {
 	for pause := machine.FirstPause; ctx.Err() == nil && !o.l.isClosed(); {
 		leader, isNew, err := o.next(ctx)
 		switch {
@@ -353,7 +353,7 @@ func (o *observer) observe(ctx context.Context, told func(Leader, error) bool) {
 		case !isPassing(err):
 			pause = machine.Looks
 		}
-		if !told(leader, err) {
+		if !report(leader, err) {
 			return
 		}
 		if err != nil {

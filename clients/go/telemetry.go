@@ -63,7 +63,7 @@ type telemetry struct {
 	hasPanicked                      bool
 }
 
-// start begins to inform the listener, until closing ends and all is told.
+// start begins to inform the listener. That ends when closing has ended and no event is left.
 func (t *telemetry) start(closing context.Context) {
 	if t.listener == nil {
 		return

@@ -225,7 +225,7 @@ func TestWhoMayNotWaitIsToldSo(t *testing.T) {
 		}
 		release(t, hold)
 	}
-	old := typed(less("ERR syntax error at 'TELL': the syntax is RLOCK.ACQUIRE key owner"))
+	old := typed(replyError("ERR syntax error at 'TELL': the syntax is RLOCK.ACQUIRE key owner"))
 	if text := old.Error(); !strings.Contains(text, "too old for this package") || isPassing(old) {
 		t.Error(text)
 	}

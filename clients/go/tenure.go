@@ -32,7 +32,7 @@ type tenure struct {
 	isEnding   bool // its last level is being released
 	isReleased bool
 	timer      *time.Timer
-	tie        own                // the connection of a session
+	tie        ownConn            // the connection of a session
 	isDoubted  bool               // it has ended
 	watching   context.CancelFunc // of who asks the server for the end of the hold; nil: nobody
 }
@@ -51,7 +51,7 @@ func newTenure(d *driver, told machine.Output) *tenure {
 	defer t.mu.Unlock()
 	if t.o.session {
 		t.tied(d.own)
-		d.own = own{}
+		d.own = ownConn{}
 	}
 	t.l.holds.Store(t, true)
 	t.step(machine.Input{Event: machine.Call})
@@ -70,7 +70,7 @@ func (t *tenure) keep(o *options, sent machine.Ms) {
 	})
 }
 
-// entered is told of another level, whose lease may be another one.
+// entered records another level, whose lease may be another one.
 func (t *tenure) entered(d *driver, told machine.Output) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,26 +92,26 @@ func (t *tenure) entered(d *driver, told machine.Output) {
 	}
 }
 
-// extended is told of a lease that was granted by a request that was sent then.
+// extended records a lease that was granted by a request that was sent then.
 func (t *tenure) extended(sent machine.Ms, lease time.Duration) {
 	t.step(machine.Input{Event: machine.Extend, N: sent + millis(lease) - millis(t.renewals.o.lease)})
 }
 
 // tied ties the hold to a connection, whose end is heard of. The one before has ended.
-func (t *tenure) tied(own own) {
+func (t *tenure) tied(own ownConn) {
 	t.tie.end(false)
 	t.tie = own
 	go func() {
 		select {
 		case <-own.line.ended:
-			t.tell(machine.Untied)
+			t.pass(machine.Untied)
 		case <-t.context.Done(): // the connection may serve others
 		}
 	}()
 }
 
-// tell is for whatever comes by itself.
-func (t *tenure) tell(event machine.Event) {
+// pass gives an event to the machine that is not the end of an operation.
+func (t *tenure) pass(event machine.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.step(machine.Input{Event: event})
@@ -134,7 +134,7 @@ func (t *tenure) step(in machine.Input) {
 		case machine.Sleep:
 			pause := min(time.Hour, remaining(out.By)) // a timer stands still while the computer sleeps
 			if t.timer == nil {
-				t.timer = time.AfterFunc(pause, func() { t.tell(machine.Time) })
+				t.timer = time.AfterFunc(pause, func() { t.pass(machine.Time) })
 			} else {
 				t.timer.Reset(pause)
 			}
@@ -147,7 +147,7 @@ func (t *tenure) step(in machine.Input) {
 		case machine.Tied:
 			t.tied(t.renewals.own)
 			t.isDoubted = false
-			t.renewals.own = own{}
+			t.renewals.own = ownConn{}
 		case machine.Drop:
 			t.renewals.own.end(false)
 		case machine.Leave:
@@ -235,7 +235,7 @@ func (t *tenure) over() {
 	t.tie.end(t.isReleased) // else what may still be tied to it ends with it
 }
 
-// mayBeShort is how long a hold lasts before the server is asked to tell when it ends: most end sooner.
+// mayBeShort is how long a hold lasts before the package observes its end at the server: most end sooner.
 const mayBeShort = 100 * time.Millisecond
 
 // watch learns from the server when the hold of a write lock ends: that is sooner than by the next renewal.
@@ -262,8 +262,8 @@ func (t *tenure) watch() {
 	})
 }
 
-// gone is what the users of a hold are told that the server does not have, or that has ended: it is lost, unless it is
-// being released or was.
+// gone is the error for users of a hold that has ended, or that the server does not have: it is lost, unless it is being
+// released or was released.
 func (t *tenure) gone() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -374,7 +374,7 @@ func (t *tenure) releaseInTurn() error {
 	told := d.untilTold()
 	defer d.rest()
 	if told.Tell == machine.Lost {
-		t.tell(machine.Gone)
+		t.pass(machine.Gone)
 		t.rest()
 	}
 	if t.depth--; t.depth == 0 {

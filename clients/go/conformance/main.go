@@ -1,5 +1,5 @@
-// Command conformance is the runner of this package for the script that all client packages are tried by. It does what
-// it is told on standard input, a JSON object per line, and decides nothing.
+// Command conformance is the runner of this package for the script that tests all client packages. It reads commands
+// from standard input, one JSON object per line, and decides nothing.
 package main
 
 import (
@@ -63,11 +63,11 @@ type runner struct {
 	holds   map[string]*hold
 	cancels map[int]context.CancelFunc
 	actors  map[string]chan request
-	told    map[string]*told
+	told    map[string]*sighting
 }
 
-// told is the last that an observer was told.
-type told struct {
+// sighting is the latest leader that an observer got.
+type sighting struct {
 	mu   sync.Mutex
 	name *string
 	at   int64
@@ -77,7 +77,7 @@ func main() {
 	r := &runner{
 		out: json.NewEncoder(os.Stdout), clients: map[string]*client{}, locks: map[string]*lock{},
 		holds: map[string]*hold{}, cancels: map[int]context.CancelFunc{}, actors: map[string]chan request{},
-		told: map[string]*told{},
+		told: map[string]*sighting{},
 	}
 	r.say(reply{"hello": "go", "features": []string{
 		"cancel", "cancel-many", "close", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several", "tls", "gc",

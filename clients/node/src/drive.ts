@@ -18,7 +18,7 @@ function acquire(asked: Asked, depth: number): Word[] {
   return words;
 }
 
-/** The server accepts no longer one. 0 is without a limit, but the attempt still ends by itself. */
+/** The longest BLOCK that the server accepts. A longer one is sent as 0, without a limit; the attempt still ends by itself. */
 const LONGEST_BLOCK = 604_800_000;
 
 /** What is held: WRITE by an upgrade too. Of several locks, at the first. */

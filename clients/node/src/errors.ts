@@ -99,7 +99,7 @@ const CODE = /^[A-Z]{2,} /;
 
 /**
  * Whether the server sent this error. Both libraries have a class for those, under different names, which a minifier may
- * have changed: then only the text tells.
+  * have changed: then only the text shows it.
  */
 export function isReply(error: unknown): boolean {
   if (typeof error !== 'object' || error === null) return false;

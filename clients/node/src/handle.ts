@@ -11,8 +11,8 @@ interface Dropped {
   tenure: Tenure;
 }
 
-// `Promise.race([lock.acquire(), …])` tells nobody that it lost: the hold comes, and nobody ever looks at it. Nobody
-// can release it either, so that is done here, when it is collected. A hold that was looked at may be relied on.
+// If `Promise.race([lock.acquire(), …])` is won by another promise, the hold arrives and nobody has a reference to it.
+// So it is released here, when it is collected. A hold that was used is kept: somebody may rely on it.
 const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure }) => {
   if (tenure.state !== 'held') return tenure.drop();
   // Never without a word: whoever relied on it must know.

@@ -409,7 +409,7 @@ export class Lock {
 }
 
 export interface ElectionOptions {
-  /** What followers are told, for example an address. Default: the host and the process. */
+  /** What followers see, for example an address. Default: the host and the process. */
   name?: string;
   /** How long a leader is believed whose network says nothing. Default: 10 000 ms. */
   lease?: number;

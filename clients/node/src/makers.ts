@@ -65,7 +65,7 @@ export function ioredis(client: any): Maker {
 }
 
 export function nodeRedis(client: any): Maker {
-  // Only for a pool: it lends its connections, and does not tell how they are made.
+  // Only for a pool: it lends its connections, and does not show how they are made.
   if (typeof client.duplicate !== 'function') {
     throw new TypeError('a pool of node-redis cannot be used: give a client of createClient, createCluster or createSentinel');
   }

@@ -20,7 +20,7 @@ export class Route {
   /** Which nodes were not reached since the user's client was last asked for its nodes. */
   #failed = new Set<string>();
   #learning: Promise<void> | undefined;
-  /** Is told what a server is, once somebody wants to know: on the first connection, and on the first one after a failure. */
+  /** Called with a server's names, once somebody needs them: on the first connection, and on the first one after a failure. */
   join: ((told: string[]) => void) | undefined;
   #told = new Set<string>();
   #shared = new Map<string, { made: Promise<Link>; link?: Link }>();

@@ -124,7 +124,7 @@ export class Tenure {
   private lost: AbortController | undefined;
   /** Who has the server report the loss. */
   private observer: AbortController | undefined;
-  /** When it is certain to be over, by the clock of machines. */
+  /** Its deadline, on the clock of machines. */
   deadline = 0;
   /** Until its first renewal is due, when most holds have been released, there is only a timer. */
   private care: { machine: Holding; driver: Driver } | undefined;
@@ -394,7 +394,7 @@ export class Tenure {
     if (!this.isHeld) this.lose();
     const deadline = this.state === 'lost' ? 0 : this.deadline;
     const machine = new Release({ patience, lease: asked.lease, depth: this.depth, token: this.token, deadline, lingers: this.lingers });
-    // A renewal that comes second is told NOTHELD, and that is no loss.
+    // A renewal that the server executes after the release gets NOTHELD, which is no loss.
     if (this.depth === 1) this.observer?.abort();
     if (this.depth === 1) this.care?.driver.tell({ on: 'releasing' });
     if (this.depth === 1 && this.state === 'held') this.state = 'releasing';

@@ -86,7 +86,7 @@ def connected(server):
 
 
 def subscriptions(server):
-    """Connections that are told what a server could not answer at once."""
+    """Connections that get the replies that a server could not give at once."""
     return len(server.ask("CLIENT", "LIST", "TYPE", "pubsub").splitlines())
 
 

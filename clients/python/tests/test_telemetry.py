@@ -1,4 +1,4 @@
-"""What a listener is told, and the counters. A listener that fails or hangs neither stops nor delays anything."""
+"""The events for a listener, and the counters. A listener that fails or hangs neither stops nor delays anything."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a server cannot answer at once it tells later, on one subscription."""
+"""Replies that a server cannot give at once come later, on one subscription."""
 
 import asyncio
 import os
@@ -253,7 +253,7 @@ def test_a_user_who_may_not_subscribe_is_told_so(server, kind):
     user = kind(lambda package: server.client(package, username="app", password="secret"))
     with pytest.raises(rlock.NoPermission, match=r"\+ssubscribe .*&rlock:tell:\*"):
         user.acquire("k").result(10)
-    user.acquire("free").result(10)  # for that nothing is told later
+    user.acquire("free").result(10)  # this one has no late reply
     user.close()
 
 

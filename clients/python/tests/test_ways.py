@@ -1,4 +1,4 @@
-"""Every way in which redis-py can be told where the server is, and what no later try can change."""
+"""Every way to give redis-py the address of a server, and errors that no later attempt can avoid."""
 
 import asyncio
 import contextlib
@@ -205,7 +205,7 @@ def test_the_example_with_sentinel_works(tmp_path):
 
 @pytest.fixture
 def wrong(server, tmp_path):
-    """The arguments of a client that can never work, and what it is told."""
+    """The arguments of a client that can never work, and its error."""
     guarded = with_password(server)
     server.ask("ACL", "SETUSER", "may-not", "on", ">secret", "~*", "&*", "+@all", "-rlock.acquire", "-rlock.macquire")
     bare = subprocess.Popen(

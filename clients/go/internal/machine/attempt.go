@@ -226,7 +226,7 @@ func (a *Attempt) granted(now Ms, token int64) {
 	a.emit(Output{Act: Say, Tell: Granted, Token: token, Sent: a.sent, Lingers: a.left.lingers})
 }
 
-// failed is told that a request, a subscription or a connection failed.
+// failed handles the failure of a request, a subscription or a connection.
 func (a *Attempt) failed(now Ms, outcome Outcome) {
 	wasAsked, isBusy := a.at == asking || a.at == waiting, a.isBusy && a.at == listening
 	a.isBusy = false

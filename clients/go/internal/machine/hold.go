@@ -5,7 +5,7 @@ type Kept struct {
 	Token   int64
 	Lease   Ms
 	Sent    Ms // when the request was sent that the lease counts from
-	Margin  Ms // how long before its deadline the loss is told, because that takes time
+	Margin  Ms // how long before its deadline the loss is reported, because that takes time
 	HasAcks bool
 	Renews  bool
 }
@@ -45,7 +45,8 @@ func (h *Hold) IsTying() bool { return h.isTying }
 
 func (h *Hold) emit(outputs ...Output) { h.out = append(h.out, outputs...) }
 
-// renewed is told that the server has renewed it. It counts from when it read the request, which was after that was sent.
+// renewed extends the deadline after a renewal. The new lease counts from when the server read the request, which was
+// after it was sent.
 func (h *Hold) renewed(sent Ms) {
 	h.deadline, h.pause = max(h.deadline, After(sent, h.kept.Lease)), firstRetry
 	if h.kept.Renews {
@@ -120,7 +121,7 @@ func (h *Hold) failsToTie(now Ms) {
 	h.later(now)
 }
 
-// limit is when the loss is told.
+// limit is when the loss is reported.
 func (h *Hold) limit() Ms { return h.deadline - h.kept.Margin }
 
 func (h *Hold) idle(now Ms) {

@@ -6,7 +6,7 @@ package machine
 
 import "math"
 
-// Ms are milliseconds, since whenever the clock began that tells the time. It goes on while the machine sleeps.
+// Ms is a time in milliseconds, from any beginning. The clock goes on while the computer sleeps.
 type Ms = int64
 
 // The constants of clients/ALGORITHM.md.
@@ -58,10 +58,10 @@ var passing = map[string]bool{
 // Passes says whether an error of the server ends by itself: no server can decide for now.
 func Passes(code string) bool { return passing[code] }
 
-// Event is what a machine is told.
+// Event is what has happened, for a machine to decide on.
 type Event int
 
-// What a machine is told.
+// What can happen.
 const (
 	Call      Event = iota // it begins
 	Opened                 // an own connection is there
@@ -78,11 +78,11 @@ const (
 	Seat                   // Yes: the seat is taken; N: the depth of the hold
 	Releasing              // the last level is being released
 	Released               // it was, or nobody knows
-	Gone                   // another request was told that the hold is gone
+	Gone                   // the reply to another request was that the hold is gone
 	Extend                 // another level was granted, by a request that was sent at N
 )
 
-// Input is what a machine is told, and what belongs to it.
+// Input is an event with its details.
 type Input struct {
 	Event
 	Outcome Outcome
@@ -133,7 +133,7 @@ const (
 	TakeSeat            // operation: is the seat free?
 	Keep                // the own connection is free for others
 	Drop                // the own connection is closed
-	Say                 // what the caller is told: Tell
+	Say                 // the result for the caller: Tell
 	Undo                // from here on the seat is undone
 	Free                // the seat is free; the end
 	Doubt               // the connection of the session ended: nobody may rely on the hold until it is tied again

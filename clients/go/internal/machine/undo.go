@@ -46,7 +46,7 @@ func (u *undo) step(now Ms, in Input, out *[]Output) {
 	}
 }
 
-// replied is told of the reply to an acquire that nobody waits for any more.
+// replied handles the reply to a request whose caller has gone.
 func (u *undo) replied(outcome Outcome) {
 	switch outcome.Ending {
 	case Token:
@@ -164,7 +164,7 @@ func (r *Release) Step(now Ms, in Input) []Output {
 	case at == undone:
 		r.undo.step(now, in, &r.out)
 	case at == start && event == Call && now >= r.level.Deadline:
-		r.tell(now, Output{Tell: Lost}, 0, false)
+		r.finish(now, Output{Tell: Lost}, 0, false)
 	case at == start && event == Call:
 		r.patience = After(now, r.level.Patience)
 		r.ask(now)
@@ -196,9 +196,9 @@ func (r *Release) asked(now Ms, outcome Outcome) {
 	// The first one released it, and its reply was lost.
 	case outcome.Ending <= Nil, isGone && r.isUnsure && r.level.Depth == 1 && now < r.level.Deadline:
 		// A level below has the same token: a release that is executed late would end it.
-		r.tell(now, Output{Tell: IsReleased}, 0, r.level.Lingers && r.level.Depth == 1 || r.isUnsure)
+		r.finish(now, Output{Tell: IsReleased}, 0, r.level.Lingers && r.level.Depth == 1 || r.isUnsure)
 	case isGone:
-		r.tell(now, Output{Tell: Lost}, 0, false)
+		r.finish(now, Output{Tell: Lost}, 0, false)
 	case outcome.Ending == Refused && !Passes(outcome.Code):
 		r.fails(now, Output{Tell: IsRefused, Code: outcome.Code})
 	default:
@@ -218,11 +218,11 @@ func (r *Release) asked(now Ms, outcome Outcome) {
 
 // fails keeps the seat until it is known to be executed: nobody asks in this name before.
 func (r *Release) fails(now Ms, why Output) {
-	r.tell(now, why, r.level.Token, r.isUnsure || r.level.Lingers)
+	r.finish(now, why, r.level.Token, r.isUnsure || r.level.Lingers)
 }
 
-// tell undoes token, which may still be held, and what lingers.
-func (r *Release) tell(now Ms, what Output, token int64, lingers bool) {
+// finish gives the caller the result, then undoes token, which may still be held, and whatever lingers.
+func (r *Release) finish(now Ms, what Output, token int64, lingers bool) {
 	what.Act, r.at = Say, undone
 	r.emit(what)
 	if token == 0 && !lingers {

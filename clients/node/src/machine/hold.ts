@@ -12,7 +12,7 @@ export interface Kept {
   lease: number;
   /** When the request was sent that the lease counts from. */
   sent: number;
-  /** How long before its deadline the loss is told, because that takes time. */
+  /** How long before its deadline the loss is reported, because that takes time. */
   margin: number;
   hasAcks: boolean;
   renews: boolean;
@@ -114,7 +114,7 @@ export class Holding implements Machine {
     this.later(now);
   }
 
-  /** When the loss is told. */
+  /** When the loss is reported. */
   private get limit(): number {
     return this.deadline - this.kept.margin;
   }

@@ -29,7 +29,7 @@ export const passes = (code: string) => PASSING.has(code);
 /** How a request ended. `unsent`: surely not executed; `broken`, `silent`: it may have been, or may still be. */
 export type Outcome = { is: 'token'; token: number } | { is: 'refused'; code: string } | { is: 'nil' | 'waiting' | 'unsent' | 'broken' | 'silent' };
 
-/** What a machine is told. */
+/** What has happened, for a machine to decide on. */
 export type Input =
   | { on: 'call' | 'opened' | 'lost' | 'time' | 'taken' | 'cancel' | 'close' | 'untied' | 'releasing' | 'released' | 'gone' }
   | { on: 'listening'; rtt: number }
@@ -81,12 +81,12 @@ export interface Left {
 export const isUnknown = (outcome: Outcome) => outcome.is === 'broken' || outcome.is === 'silent';
 export const isRefused = (outcome: Outcome, code: string) => outcome.is === 'refused' && outcome.code === code;
 
-/** Until when somebody waits for a seat that is not free, and what is then told. What is undone passes. */
+/** How long a request waits for a seat that is not free, and the result then. Undoing ends by itself, so that is waited for. */
 export function come(now: number, isUndone: boolean, wait: number, patience: number): { by: number; told: 'nil' | 'unavailable' } {
   return { by: now + (wait > 0 ? wait : isUndone ? patience : SOON), told: isUndone ? 'unavailable' : 'nil' };
 }
 
-/** The dials of one server: one at a time, and none for a moment after it was not reached. */
+/** Limits connection attempts to one server: one at a time, and none for a moment after a failed one. */
 export class Server {
   private isDialling = false;
   private isClosed = false;

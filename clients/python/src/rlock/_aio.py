@@ -1,4 +1,4 @@
-"""What the steps are told of the outside, for asyncio: connections of our own, and late replies."""
+"""The input and output of the steps for asyncio: connections of our own, and late replies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ._errors import Broken, Refused, Silent, Unsent
 from ._inbox import Inbox, Inboxes, Post
 from ._links import Address, Route, packed, translated
 from ._machine import Words
-from ._pool import Link, Queued, Shelf
+from ._pool import IdleConnections, Link, Queued
 from ._telemetry import Telemetry
 
 
@@ -51,8 +51,8 @@ class Waiter(Queued):
         self.turn: asyncio.Future[Optional[Link]] = asyncio.get_running_loop().create_future()
 
 
-class Pool(Shelf):
-    """Each connection that comes back, or is made, wakes one task. Were all of them told of each, a thousand tasks would
+class Pool(IdleConnections):
+    """Each connection that comes back, or is made, wakes one task. If it woke all of them, a thousand tasks would
     wake up a thousand times.
     """
 
@@ -143,7 +143,7 @@ class Once:
 
 
 class IO(Inboxes):
-    """What the steps are told of the outside, for any number of tasks of one loop."""
+    """The input and output of the steps, for any number of tasks of one loop."""
 
     def __init__(self, route: Route, spaces: Spaces, telemetry: Telemetry):
         self.telemetry = telemetry

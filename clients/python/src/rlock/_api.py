@@ -10,7 +10,7 @@ from ._core import Options, Seat, Space, Tenure, key_name, log, ms, seconds
 from ._drive import Job, Steps, after, attempt, extend, question, release, settle
 from ._errors import LockError, LockLost, NotHeld
 from ._machine import GRANT, LOST, NIL, RELEASED, Words
-from ._several import Group, Nothing, Part, Whole, observe, rest
+from ._several import Group, NothingWanted, Part, GroupTenure, observe, rest
 from ._telemetry import Waiting
 
 C = TypeVar("C")
@@ -216,7 +216,7 @@ class LocksBase:
             if (hold := (yield from self._take(group, options, start, wait, me))) is None:
                 return None
             holds.append(hold)
-        except Nothing:
+        except NothingWanted:
             pass
         try:
             for each in group.held:
@@ -264,7 +264,7 @@ class LocksBase:
                     seat.tenure.depth = job.depth - 1
                     self._ended(seat, seat.tenure)
                 job.cancel()
-            if waiting is not None and isinstance(error, Nothing):
+            if waiting is not None and isinstance(error, NothingWanted):
                 waiting.goes_on()
             elif waiting is not None:
                 waiting.end(False)
@@ -281,7 +281,7 @@ class LocksBase:
         seat, options = job.seat, job.options
         tenure = seat.tenure
         if tenure is None:
-            kind = Whole if isinstance(seat, Group) else Tenure
+            kind = GroupTenure if isinstance(seat, Group) else Tenure
             tenure = kind(seat, options, told[1], told[2], self.io)
             tenure.link = job.link
             seat.tenure = tenure

@@ -13,7 +13,7 @@ import threading
 from typing import Any, Callable, Optional
 
 from ._core import Tenure, log, ms, now
-from ._drive import Care, Steps
+from ._drive import HoldRenewal, Steps
 from ._io import run
 from ._pool import Link
 
@@ -71,12 +71,12 @@ class Renewals:
 
     def __init__(self, workers: Workers):
         self.workers, self.lock = workers, threading.Lock()
-        self.waiting: dict[Any, list[tuple[Care, Steps]]] = {}
+        self.waiting: dict[Any, list[tuple[HoldRenewal, Steps]]] = {}
 
-    def add(self, name: Any, care: Care, steps: Steps) -> None:
+    def add(self, name: Any, renewal: HoldRenewal, steps: Steps) -> None:
         with self.lock:
             waiting = self.waiting.setdefault(name, [])
-            waiting.append((care, steps))
+            waiting.append((renewal, steps))
             is_first = len(waiting) == 1
         if is_first:  # whoever comes for it takes the others along
             self.workers.do(name, lambda: self._renew(name))
@@ -89,11 +89,11 @@ class Renewals:
             replies = taken[0][0].tenure.io.send_all(asked)
         except Exception as error:
             replies = [error] * len(taken)
-        for (care, steps), reply in zip(taken, replies):
+        for (renewal, steps), reply in zip(taken, replies):
             try:
                 steps.throw(reply.with_traceback(None)) if isinstance(reply, Exception) else steps.send(reply)
             except StopIteration as stop:
-                care.tell(*stop.value)
+                renewal.tell(*stop.value)
 
 
 class Clock:
@@ -146,8 +146,8 @@ class Clock:
     def forget(self, tenure: Tenure) -> None:
         """Its entry stays until its time, or until there are too many such."""
         self.untie(tenure.link)
-        if tenure.care is not None:
-            tenure.care.tell("released")
+        if tenure.renewal is not None:
+            tenure.renewal.tell("released")
         self.stale += 1
         if self.stale > 1000 and self.stale > len(self.heap) // 2:
             with self.lock:
@@ -204,7 +204,7 @@ class Clock:
             elif ms() >= tenure.deadline:
                 self.lose(tenure)
             else:
-                self.tell(tenure, "time" if tenure.care else "call")
+                self.tell(tenure, "time" if tenure.renewal else "call")
 
     def _session_spoke(self, tenure: Tenure, link: Link) -> None:
         if tenure.state == "held" and tenure.io._is_quiet(link):
@@ -218,17 +218,17 @@ class Clock:
     def tell(self, tenure: Tenure, *told: Any) -> None:
         """Looks after it from now on."""
         with self.lock:
-            if tenure.care is None:
-                tenure.care = ByThreads(self, tenure)
+            if tenure.renewal is None:
+                tenure.renewal = ByThreads(self, tenure)
                 if tenure.state == "releasing":
-                    tenure.care.tell("releasing")
+                    tenure.renewal.tell("releasing")
                 if told == ("call",):  # with which it has begun
                     return
-            tenure.care.tell(*told)
+            tenure.renewal.tell(*told)
 
     def lose(self, tenure: Tenure) -> None:
-        if tenure.care is not None:
-            tenure.care.tell("gone")
+        if tenure.renewal is not None:
+            tenure.renewal.tell("gone")
         for call in tenure.lose():
             self.workers.call(call)
         if tenure.link is not None:
@@ -236,7 +236,7 @@ class Clock:
             tenure.io.drop(tenure.link)
 
 
-class ByThreads(Care):
+class ByThreads(HoldRenewal):
     """What takes time is done by workers."""
 
     def __init__(self, clock: Clock, tenure: Tenure):
@@ -251,7 +251,7 @@ class ByThreads(Care):
         self.clock.wake_at(self.tenure, at)
 
     def begin(self, steps: Steps) -> None:
-        # Whatever it waits for, the deadline is told of; the work has its own end.
+        # Whatever it waits for, the machine gets the deadline; the work has its own end.
         self.clock.wake_at(self.tenure, self.tenure.deadline)
         io = self.tenure.io
         address = io.route.of(self.tenure.seat.key)
@@ -266,5 +266,5 @@ class ByThreads(Care):
         self.clock.watch(self.tenure)
 
     def lost(self) -> None:
-        self.tenure.care = None
+        self.tenure.renewal = None
         self.clock.lose(self.tenure)

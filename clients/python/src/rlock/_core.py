@@ -185,7 +185,7 @@ class Tenure:
     """A hold from its first level to its last, shared by all its handles."""
 
     __slots__ = (
-        "seat", "options", "token", "sent", "depth", "deadline", "lingers", "state", "signals", "calls", "link", "io", "care", "wakes",
+        "seat", "options", "token", "sent", "depth", "deadline", "lingers", "state", "signals", "calls", "link", "io", "renewal", "wakes",
         "holds", "keeper", "since", "is_doubted", "is_of_handle", "watch",
     )
 
@@ -200,7 +200,7 @@ class Tenure:
         self.state = "held"  # then "releasing", and "released" or "lost"
         self.calls: list[Callable[[], Any]] = []
         self.link: Any = None  # of a session
-        self.care: Any = None  # that renews it; until that is due, when most holds have been released, there is none
+        self.renewal: Any = None  # that renews it; until that is due, when most holds have been released, there is none
         self.wakes: Any = None  # when, or the timer that does so
         self.holds: list[Any] = []  # weak references to its handles
         self.keeper: Any = None  # a weak reference to the thread or task whose name it has
@@ -230,8 +230,8 @@ class Tenure:
     def extended(self, deadline: float) -> None:
         """By a lease that may be another one."""
         self.deadline = max(self.deadline, deadline)
-        if self.care is not None:
-            self.care.tell("extend", deadline - self.options.lease_ms)
+        if self.renewal is not None:
+            self.renewal.tell("extend", deadline - self.options.lease_ms)
 
     def handed(self, hold: Any, granted: Any, options: Options, keeper: Any) -> bool:
         """Another level, of that handle; by that thread or task if the owner is named after it.
@@ -252,9 +252,9 @@ class Tenure:
         # One of several locks is renewed with the others, and ends with them.
         if self.state != "held" or self.root is not self or not options.renew or (renewed.renew and options.lease <= renewed.lease):
             return False
-        if self.care is not None:
-            self.care.tell("released")  # what it has begun is given back when it comes
-            self.care = None
+        if self.renewal is not None:
+            self.renewal.tell("released")  # what it has begun is given back when it comes
+            self.renewal = None
         # That of a session is a second at least.
         self.options, self.sent = replace(renewed, lease=max(options.lease, renewed.session), renew=True), sent
         return True
@@ -270,11 +270,11 @@ class Tenure:
         return keeper is None or (keeper.done() if hasattr(keeper, "done") else not keeper.is_alive())
 
     def releasing(self) -> None:
-        """The last level: a renewal that comes second is told NOTHELD, which is no loss then."""
+        """The last level is being released: a renewal that the server executes after that gets NOTHELD, which is no loss."""
         if self.state == "held":
             self.state = "releasing"
-        if self.care is not None:
-            self.care.tell("releasing")
+        if self.renewal is not None:
+            self.renewal.tell("releasing")
         if self.watch is not None:
             self.watch.leave()
 

@@ -23,7 +23,7 @@ WORRIES = 5.0
 
 
 class Job:
-    """What a machine does for who has the seat, until that is free."""
+    """Does what a machine says, for the seat's holder, until the seat is free."""
 
     link: Any = None  # its own connection
     inbox: Optional[Inbox] = None  # where late replies come
@@ -39,7 +39,7 @@ class Job:
         self.warns_at = warns_at
 
     def steps(self, told: Words) -> Steps:
-        """Goes on until there is something to tell, or it is over."""
+        """Goes on until there is a result for the caller, or the machine has ended."""
         machine, io = self.machine, self.io
         while True:
             tell = self.done(machine.step(ms(), told))
@@ -96,7 +96,7 @@ class Job:
             self.let_go(is_kept=False)
 
     def done(self, outputs: list[Words]) -> Optional[Words]:
-        """Does what takes no time. Returns what is to be told."""
+        """Does what takes no time. Returns the result for the caller, if there is one."""
         tell: Optional[Words] = None
         for output in outputs:
             kind = output[0]
@@ -175,7 +175,7 @@ class Job:
         """How a request waits, and where its late reply comes."""
         words: list[Any] = ["SESSION"] if session else []
         if block is not None:
-            # The server accepts no longer one. 0 is without a limit, but the attempt still ends by itself.
+            # The server accepts no longer BLOCK. 0 is without a limit; the attempt still ends by itself.
             words += ["BLOCK", block if block <= LONGEST_BLOCK else 0]
             if self.options.maxqueue is not None:
                 words += ["MAXQUEUE", self.options.maxqueue]
@@ -223,7 +223,7 @@ class Job:
         return str(self.trouble or "") or "no reply in time"
 
     def error(self, told: Words, what: str = "") -> LockError:
-        """Of what was told."""
+        """The exception for a result."""
         key, owner = self.seat.name, self.seat.owner
         if told[0] == "refused" and isinstance(self.trouble, Refused):
             return self.trouble
@@ -279,8 +279,8 @@ def after(job: Job, tenure: Tenure, told: Optional[Words]) -> Job:
     return job
 
 
-class Care:
-    """Looks after a hold from when it is first renewed, or its connection ended."""
+class HoldRenewal:
+    """Renews a hold. There is one from the first renewal on, or once the connection of the session has ended."""
 
     def __init__(self, tenure: Tenure):
         options = tenure.options
@@ -291,7 +291,7 @@ class Care:
         self.tell("call")
 
     def tell(self, *told: Any) -> None:
-        """Goes on as far as that takes no time."""
+        """Runs the machine until it needs input or output."""
         tenure, at = self.tenure, self.machine.at
         if at == "wait" and told[0] in ("message", "lost", "time") and told[1:2] != ("token",):
             tenure.io.telemetry.failed_renewals += tenure.state == "held"
@@ -334,7 +334,7 @@ class Care:
             if op[0] in ("send", "listen") and brought[0] not in ("token", "waiting", "listening") and self.tenure.state == "held":
                 self.tenure.io.telemetry.failed_renewals += 1
             return brought
-        except Exception as error:  # whatever it is, the deadline is told
+        except Exception as error:  # whatever it is, the machine must get the deadline
             log.exception("while looking after a hold")
             return self.job.failed(op, Broken(str(error)))
 
@@ -347,7 +347,7 @@ class Care:
         raise NotImplementedError
 
     def begin(self, steps: Steps) -> None:
-        """Tells what they bring, later."""
+        """Feeds the result to the machine later."""
         raise NotImplementedError
 
     def watch(self) -> None:

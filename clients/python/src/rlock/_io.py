@@ -1,4 +1,4 @@
-"""What the steps are told of the outside, blocking: connections of our own, and late replies."""
+"""The input and output of the steps, blocking: connections of our own, and late replies."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Once:
 
 
 class IO(Inboxes):
-    """What the steps are told of the outside. Blocking, for any number of threads."""
+    """The input and output of the steps. Blocking, for any number of threads."""
 
     def __init__(self, route: Route, spaces: Spaces, telemetry: Telemetry):
         self.telemetry = telemetry

@@ -98,7 +98,7 @@ def packed(words: list[Any]) -> bytes:
 
 
 class Route:
-    """Which server has a key. Knows what it was told; a cluster tells by -MOVED."""
+    """Which server has a key. Remembers redirections; a cluster redirects with -MOVED."""
 
     def __init__(self, client: Any, is_async: bool):
         self.is_cluster = hasattr(client, "get_primaries") or type(client).__name__ == "RedisCluster"

@@ -43,7 +43,7 @@ NOTHELD = ("refused", "NOTHELD")
 
 
 def come(now: float, is_undone: bool, wait: float, patience: float) -> tuple[float, Words]:
-    """Until when somebody waits for a seat that is not free, and what is then told. What is undone passes."""
+    """How long a request waits for a seat that is not free, and the result then. Undoing ends by itself, so that is waited for."""
     return now + (wait or (patience if is_undone else SOON)), UNAVAILABLE if is_undone else NIL
 
 
@@ -253,7 +253,7 @@ class Attempt(Undoing):
         return min(self.now + takes, max(self.now, self.patience + LATE))
 
     def asks(self) -> Steps:
-        """What the caller is told."""
+        """The result for the caller."""
         left, hops = self.left, 0
         while True:
             outcome = yield from self.once()
@@ -393,7 +393,7 @@ class Release(Undoing):
             super().stop(how)
 
     def asks(self) -> Steps:
-        """What the caller is told."""
+        """The result for the caller."""
         token, patience, pause = self.left.token, self.now + self.perseveres, FIRST_PAUSE
         if self.now >= self.deadline:
             return LOST
@@ -418,7 +418,7 @@ class Holding:
     """A hold from its grant to its end, shared by all levels: renewed, lost or released."""
 
     def __init__(self, token: int, lease: int, sent: float, has_acks: bool = False, renews: bool = True, margin: int = 0):
-        """`sent` is when the request was that the lease counts from; the loss is told `margin` before its deadline."""
+        """`sent` is when the request was sent that the lease counts from; the loss is reported `margin` before its deadline."""
         self.token, self.lease, self.has_acks, self.renews, self.margin = token, lease, has_acks, renews, margin
         self.at, self.depth = "start", 1
         self.sent = self.deadline = 0.0
@@ -436,7 +436,7 @@ class Holding:
 
     @property
     def limit(self) -> float:
-        """When the loss is told."""
+        """When the loss is reported."""
         return self.deadline - self.margin
 
     def by(self, since: float, takes: int) -> float:

@@ -27,7 +27,9 @@ class Link:
 
 
 class Queued:
-    """Who waits for a connection. The first is whose time ends first: renewals have the least. Who has much is not put off for ever."""
+    """A caller that waits for a connection. They are ordered by deadline, so renewals come first; but nobody is put off
+    forever.
+    """
 
     __slots__ = ("until", "is_brief", "since", "order")
 
@@ -52,7 +54,7 @@ class Waiter(Queued):
         self.came.acquire()
 
 
-class Shelf:
+class IdleConnections:
     """The connections, for threads or tasks, and when another one is made.
 
     Requests that are answered at once have BRIEF connections. If one of them has waited for LATE, another connection
@@ -88,7 +90,7 @@ class Shelf:
         return now() >= first.since + core.LATE and now() >= self.dialed + core.DIALS
 
 
-class Pool(Shelf):
+class Pool(IdleConnections):
     """Each connection that comes back, or is made, wakes one of those who wait."""
 
     def __init__(self, dial: Callable[[], Link], keep: Callable[[Link], None]):

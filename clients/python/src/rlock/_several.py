@@ -69,7 +69,7 @@ def merged(keys: Iterable[Key], is_cluster: bool) -> list[Part]:
     return sorted(parts.values(), key=lambda each: raw(each.key))
 
 
-class Nothing(Exception):
+class NothingWanted(Exception):
     """The owner holds all of them already."""
 
 
@@ -84,7 +84,7 @@ class Group:
         self.parts = {each.key: each for each in parts}
         self.members = [space.seat(each.key, owner, each.mode, mutex) for each in parts]
         self.held: list[Part] = []  # by the owner, when it came
-        self.whole: Optional[Whole] = None
+        self.whole: Optional[GroupTenure] = None
         self.lost: Optional[Tenure] = None  # one of the locks that the owner seems to hold
 
     @property
@@ -110,7 +110,7 @@ class Group:
         return self.lost or self.whole
 
     @tenure.setter
-    def tenure(self, whole: Optional["Whole"]) -> None:
+    def tenure(self, whole: Optional["GroupTenure"]) -> None:
         self.whole = whole
         for each in self.members:
             each.tenure = None if whole is None else Member(whole, each)
@@ -120,7 +120,9 @@ class Group:
     come, unavailable = Seat.come, Seat.unavailable
 
     def taken(self) -> None:
-        """It has all mutexes. What the owner holds already is not asked for: it could not be told from what is new."""
+        """It has all seats. If the owner holds one of the locks already, nothing is requested, since the reply could not
+        distinguish that hold from the new ones.
+        """
         if self.whole is not None:
             return
         for each in [each for each in self.members if each.tenure is not None]:
@@ -130,7 +132,7 @@ class Group:
             self.held.append(self.parts[each.key])
             self.leave(each)
         if not self.members:
-            raise Nothing
+            raise NothingWanted
 
     def again(self, each: Part, options: Options) -> Options:
         """How a lock that the owner holds already is entered once more: by itself, with a lease of its own."""
@@ -150,7 +152,7 @@ class Group:
         return ["MODES", *(each.mode if each.limit is None else each.limit for each in wanted)]
 
 
-class Whole(Tenure):
+class GroupTenure(Tenure):
     """The hold of a group."""
 
     parts: list[Tenure] = []
@@ -167,9 +169,9 @@ class Whole(Tenure):
 class Member(Tenure):
     """What is held at one key of a group. It is renewed with the others."""
 
-    whole: Optional[Whole] = None
+    whole: Optional[GroupTenure] = None
 
-    def __init__(self, whole: Whole, seat: Seat):
+    def __init__(self, whole: GroupTenure, seat: Seat):
         super().__init__(seat, replace(whole.options, mode=seat.mode), whole.token, int(whole.sent), whole.io)
         self.whole, self.depth, self.lingers = whole, 1, whole.lingers
 
@@ -250,7 +252,7 @@ class Waits:
                 self.group.taken()
                 return True
         except BaseException as error:
-            if not isinstance(error, Nothing):
+            if not isinstance(error, NothingWanted):
                 self.back(taken)
             raise
         self.back(taken)
@@ -275,7 +277,7 @@ class TaskWaits:
                 taken.append(seat.mutex)
             self.group.taken()
         except BaseException as error:
-            if not isinstance(error, Nothing):
+            if not isinstance(error, NothingWanted):
                 for mutex in taken:
                     mutex.release()
             raise

@@ -23,7 +23,7 @@ from ._hands import Arrival, Entry, acquires, comes, coming, exits, returning, w
 from ._io import IO, run
 from ._links import Route
 from ._several import (
-    ElectionBase, Group, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, Waits, Whole, Wishes, counts, leader, own_level, wished,
+    ElectionBase, Group, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, Waits, GroupTenure, Wishes, counts, leader, own_level, wished,
 )
 from ._telemetry import LAST, Counts, Listener, Telemetry
 
@@ -209,7 +209,7 @@ class Locks(LocksBase):
         return AllLocks(self, keys, options)
 
     def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
-        """Who leads. `name` is what followers are told, for example an address; `lease` is how long a leader may be silent."""
+        """Who leads. `name` is what followers see, for example an address; `lease` is how long a leader may be silent."""
         return Election(self, key, name, lease)
 
     def owner(self, me: Optional[hands.Me] = None) -> str:
@@ -289,7 +289,7 @@ class Locks(LocksBase):
         """A session's connection is kept only if nothing is tied to it any more."""
         if tenure is None or (tenure.depth > 0 and tenure.state == "held"):
             return
-        if isinstance(tenure, Whole):
+        if isinstance(tenure, GroupTenure):
             for call in tenure.ends():
                 clock().workers.call(call)
         if seat.tenure is tenure:

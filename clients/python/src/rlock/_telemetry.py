@@ -11,11 +11,11 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ._core import log, ms
 
-#: Events that a listener that is too slow has not been told yet. Further ones are dropped, and counted.
+#: How many events wait for a listener that is too slow. Further ones are dropped, and counted.
 MOST = 1000
-#: Seconds after which the thread that tells the listener ends if there is nothing to tell.
+#: Seconds without an event after which the listener's thread ends.
 IDLE = 10.0
-#: Seconds for which `close` waits until the listener was told everything.
+#: Seconds for which `close` waits until the listener has got all events.
 LAST = 0.1
 
 
@@ -60,7 +60,7 @@ class Counts(NamedTuple):
     waiting: int  # acquisitions under way
     lost: int  # holds that were lost
     failed_renewals: int  # requests to renew a hold that were refused or not answered
-    unreported: int  # events that the listener was not told, or at which it failed
+    unreported: int  # events that the listener did not get, or at which it failed
 
 
 class Waiting:
@@ -81,7 +81,7 @@ class Waiting:
             self.telemetry.tell(self.context, self.telemetry.listener.waited, event)
 
     def goes_on(self) -> None:
-        """Elsewhere, where its end is told."""
+        """Runs it elsewhere, where its end is reported."""
         self.is_over = True
         self.telemetry.waits.discard(self)
 
@@ -145,7 +145,7 @@ class Telemetry:
                     log.exception("the listener failed; this is logged once")
 
     def told(self) -> threading.Event:
-        """Set when what has happened until now was told."""
+        """Set when the listener has got all events until now."""
         done = threading.Event()
         if self.listener is None or self.events.qsize() >= MOST:
             done.set()

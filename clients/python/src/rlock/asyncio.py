@@ -23,7 +23,7 @@ from . import _core as core
 from ._aio import IO, run
 from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, LocksBase, keeps, left
 from ._core import Options, Seat, Space, Spaces, Tenure, now, seconds
-from ._drive import Care, Steps, pairs, unreleased
+from ._drive import HoldRenewal, Steps, pairs, unreleased
 from ._errors import (
     Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, OtherLoop, Refused, TooMany,
     Unavailable,
@@ -31,7 +31,7 @@ from ._errors import (
 from ._links import Route
 from ._machine import FOREVER
 from ._several import (
-    ElectionBase, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, TaskWaits, Whole, Wishes, counts, leader, limit, own_level, read,
+    ElectionBase, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, TaskWaits, GroupTenure, Wishes, counts, leader, limit, own_level, read,
     wished,
 )
 from ._telemetry import LAST, Counts, Held, Listener, Telemetry, Waited
@@ -171,7 +171,7 @@ class Locks(LocksBase):
         return AllLocks(self, keys, options)
 
     def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
-        """Who leads. `name` is what followers are told, for example an address; `lease` is how long a leader may be silent."""
+        """Who leads. `name` is what followers see, for example an address; `lease` is how long a leader may be silent."""
         return Election(self, key, name, lease)
 
     async def aclose(self) -> None:
@@ -234,17 +234,17 @@ class Locks(LocksBase):
             core.log.warning("%s: nobody can release it anymore, because %s has ended", tenure.seat.key, tenure.seat.owner)
             self._lost(tenure)
         else:
-            self._tell(tenure, "time" if tenure.care else "call")
+            self._tell(tenure, "time" if tenure.renewal else "call")
 
     def _tell(self, tenure: Tenure, *told: Any) -> None:
         """Looks after it from now on."""
-        if tenure.care is None:
-            tenure.care = _ByTasks(self, tenure)
+        if tenure.renewal is None:
+            tenure.renewal = _ByTasks(self, tenure)
             if tenure.state == "releasing":
-                tenure.care.tell("releasing")
+                tenure.renewal.tell("releasing")
             if told == ("call",):  # with which it has begun
                 return
-        tenure.care.tell(*told)
+        tenure.renewal.tell(*told)
 
     def _watch(self, tenure: Tenure, link: Any) -> None:
         """A session: the end of its connection is heard of at once."""
@@ -264,8 +264,8 @@ class Locks(LocksBase):
             link.watched = asyncio.ensure_future(watch())
 
     def _lost(self, tenure: Tenure) -> None:
-        if tenure.care is not None:
-            tenure.care.tell("gone")
+        if tenure.renewal is not None:
+            tenure.renewal.tell("gone")
         self._call(tenure.lose())
         self._forget(tenure)
 
@@ -277,8 +277,8 @@ class Locks(LocksBase):
                 asyncio.get_running_loop().call_exception_handler({"message": "on_lost", "exception": error})
 
     def _forget(self, tenure: Tenure) -> None:
-        if tenure.care is not None:
-            tenure.care.tell("released")
+        if tenure.renewal is not None:
+            tenure.renewal.tell("released")
         tenure.wakes.cancel()
         if tenure.link is not None:
             self.io.drop(tenure.link)
@@ -307,7 +307,7 @@ class Locks(LocksBase):
             await run(self._releasing(seat, tenure, self.patience))
 
     def _ended(self, seat: Seat, tenure: Tenure, is_released: bool = False) -> None:
-        if isinstance(tenure, Whole):
+        if isinstance(tenure, GroupTenure):
             self._call(tenure.ends())
         if seat.tenure is tenure:
             seat.tenure = None
@@ -338,7 +338,7 @@ class Locks(LocksBase):
         return await run(self._asking(key, words))
 
 
-class _ByTasks(Care):
+class _ByTasks(HoldRenewal):
     """What takes time is done by tasks."""
 
     def __init__(self, locks: Locks, tenure: Tenure):
@@ -359,7 +359,7 @@ class _ByTasks(Care):
         self.locks._watch(self.tenure, self.tenure.link)
 
     def lost(self) -> None:
-        self.tenure.care = None
+        self.tenure.renewal = None
         self.locks._lost(self.tenure)
 
 

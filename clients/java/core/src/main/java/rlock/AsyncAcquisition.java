@@ -118,24 +118,24 @@ final class AsyncAcquisition {
     }
 
     private void sit(Seat seat) {
-        var sitting = new Sitting(seat);
+        var seatWait = new SeatWait(seat);
         boolean isTooLate;
         synchronized (this) {
             job = null;
-            cancel = sitting::giveUp;
+            cancel = seatWait::giveUp;
             isTooLate = isOver;
         }
-        if (isTooLate) sitting.giveUp();
-        else sitting.begin();
+        if (isTooLate) seatWait.giveUp();
+        else seatWait.begin();
     }
 
-    /** Waits for the turn of a seat. */
-    private final class Sitting {
+    /** Waits until a seat is free. */
+    private final class SeatWait {
         private final Seat seat;
         private final BooleanSupplier again = this::called;
         private boolean isDone; // guarded by this
 
-        Sitting(Seat seat) {
+        SeatWait(Seat seat) {
             this.seat = seat;
         }
 

@@ -84,7 +84,7 @@ public interface Driver extends AutoCloseable {
         void close();
     }
 
-    /** What a {@link Feed} tells of, in a thread of its own; it returns at once. */
+    /** Receives what a {@link Feed} reports, in the feed's thread; it returns at once. */
     interface Ear {
         /** A message has come. */
         void heard(String message);

@@ -75,7 +75,7 @@ public final class Election {
         private final Consumer<Optional<Leader>> heard;
         private final Watch watch = new Watch(
                 locks.links, key, -1, Machine.LOOKS, (token, owner) -> leads(leader(token, owner)), this::refused);
-        private Optional<Leader> latest; // that is yet to be told, or null; from here on guarded by this
+        private Optional<Leader> latest; // the leader that the observer has not got yet, or null; from here on guarded by this
         private CompletableFuture<Void> telling = CompletableFuture.completedFuture(null);
         private boolean closed;
 
@@ -97,7 +97,7 @@ public final class Election {
             try {
                 if (leader != null) heard.accept(leader);
             } catch (Throwable theirs) {
-                // Whatever it is, also an Error, there is more to tell.
+                // Whatever it is, even an Error, later leaders are still reported.
                 LOG.log(System.Logger.Level.WARNING, key + ": an observer failed", theirs);
             }
         }
@@ -106,7 +106,7 @@ public final class Election {
             LOG.log(System.Logger.Level.WARNING, key + ": who leads is not known: " + error.getMessage());
         }
 
-        /** Ends it. What is being told at the moment goes on. */
+        /** Ends it. A call of the observer that is under way goes on. */
         @Override
         public void close() {
             synchronized (this) {

@@ -58,8 +58,8 @@ final class Group extends Seat {
     }
 
     /**
-     * Has the turns of all. What the owner holds already is not asked for with the others: it could not be told from what
-     * is new.
+      * Has the seats of all. If the owner holds one of the locks already, they are not requested together: the reply could
+      * not distinguish that hold from the new ones.
      */
     void taken() {
         for (Seat each : List.copyOf(members)) {

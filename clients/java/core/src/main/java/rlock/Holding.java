@@ -6,8 +6,8 @@ final class Holding extends Machine {
     private enum At { START, IDLE, LISTENING, RENEWING, WAITING, SEATING, OPENING, TYING, DONE }
 
     /**
-     * What was granted: its lease counts from {@code sent}, and its loss is told {@code margin} before its deadline,
-     * because that takes time.
+      * What was granted: its lease counts from {@code sent}, and its loss is reported {@code margin} before its deadline,
+      * because that takes time.
      */
     record Kept(long token, long lease, long sent, long margin, boolean hasAcks, boolean renews) {}
 
@@ -36,7 +36,7 @@ final class Holding extends Machine {
         return deadline;
     }
 
-    /** When the loss is told. */
+    /** When the loss is reported. */
     long limit() {
         return deadline - kept.margin;
     }

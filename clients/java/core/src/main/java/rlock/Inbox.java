@@ -91,7 +91,7 @@ final class Inbox implements AutoCloseable {
 
         void add(String id, Waiter waiter) {
             waiters.put(id, waiter);
-            // Whoever is told of its end afterwards finds the waiter.
+            // If the subscription ends after this check, the waiter is already registered and gets that end.
             if (!isConfirmed(waiter.channel)) waiter.ends(id, null);
         }
 

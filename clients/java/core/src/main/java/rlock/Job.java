@@ -18,7 +18,7 @@ import rlock.Machine.Output;
 import rlock.Machine.Request;
 import rlock.Machine.Tell;
 
-/** Does what the machine of an attempt or a release says, for who has the seat, until that is free. */
+/** Does what the machine of an attempt or a release says, for the seat's holder, until the seat is free. */
 sealed class Job permits AsyncJob {
     private static final System.Logger LOG = System.getLogger("rlock");
     /** The server refuses to block for longer, except for ever. */
@@ -67,7 +67,7 @@ sealed class Job permits AsyncJob {
     Tell call() {
         Input in = Input.of(Event.CALL);
         try {
-            while (step(in) == null) in = bring();
+            while (step(in) == null) in = performUnlessStopped();
             return told;
         } finally {
             if (interrupted) Thread.currentThread().interrupt();
@@ -80,7 +80,7 @@ sealed class Job permits AsyncJob {
         step(Input.of(event));
     }
 
-    /** What is left is undone in the background, without whom this is told, but for a moment. */
+    /** Undoes the rest in the background; the caller waits for it at most LATE. */
     void rest() {
         if (!leave()) return;
         // Who locks something else at once shall not still wait here.
@@ -114,7 +114,7 @@ sealed class Job permits AsyncJob {
                         Runnable later = () -> goOn(Input.of(Event.TIME));
                         if (links.later(op.by() - Clock.now(), later) != null) return;
                     }
-                    step(bring());
+                    step(performUnlessStopped());
                 }
             });
         } catch (RejectedExecutionException closed) {
@@ -154,7 +154,7 @@ sealed class Job permits AsyncJob {
     }
 
     // What ends the operation under way.
-    private Input bring() {
+    private Input performUnlessStopped() {
         stop = null;
         Input in = perform();
         if (stop == null) stops();

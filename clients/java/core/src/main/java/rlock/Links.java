@@ -385,7 +385,7 @@ final class Links implements AutoCloseable {
         return servers.computeIfAbsent(at, each -> new Server());
     }
 
-    /** Finds out every few seconds who is the primary: one that hangs tells nobody that another one took its place. */
+    /** Finds out every few seconds who is the primary: one that hangs does not announce that another one took its place. */
     void lookAround() {
         if (System.nanoTime() - refreshed.get() > TimeUnit.SECONDS.toNanos(3)) refresh();
     }

@@ -201,7 +201,7 @@ public final class Locks implements AutoCloseable {
         answers.shutdown();
         notices.close();
         try {
-            // What was told to the application, and what abandoned waits left to do.
+            // Waits for callbacks of the application, and for what abandoned waits left to do.
             if (!threads.awaitTermination(2, TimeUnit.SECONDS)) threads.shutdownNow();
         } catch (InterruptedException interrupt) {
             threads.shutdownNow();

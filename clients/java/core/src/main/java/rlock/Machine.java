@@ -5,9 +5,9 @@ import java.util.List;
 import java.util.Set;
 
 /**
- * What decides, by the names of clients/ALGORITHM.md: without I/O, clock or randomness. A machine is told one input at a
- * time, with the time in ms, and answers with outputs, of which at most one, the last, is an operation that takes time.
- * clients/traces/README.md lists all of them; the tests replay what the same machine did in the simulation.
+  * The decisions, by the names of clients/ALGORITHM.md: without I/O, clock or randomness. A machine gets one input at a time,
+  * with the time in ms, and returns outputs, of which at most one, the last, is an operation that takes time.
+  * clients/traces/README.md lists all of them; the tests replay what the same machine did in the simulation.
  */
 abstract sealed class Machine permits Undoing, Holding {
     static final long FOREVER = Long.MAX_VALUE;
@@ -87,7 +87,7 @@ abstract sealed class Machine permits Undoing, Holding {
     }
 
     /**
-     * What a machine is told; {@code REPLIED} is the end of a request on a shared connection, {@code OWN} on its own, and
+      * The inputs; {@code REPLIED} is the end of a request on a shared connection, {@code OWN} on its own, and
      * {@code LOST} that of the subscription.
      */
     enum Event {

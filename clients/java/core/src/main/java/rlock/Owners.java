@@ -12,7 +12,7 @@ import java.util.concurrent.atomic.AtomicLong;
 /**
  * The names under which this process locks, so that {@code RLOCK.INFO} says who holds: {@code host/pid/NAME-ID-RANDOM} for a
  * thread, with its name and id, and {@code host/pid/hold-NUMBER-RANDOM} for a hold of its own. Containers share host names
- * and process ids, and snapshots all that was drawn before: the random part tells them apart.
+  * and process ids, and snapshots share all that was drawn before: the random part distinguishes them.
  */
 final class Owners {
     static final String PROCESS = clean(host()) + "/" + ProcessHandle.current().pid() + "/";

@@ -11,8 +11,8 @@ import java.util.concurrent.Semaphore;
 import java.util.function.BooleanSupplier;
 
 /**
- * One owner at one key in one mode, in this whole process: objects come and go, the depth is counted here. The server is
- * told depths, never "one more", so that a command that arrives twice counts once.
+  * One owner at one key in one mode, in this whole process: objects come and go, the depth is counted here. Requests name
+  * the depth to reach, never "one more", so that a command that arrives twice counts once.
  */
 sealed class Seat permits Group {
     /** Who holds what, where: the same key at another service is another lock. */
@@ -20,8 +20,8 @@ sealed class Seat permits Group {
 
     private static final Map<Name, Seat> ALL = new ConcurrentHashMap<>();
     /**
-     * Whoever unlocks what was lost is told so. A lease that nobody renews may be meant to expire, without an unlock: of
-     * those seats, that many are kept.
+      * An unlock of a lost hold fails, so its seat is kept for that. A lease that is not renewed may be meant to expire
+      * without an unlock: of those seats, only so many are kept.
      */
     static final int MOST_LOST = 1_000;
     private static final Set<Seat> LOST = new LinkedHashSet<>(); // the oldest first; guarded by itself
@@ -190,14 +190,14 @@ sealed class Seat permits Group {
     // --- how it is asked for
 
     /**
-     * The request for the lock, to be at this depth afterwards. It waits for {@code block} ms, 0 for ever, -1 not at all;
-     * {@code tell} says where it is answered late.
+      * The request for the lock, to be at this depth afterward. It waits for {@code block} ms, 0 forever, -1 not at all;
+      * {@code tell} names the channel of the late reply.
      */
     String[] acquire(Options options, int at, boolean tied, long block, String... tell) {
         return options.acquire(name, at, tied, block, tell);
     }
 
-    /** The request that extends the hold with this token; {@code tell} says where it is answered late. */
+    /** The request that extends the hold with this token; {@code tell} names the channel of the late reply. */
     String[] renew(Options options, long token, long millis, String... tell) {
         return options.renew(name, token, millis, tell);
     }

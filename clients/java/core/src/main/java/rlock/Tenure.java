@@ -341,7 +341,7 @@ final class Tenure {
             RuntimeException failure;
             try {
                 renewNow(millis, sent);
-                // Who was told that it may be lost cannot be told otherwise.
+                // The loss was reported, which cannot be undone.
                 refuseOver();
                 extendTo(sent + millis);
                 return;

@@ -24,8 +24,8 @@ final class Watch implements AutoCloseable {
     private boolean isClosed;
 
     /**
-     * Each request waits for {@code block} ms at the server. {@code heard} is told the token and the owner, or 0 and null,
-     * and {@code refused} why the server does not say it; both return at once.
+      * Each request waits for {@code block} ms at the server. {@code heard} gets the token and the owner, or 0 and null, and
+      * {@code refused} gets the server's error; both return at once.
      */
     Watch(Links links, String key, long token, long block, BiConsumer<Long, String> heard, Consumer<ServerException> refused) {
         this.links = links;

@@ -9,9 +9,9 @@ import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import rlock.Election.Leader;
 
-/** What an observer was told last. */
+/** The latest leader that an observer got. */
 final class Observed {
-    private Optional<Leader> leader; // null until something was told; guarded by this
+    private Optional<Leader> leader; // null until the first one; guarded by this
     private long at;
 
     synchronized void hear(Optional<Leader> leads) {

@@ -25,7 +25,7 @@ import rlock.KeyLock;
 import rlock.LockException;
 import rlock.LockLostException;
 
-/** Plays the script that all languages' packages play: does what it is told, and decides nothing. */
+/** The runner of this package for the script that tests all client packages. It decides nothing. */
 public final class Runner {
     private static final String DONE = "ok";
     private final String over;

@@ -48,7 +48,7 @@ import rlock.Locks;
 import rlock.jedis.JedisLocks;
 import rlock.lettuce.LettuceLocks;
 
-/** Every way in which the two clients can be told where the server is, and who asks: with each, all of the locks work. */
+/** Every way to give the two clients the address of a server and a user: with each, all features of the locks work. */
 @Timeout(60)
 class AddressTest {
     @TempDir

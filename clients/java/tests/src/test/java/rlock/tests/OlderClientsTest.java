@@ -15,7 +15,7 @@ import redis.clients.jedis.Jedis;
 import rlock.Locks;
 import rlock.jedis.JedisLocks;
 
-/** What a class path with an older client is told, at once and not at the first lock. */
+/** The error for a class path with an older client comes at once, and not at the first lock. */
 class OlderClientsTest {
     @Test
     void aJedisBefore6IsRefused(@TempDir Path folder) throws Exception {
