@@ -121,7 +121,7 @@ cross_build() {
         export "CARGO_TARGET_${here^^}_LINKER=$host_linker"
         cd "$root"
         cross_environment
-        # musl's linkage is static for Rust unless told otherwise, and a module is a shared library. A program that is
+        # musl's linkage is static for Rust by default, and a module is a shared library. A program that is
         # static begins by zig's start files; Rust has some, too, and both is one too many.
         if [ -n "${is_static-}" ]; then
             export "CARGO_TARGET_${upper}_RUSTFLAGS=-Clink-self-contained=no"

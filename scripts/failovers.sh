@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Real failovers, one after the other: the primary loses its replicas, dies, and one of them takes over. What was told
-# with ACKS must be there; beside it, in the same rounds, clients without ACKS lose some. On each of SERVERS:
+# Real failovers, one after the other: the primary loses its replicas, dies, and one of them takes over. What was confirmed
+# must be there; in the same rounds, clients without ACKS lose some. On each of SERVERS:
 #
 #   FAILOVERS=200                        so many (100)
 #   SERVERS="redis-8.0 valkey-9.1"       on those, and not on the default server

@@ -5,7 +5,7 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 tools=$root/.tools
 
-# rustup tells new shells about cargo; this one may be older than that.
+# rustup puts cargo into the PATH of new shells; this one may be older than that.
 if ! command -v cargo >/dev/null && [ -x "${HOME:-}/.cargo/bin/cargo" ]; then
     PATH=$HOME/.cargo/bin:$PATH
 fi
@@ -194,7 +194,7 @@ wrap() {
     chmod +x "$1"
 }
 
-# The module as built for use, wherever cargo was told to put it.
+# The module as built for use, wherever cargo puts it.
 module() {
     local folder=${CARGO_TARGET_DIR:-target}
     case $folder in /*) ;; *) folder=$root/$folder ;; esac

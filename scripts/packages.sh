@@ -98,7 +98,7 @@ rpm_of() {
     say "rlock-$version-1.$arch.rpm: $(stat -c %s "$dist/rlock-$version-1.$arch.rpm") bytes"
 }
 
-# Sets $rpmbuild: the machine's, or Debian's own in .tools, which must be told where its parts are.
+# Sets $rpmbuild: the machine's, or Debian's own in .tools, which needs the paths of its parts.
 need_rpmbuild() {
     local own=$tools/rpm
     rpmbuild=$(command -v rpmbuild || true)

@@ -43,7 +43,7 @@ class Story:
         self.rows.append(((time.perf_counter() - self.begun) * 1000, who, whom, words))
 
     def asks(self, who, whom, connection, *words):
-        """Sends, and tells what was said and answered."""
+        """Sends a command, and shows it with its reply."""
         self.sends(who, whom, connection, *words)
         return self.hears(who, whom, connection)
 

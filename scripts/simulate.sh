@@ -4,7 +4,7 @@
 #
 #   simulate.sh users             users of locks, with the machine of clients/rust: STEPS steps (10^7)
 #   simulate.sh traces COUNT SEED PLANTED
-#                                 what that machine was told and answered, for clients/traces: on the standard output
+#                                 the inputs and outputs of that machine, for clients/traces: on the standard output
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what texts repeat: each figure of README.md is in a page that it links to, times are those of the bench, the
-version is one everywhere, the files and Rust functions that texts name exist, and no commit's subject is longer than 72
-columns.
+version is one everywhere, the files and Rust functions that texts name exist, comments say who learns what by a precise
+verb, and no commit's subject is longer than 72 columns.
 
 Figures below 10 without a decimal point are not checked, nor is what stands in code. Names are those between backticks;
 links and the targets of `make` are checked by tests/server/documented/links.rs.
@@ -150,9 +150,40 @@ def names_of_nothing() -> list[str]:
     return wrong
 
 
+# "told" and "tells" hide who learns what, and how: a reply, a message, an event. Per 1000 lines of comments.
+TOLD_MAX = 3
+# Rooms whose comments have more, and how many lines with them: these numbers only fall.
+TOLD_STILL = {"core": 80, "engine": 38}
+SLASHES = re.compile(r"(?<![:\w\"'`])//.*|^\s*\*\s.*|/\*.*", re.M)
+HASHES = re.compile(r'(?:^|\s)#[: ].*|"""(?:.|\n)*?"""', re.M)
+
+
+def told_in_comments() -> list[str]:
+    """The options are names, and stand in capitals or between backticks: `TELL`."""
+    lines, told = {}, {}
+    for name in tracked():
+        kind = pathlib.PurePath(name).suffix
+        if kind not in {".rs", ".go", ".java", ".ts", ".py", ".sh"}:
+            continue
+        parts = name.split("/")
+        room = "/".join(parts[:2]) if parts[0] == "clients" else parts[0]
+        comments = (HASHES if kind in {".py", ".sh"} else SLASHES).findall(text(name))
+        comments = [line for comment in comments for line in comment.split("\n")]
+        found = [line for line in comments if re.search(r"(?<![-\w])(?:told|tells?)\b", re.sub(r"`[^`]*`", "", line))]
+        lines[room], told[room] = lines.get(room, 0) + len(comments), told.get(room, []) + found
+    wrong = []
+    for room, found in told.items():
+        most = TOLD_STILL.get(room, lines[room] * TOLD_MAX // 1000)
+        if len(found) > most:
+            wrong += [f"{room}: {len(found)} comments have told or tell(s), not at most {most}:", *found]
+    if sum(lines.values()) < 8000:
+        wrong.append(f"only {sum(lines.values())} lines of comments were found")
+    return wrong
+
+
 def main() -> int:
-    wrong = figures_without_source() + times_not_measured() + versions() + unmerged() + long_subjects() + names_of_nothing()
-    print("\n".join(wrong) or "texts: each figure has its source, the version is one, and what is named exists")
+    wrong = figures_without_source() + times_not_measured() + versions() + unmerged() + long_subjects() + names_of_nothing() + told_in_comments()
+    print("\n".join(wrong) or "texts: each figure has its source, the version is one, what is named exists, and comments are precise")
     return 1 if wrong else 0
 
 
