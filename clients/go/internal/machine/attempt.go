@@ -71,6 +71,16 @@ func (a *Attempt) by(now, takes Ms) Ms {
 	return min(After(now, takes), max(now, After(a.patience, Late)))
 }
 
+// blocks is how long the next request waits at the server: the message comes in time, however far the server is. With
+// ACKS it comes earlier, because it says whether replicas were the reason. Then the rest of the wait is asked for.
+func (a *Attempt) blocks(now Ms) Ms {
+	left := max(0, a.patience-now-a.rtt)
+	if ahead := min(Ahead, a.ask.Wait/8); a.ask.HasAcks && ahead < left {
+		left -= ahead
+	}
+	return max(1, left)
+}
+
 // Step is what follows from that; the result is valid until the next one.
 func (a *Attempt) Step(now Ms, in Input) []Output {
 	a.out = a.out[:0]
@@ -109,7 +119,7 @@ func (a *Attempt) goOn(now Ms, in Input) {
 		a.rtt = in.N
 		ask := Output{Blocks: a.ask.Wait > 0}
 		if ask.Blocks && a.patience != Forever {
-			ask.Block = max(1, a.patience-now-a.rtt) // the message comes in time, however far the server is
+			ask.Block = a.blocks(now)
 		}
 		a.send(now, ask)
 	case at == asking && (event == Ended || event == Own):

@@ -18,6 +18,7 @@ const (
 	Dials        Ms = 200           // the pause, more or less, before a server that was not reached is connected to again
 	Patience     Ms = 3000          // how long a request that does not wait is repeated
 	Looks        Ms = 1000          // how often a wait is asked again: a message that was lost costs at most this
+	Ahead        Ms = 250           // how long before the end of a wait with ACKS its request ends, at most: the reason comes in time
 	FirstPause   Ms = 10
 	LongestPause Ms = 500 // before it is asked again
 	again        Ms = 500

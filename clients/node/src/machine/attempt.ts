@@ -1,7 +1,7 @@
 // One acquisition, as machine/index.ts says: no I/O.
 
 import {
-  type Input, type Left, type Machine, type Outcome, type Output, type Tell, AGAIN, FIRST_PAUSE, HOPS, isUnknown, LATE, LONGEST_PAUSE, LOOKS,
+  type Input, type Left, type Machine, type Outcome, type Output, type Tell, AGAIN, AHEAD, FIRST_PAUSE, HOPS, isUnknown, LATE, LONGEST_PAUSE, LOOKS,
   passes, REPLY,
 } from './index.js';
 import { Undo } from './undo.js';
@@ -80,12 +80,21 @@ export class Attempt implements Machine {
       this.next();
     } else if (at === 'listen' && input.on === 'listening') {
       this.rtt = input.rtt;
-      // The message comes in time, however far the server is.
-      this.send(ask.wait === 0 ? undefined : this.patience === Infinity ? 0 : Math.max(1, this.patience - this.now - this.rtt));
+      this.send(ask.wait === 0 ? undefined : this.patience === Infinity ? 0 : this.blocks());
     } else if ((at === 'open' || at === 'listen') && input.on === 'ended') this.failed(input.outcome);
     else if (at === 'ask' && (input.on === 'ended' || input.on === 'own')) this.asked(input.outcome);
     else if (at === 'wait') this.waited(input);
     else if (at === 'sleep' && on === 'time') this.now < this.patience ? this.next() : this.finish(this.why);
+  }
+
+  /**
+   * How long the next request waits at the server: the message comes in time, however far the server is. With `ACKS` it
+   * comes earlier, because it says whether replicas were the reason. Then the rest of the wait is asked for.
+   */
+  private blocks(): number {
+    const left = Math.max(0, this.patience - this.now - this.rtt);
+    const ahead = Math.min(AHEAD, Math.floor(this.ask.wait / 8));
+    return Math.max(1, this.ask.hasAcks && ahead < left ? left - ahead : left);
   }
 
   /** When an operation that may take so long is given up: at the end of the patience at the latest. */

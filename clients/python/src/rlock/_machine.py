@@ -26,6 +26,8 @@ LATE = 50
 DIALS = 200
 #: How often a wait is asked again: a message that was lost costs at most this.
 LOOKS = 1000
+#: How long before the end of a wait with ACKS its request ends, at most: the reason comes before the patience is over.
+AHEAD = 250
 FIRST_PAUSE, LONGEST_PAUSE = 10, 500
 #: By then a server that goes on has read what lies in its sockets.
 AGAIN = 500
@@ -252,6 +254,14 @@ class Attempt(Undoing):
         """When an operation that may take so long is given up: at the end of the patience at the latest."""
         return min(self.now + takes, max(self.now, self.patience + LATE))
 
+    def blocks(self, rtt: float) -> float:
+        """How long the next request waits at the server: the message comes in time, however far the server is.
+
+        With ACKS it comes earlier, because it says whether replicas were the reason. Then the rest of the wait is asked for.
+        """
+        left, ahead = self.patience - self.now - rtt, min(AHEAD, self.waits // 8)
+        return max(1, left - ahead if self.has_acks and ahead < left else left)
+
     def asks(self) -> Steps:
         """The result for the caller."""
         left, hops = self.left, 0
@@ -305,8 +315,7 @@ class Attempt(Undoing):
                 return listening
             rtt = listening[1]
             if self.waits:
-                # The message comes in time, however far the server is.
-                block = 0 if self.patience == FOREVER else max(1, self.patience - self.now - rtt)
+                block = 0 if self.patience == FOREVER else self.blocks(rtt)
         self.is_asked, self.sent = True, self.now
         self.had_doubt, self.left.in_doubt = self.left.in_doubt, True
         if self.session:

@@ -104,6 +104,18 @@ impl Attempt {
         self.ask.wait > 0
     }
 
+    /// How long the next request waits at the server: the message comes in time, however far the server is. With `ACKS`
+    /// it comes earlier, because it says whether replicas were the reason. Then the rest of the wait is asked for.
+    fn blocks(&self, now: Ms) -> Ms {
+        if self.patience == FOREVER {
+            return 0;
+        }
+        let left = self.patience.saturating_sub(now).saturating_sub(self.rtt);
+        let ahead = AHEAD.min(self.ask.wait / 8);
+        let early = if self.ask.has_acks && ahead < left { ahead } else { 0 };
+        (left - early).max(1)
+    }
+
     /// When an operation that may take so long is given up: at the end of the patience at the latest.
     fn by(&self, now: Ms, takes: Ms) -> Ms {
         let by = now.saturating_add(takes);
@@ -142,11 +154,7 @@ impl Attempt {
             }
             (At::Listening, Input::Listening(rtt)) => {
                 self.rtt = rtt;
-                let block = self.waits().then(|| match self.patience {
-                    FOREVER => 0,
-                    // The message comes in time, however far the server is.
-                    end => end.saturating_sub(now).saturating_sub(rtt).max(1),
-                });
+                let block = self.waits().then(|| self.blocks(now));
                 self.send(now, block, out);
             }
             (At::Asking, Input::Ended(outcome) | Input::Own(outcome)) => {

@@ -32,6 +32,8 @@ const ACKS: Ms = 3 * REPLY;
 pub const LATE: Ms = 50;
 /// How often a wait is asked again: a message that was lost costs at most this.
 pub const LOOKS: Ms = 1000;
+/// How long before the end of a wait with `ACKS` its request ends, at most: the reason comes before the patience is over.
+const AHEAD: Ms = 250;
 const FIRST_PAUSE: Ms = 10;
 const LONGEST_PAUSE: Ms = 500;
 /// The pause, more or less, before a server that was not reached is connected to again.

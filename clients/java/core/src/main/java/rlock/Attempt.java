@@ -62,8 +62,7 @@ final class Attempt extends Undoing {
                 if (event == Event.REPLIED) failed(now, in.outcome());
                 if (event != Event.LISTENING) return;
                 roundTrip = in.number();
-                // The message comes in time, however far the server is.
-                send(now, ask.waits == 0 ? -1 : patience == FOREVER ? 0 : Math.max(1, patience - now - roundTrip));
+                send(now, ask.waits == 0 ? -1 : patience == FOREVER ? 0 : blocks(now));
             }
             case ASKING -> {
                 if (event == Event.REPLIED || event == Event.OWN) asked(now, in.outcome());
@@ -89,6 +88,14 @@ final class Attempt extends Undoing {
             at = At.LISTENING;
             say(Output.of(Act.LISTEN, by(now, REPLY)));
         }
+    }
+
+    // How long the next request waits at the server: the message comes in time, however far the server is. With ACKS it
+    // comes earlier, because it says whether replicas were the reason. Then the rest of the wait is asked for.
+    private long blocks(long now) {
+        long left = Math.max(0, patience - now - roundTrip);
+        long ahead = Math.min(AHEAD, ask.waits / 8);
+        return Math.max(1, ask.hasAcks && ahead < left ? left - ahead : left);
     }
 
     // When what may take so long is given up: at the end of the patience at the latest.

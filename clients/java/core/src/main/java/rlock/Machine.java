@@ -23,6 +23,8 @@ abstract sealed class Machine permits Undoing, Holding {
     static final long PATIENCE = 3_000;
     /** How often a wait is asked again: a message that was lost costs at most this. */
     static final long LOOKS = 1_000;
+    /** How long before the end of a wait with ACKS its request ends, at most: the reason comes before the patience is over. */
+    static final long AHEAD = 250;
     static final long FIRST_PAUSE = 10;
     static final long LONGEST_PAUSE = 500;
     /** By then a server that goes on has read what lies in its sockets. */
