@@ -220,11 +220,13 @@ def listens(io: Any, key: str, until: float, where: Any = None, at: Any = None) 
     channel = io.channel(key)
     if channel in inbox.on:
         return inbox
-    post = inbox.subscribe(channel)
+    post, sent = inbox.subscribe(channel), now()
     try:
         told = yield io.told(post, until - now())
     finally:
         post.forget()
+    if told == ("time",):
+        io.distrust(inbox.link.address, sent)
     if told[0] == "refused":
         if told[1].code == "NOPERM":
             raise NoPermission("NOPERM", f"{told[1]}: to wait, a user needs +ssubscribe +sunsubscribe +ping and the channels &rlock:tell:*")
