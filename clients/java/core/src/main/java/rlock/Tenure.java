@@ -52,6 +52,9 @@ final class Tenure {
     private Link session;
     private Link tying;
     private volatile boolean isLost;
+    // The server has a session that was lost by its deadline until it notices that its connection is closed: the owner would
+    // enter it once more, and lose it then.
+    private boolean mayStand;
     private volatile boolean isDoubted; // the connection of the session has ended, and it is not tied to a new one
 
     Tenure(Locks locks, Seat seat, Options options, Tell told) {
@@ -315,6 +318,7 @@ final class Tenure {
     private void over() {
         isOver = true;
         operation++;
+        mayStand = isLost && options.session() && Clock.now() >= machine.limit();
         if (timer != null) timer.cancel(false);
         if (waiter != null) waiter.close();
         unwatch();
@@ -480,7 +484,8 @@ final class Tenure {
         }
         long patience = wasLost ? 0 : Math.min(machine.limit(), end) - Clock.now();
         // Of several locks some may be held still when one was lost: they are released before this owner asks again.
-        long deadline = !wasLost ? machine.deadline() : at instanceof Group ? Machine.FOREVER : Long.MIN_VALUE;
+        boolean isLeft = mayStand || at instanceof Group;
+        long deadline = !wasLost ? machine.deadline() : isLeft ? Machine.FOREVER : Long.MIN_VALUE;
         return new Release(Math.max(0, patience), options.leaseMillis(), depth, token, deadline, lingers);
     }
 }

@@ -74,6 +74,13 @@ final class Proxy implements AutoCloseable {
         unanswered = requests;
     }
 
+    private volatile boolean hidesCloses;
+
+    /** From now on the server does not notice that clients close connections. */
+    void hideCloses() {
+        hidesCloses = true;
+    }
+
     /** Connections that were silent stay so; others and new ones work. */
     void heal() {
         kept = unanswered = cut = request -> false;
@@ -147,7 +154,7 @@ final class Proxy implements AutoCloseable {
             } finally {
                 isOver = true;
                 near.close();
-                if (far != null && late.length == 0) far.close();
+                if (far != null && late.length == 0 && !hidesCloses) far.close();
             }
         }
 

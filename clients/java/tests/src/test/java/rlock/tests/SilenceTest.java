@@ -19,6 +19,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 import rlock.Hold;
 import rlock.KeyLock;
 import rlock.LockException;
+import rlock.LockLostException;
 
 /** Single connections that say nothing, or late, while others work. */
 @Timeout(120)
@@ -83,6 +84,24 @@ class SilenceTest {
             Server.until(() -> holds.stream().allMatch(hold -> hold.remaining().toMillis() > 3_000));
             holds.forEach(Hold::release);
             assertTrue(most.get() < 50, most + " threads for 300 holds");
+        }
+    }
+
+    /** Lost by its deadline: the server has it until it notices that its connection is closed. */
+    @ParameterizedTest
+    @EnumSource
+    void aLostSessionIsUndoneBeforeItsOwnerAsksAgain(Over over) throws Exception {
+        try (var session = over.open(proxy.port)) {
+            KeyLock lock = session.locks().lock("order").owner("ann").lease(Duration.ofSeconds(1));
+            Hold hold = lock.session().acquire();
+            proxy.hideCloses();
+            proxy.keep(request -> true);
+            Server.until(() -> !hold.isHeld());
+            assertThrows(LockLostException.class, hold::release);
+            proxy.heal();
+            Hold next = lock.acquireAsync(Duration.ofSeconds(20)).get(20, TimeUnit.SECONDS).orElseThrow();
+            assertNotEquals(hold.token(), next.token(), "it has entered what its connection ends");
+            next.release();
         }
     }
 
