@@ -224,7 +224,7 @@ class Storm:
     # --- all of it
 
     def open(self):
-        self.ask(do="open", client="c", **self.topology.opening, waiting=8)
+        self.ask(do="open", client="c", **self.topology.opening)
         for number, key in enumerate(self.keys):
             for kind in ("lock", "session"):
                 lease = self.random.choice((2000, 4000, 8000))
