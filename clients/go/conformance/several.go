@@ -23,7 +23,7 @@ func (r *runner) several(q request) (reply, error) {
 		r.locks[q.Lock] = &lock{client: r.clients[q.Client], acquire: election.Campaign, election: election}
 		return ok, nil
 	case "observe":
-		told := &told{}
+		told := &sighting{}
 		r.told[q.Observer] = told
 		leaders := r.locks[q.Lock].election.Observe(context.Background())
 		go func() {
