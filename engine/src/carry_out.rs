@@ -20,6 +20,34 @@ pub fn request<H: Host>(
     name: &H::Name<'_>,
     input: Input<'_>,
 ) -> Result<Reply, RequestError> {
+    request_with(host, name, input, CallerHears::Last).map(|(reply, _)| reply)
+}
+
+/// The same for a request whose reply is a count. The caller gets it before those who waited get
+/// theirs: the server writes first to the connection that it got output for last, so a lock changes
+/// hands one system call earlier. Returns the reply, and whether the caller has it.
+///
+/// # Errors
+/// [`RequestError`]; nothing changed.
+#[inline]
+pub(crate) fn request_count<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    input: Input<'_>,
+) -> Result<(Reply, bool), RequestError> {
+    let (reply, remembers) = request_with(host, name, input, CallerHears::First)?;
+    let has_it = remembers && matches!(reply, Reply::Count(_));
+    Ok((reply, has_it))
+}
+
+/// Decides a request, carries out the effects, and sets the timers. Returns as [`carry_out`].
+#[inline]
+fn request_with<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    input: Input<'_>,
+    hears: CallerHears,
+) -> Result<(Reply, bool), RequestError> {
     if !host.state(|state| state.manager.is_primary()) {
         return Err(RequestError::ReadOnly);
     }
@@ -28,7 +56,7 @@ pub fn request<H: Host>(
         Input::Cancel(_) => Serving::WithOthers,
         _ => Serving::AtOnce,
     };
-    let (reply, remembers) = carry_out(host, name, (&input, serving))?;
+    let (reply, remembers) = carry_out(host, name, (&input, serving), hears)?;
     // Where nothing is remembered, the timers stay as they are.
     if remembers {
         let (next, is_watching) =
@@ -39,7 +67,7 @@ pub fn request<H: Host>(
             host.close_lost(During::Command);
         }
     }
-    Ok(reply)
+    Ok((reply, remembers))
 }
 
 /// Decides what the server does by itself to the lock at `name`, and carries out the effects. Does
@@ -52,7 +80,7 @@ pub(crate) fn by_itself<H: Host>(
     name: &H::Name<'_>,
     input: Input<'_>,
 ) -> Result<(), RequestError> {
-    carry_out(host, name, (&input, Serving::Later)).map(|_| ())
+    carry_out(host, name, (&input, Serving::Later), CallerHears::Last).map(|_| ())
 }
 
 /// When the queue is served of a lock that a step frees, where somebody waits for several locks.
@@ -64,6 +92,15 @@ enum Serving {
     WithOthers,
     /// As a task of its own: all that came due together is done before anybody is served.
     Later,
+}
+
+/// When a step gives the caller its reply.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CallerHears {
+    /// Not at all: who asked for the step does it, at last.
+    Last,
+    /// A count, before those who waited have their replies.
+    First,
 }
 
 /// Whether commands are requests here; otherwise commands being loaded or replicated are replayed,
@@ -80,6 +117,7 @@ fn carry_out<H: Host>(
     host: &H,
     name: &H::Name<'_>,
     (input, serving): (&Input<'_>, Serving),
+    hears: CallerHears,
 ) -> Result<(Reply, bool), RequestError> {
     let mut key = open(host, || host.open(name, Access::Writes));
     let at = At { db: host.db(), key: name.bytes(), now: host.now() };
@@ -130,6 +168,9 @@ fn carry_out<H: Host>(
     let others = if has_groups { groups::carry_on(host) } else { Vec::new() };
     publish_events(host, name, !changes.is_empty(), events);
     reports::publish(host, &others);
+    if let (CallerHears::First, Reply::Count(count)) = (hears, &effects.reply) {
+        host.reply_integer(count.cast_signed());
+    }
     answer(host, name, &mut effects);
     if has_groups {
         let parked = match input {

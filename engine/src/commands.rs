@@ -175,8 +175,7 @@ pub fn mrelease<H: Host>(
     keys: &SeveralKeys<'_>,
 ) -> Result<(), String> {
     let ended = several::release(host, names, &keys.wants(said), (said.owner, said.token));
-    host.reply_integer(ended.map_err(RequestError::line)?.cast_signed());
-    Ok(())
+    ended.map_err(RequestError::line)
 }
 
 /// `RLOCK.MRENEW`; `names` are in the order of the request.
@@ -357,8 +356,10 @@ fn count<H: Host>(
     input: Input<'_>,
     said: &Arguments<'_>,
 ) -> Result<(), String> {
-    if let Reply::Count(count) = decide(host, name, input, said)? {
-        host.reply_integer(count.cast_signed());
+    match carry_out::request_count(host, name, input).map_err(RequestError::line)? {
+        (Reply::Refused(refusal), _) => return Err(refusal.line(said.key, said.owner)),
+        (Reply::Count(count), false) => host.reply_integer(count.cast_signed()),
+        _ => {}
     }
     Ok(())
 }

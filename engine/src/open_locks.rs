@@ -199,9 +199,9 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         Ok(was_due)
     }
 
-    /// Closes the keys, then publishes what was done, then answers who waited. `others` is what
-    /// came of it at other locks.
-    pub(crate) fn finish(mut self, others: impl FnOnce(&H) -> Vec<Report>) {
+    /// Closes the keys, then publishes what was done, then replies (`say`), then answers who waited.
+    /// `others` is what came of it at other locks.
+    pub(crate) fn finish(mut self, others: impl FnOnce(&H) -> Vec<Report>, say: impl FnOnce(&H)) {
         let decisions = self.close();
         let (host, is_plain) = (self.host, self.is_plain);
         let others = if is_plain { Vec::new() } else { others(host) };
@@ -213,10 +213,11 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         }
         // Nothing is remembered of plain requests, so the timers stay as they are.
         if is_plain {
-            return;
+            return say(host);
         }
         let others: Vec<Report> = before.into_iter().chain(others).collect();
         reports::publish(host, &others);
+        say(host);
         for Decision { place, done, .. } in decisions {
             if let (Some(name), ToPublish::Step(mut effects)) = (self.name_of(place), done) {
                 unit::answer(host, name, &mut effects);

@@ -52,7 +52,7 @@ pub(crate) fn acquire<'a, H: Host>(
         }
         Err(said) => said,
     };
-    locks.finish(groups::carry_on);
+    locks.finish(groups::carry_on, |_| {});
     Ok(said)
 }
 
@@ -273,7 +273,8 @@ pub(crate) fn tell<H: Host>(host: &H, told: Vec<Report>, parked: Option<WaiterId
     }
 }
 
-/// `RLOCK.MRELEASE`: every hold of the owner, or those with the token. Replies with their number.
+/// `RLOCK.MRELEASE`: every hold of the owner, or those with the token. Replies with their number,
+/// before those who waited have their replies ([`crate::carry_out::request_count`]).
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
@@ -282,7 +283,7 @@ pub(crate) fn release<'a, H: Host>(
     names: &[H::Name<'_>],
     wants: &[Want<'a>],
     (owner, token): (&'a [u8], Option<Token>),
-) -> Result<u64, RequestError> {
+) -> Result<(), RequestError> {
     let mut locks = OpenLocks::open(host, names, wants)?;
     let mut ended: u64 = 0;
     for place in 0..wants.len() {
@@ -290,8 +291,8 @@ pub(crate) fn release<'a, H: Host>(
             ended = ended.saturating_add(count);
         }
     }
-    locks.finish(groups::carry_on);
-    Ok(ended)
+    locks.finish(groups::carry_on, |host| host.reply_integer(ended.cast_signed()));
+    Ok(())
 }
 
 /// `RLOCK.MRENEW`: the owner's holds of all the locks, or none of them. [`Reply::MustConfirm`] if
@@ -319,7 +320,7 @@ pub(crate) fn renew<'a, H: Host>(
         }
         (Err(said), _) => said,
     };
-    locks.finish(groups::carry_on);
+    locks.finish(groups::carry_on, |_| {});
     Ok(said)
 }
 

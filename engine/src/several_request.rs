@@ -118,7 +118,7 @@ fn would_be<'a, H: Host>(
         Ok(judged) => Ok(judged),
         Err(_) => locks.judge_without(ask),
     };
-    locks.finish(groups::carry_on);
+    locks.finish(groups::carry_on, |_| {});
     let number = wants.first().map_or(0, |want| want.number);
     Ok(match judged {
         Ok(judged) => ((Reply::MustConfirm, number), ask.acks.max(judged.pending_acks)),

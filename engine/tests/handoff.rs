@@ -52,6 +52,24 @@ fn a_hand_off_is_replicated_then_published_then_answered() {
     assert_eq!(host.holds("k"), "o2 write depth=1 until=30000");
 }
 
+/// The server writes first to the connection that it got output for last.
+#[test]
+fn a_count_is_replied_before_those_who_waited_are_answered() {
+    for free in ["release k ann", "force k", "mrelease 1 k ann"] {
+        for wait in ["acquire k bob BLOCK 0", "macquire 2 k z bob BLOCK 0"] {
+            for tell in ["", " TELL one 7"] {
+                let host = MapHost::primary();
+                host.world().channels.listening.insert(b"one".to_vec());
+                host.ask(1, "acquire k ann");
+                host.ask(2, &format!("{wait}{tell}"));
+                let said = host.ask(1, free);
+                assert!(["0", "1"].contains(&said.as_str()), "{free}: {said}");
+                assert_eq!(host.world().channels.replied_before, [1], "{free}, {wait}{tell}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_wait_alone_changes_nothing_that_others_see() {
     let host = MapHost::primary();

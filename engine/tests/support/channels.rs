@@ -15,6 +15,8 @@ pub struct Channels {
     pub is_hidden: bool,
     /// Users that may not publish to a channel.
     pub silenced: BTreeSet<(String, String)>,
+    /// How many replies the caller had when those who waited got theirs.
+    pub replied_before: Vec<usize>,
 }
 
 /// A command in the replication stream.

@@ -257,6 +257,7 @@ impl Host for MapHost {
     fn publish_message(&self, channel: &[u8], message: &[u8]) {
         let [channel, message] = [channel, message].map(String::from_utf8_lossy);
         let message = self.with_names(&message);
+        self.note_replies();
         self.log_closed(format!("told {channel}: {message}"));
     }
 
@@ -290,6 +291,7 @@ impl Host for MapHost {
         let takes_ms = world.told_takes_ms;
         world.now = Now::from_us(world.now.us() + takes_ms * 1000);
         drop(world);
+        self.note_replies();
         self.log_closed(format!("unblocked {}", client.unwrap_or_default()));
         if replies_at_once {
             self.deliver(waiter);

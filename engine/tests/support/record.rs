@@ -104,6 +104,13 @@ impl MapHost {
         self.world().replies.push(said);
     }
 
+    /// Somebody who waited gets its reply.
+    pub fn note_replies(&self) {
+        let mut world = self.world();
+        let replies = world.replies.len();
+        world.channels.replied_before.push(replies);
+    }
+
     pub fn write(&self, words: Vec<Vec<u8>>) {
         let mut world = self.world();
         assert!(!world.is_paused, "something is written while the server is paused");
