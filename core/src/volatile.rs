@@ -99,6 +99,18 @@ impl Volatile {
             && self.queue.first_turn().is_none()
     }
 
+    /// Nothing is remembered but that holds were confirmed.
+    pub(crate) fn is_only_confirmed(&self) -> bool {
+        self.acks.as_deref().is_some_and(Confirmations::are_done)
+            && self.queue.is_empty()
+            && !self.queue.has_covered()
+            && self.sessions.is_empty()
+            && self.unsent.is_empty()
+            && self.replaced.is_empty()
+            && self.entering.is_empty()
+            && !self.has_to_settle()
+    }
+
     /// The next input ends something, whatever it is.
     pub(crate) fn has_to_settle(&self) -> bool {
         self.unsent.has_revoked()

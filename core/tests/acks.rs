@@ -4,10 +4,10 @@
 use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
 use crate::support::{acquire, lease, release, renew};
-use rlock_core::manager::{At, Manager};
+use rlock_core::manager::{At, Decided, Manager};
 use rlock_core::slow::Outcome;
 use rlock_core::{
-    Acquire, ClientId, Confirmation, Input, Mode, Patience, Refusal, Reply, WaiterId,
+    Acquire, ClientId, Confirmation, Input, Mode, Patience, Refusal, Reply, Rights, WaiterId,
 };
 
 const K: Key = b"k";
@@ -40,6 +40,75 @@ fn a_grant_is_told_when_enough_replicas_have_all_of_it() {
         assert_eq!(write(&server, "a"), DONE);
         assert!(!server.manager.awaits_acks());
     }
+}
+
+/// Whether this takes a step: what does not is decided by what is known without one.
+fn takes_a_step(server: &mut Server, input: Input<'_>) -> bool {
+    let mut lock = server.keys.remove(K).unwrap_or_default();
+    let (at, mut effects) = (At { db: 0, key: K, now: server.now() }, None);
+    let (manager, bounds) = (&mut server.manager, &server.bounds);
+    let decided = manager.decide(at, bounds, &mut lock, &input, Rights::All, &mut effects);
+    let takes = matches!(decided, Decided::Step(_));
+    let wakes = decided.effects(effects).wakes;
+    if !lock.is_free() {
+        server.keys.insert(K, lock);
+    }
+    server.tell(wakes);
+    server.manager.check().unwrap();
+    takes
+}
+
+#[test]
+fn a_grant_to_be_confirmed_is_decided_once_where_nothing_is_known_of_the_lock() {
+    let ask = confirmed("a", 1);
+    let ticket = Patience::Ticket(lease(1000));
+    for (ask, takes) in [
+        (ask, false),
+        (Acquire { depth: Some(1), ..ask }, false),
+        (Acquire { depth: Some(2), ..ask }, true),
+        (Acquire { patience: ticket, ..ask }, true),
+        (Acquire { session: Some(ClientId::from(1)), ..ask }, true),
+    ] {
+        let mut server = Server::new();
+        assert_eq!(takes_a_step(&mut server, Input::Acquire(ask)), takes, "{ask:?}");
+        assert_eq!(write(&server, "a"), None, "nothing has changed");
+    }
+    let mut server = Server::new();
+    server.confirms(K, ask, 1);
+    assert!(takes_a_step(&mut server, Input::Acquire(ask)), "somebody holds it");
+}
+
+#[test]
+fn a_confirmed_hold_that_nobody_waits_for_is_released_without_a_step() {
+    let gone = |server: &mut Server, takes: bool, what: &str| {
+        assert_eq!(takes_a_step(server, Input::Release(release(b"a"))), takes, "{what}");
+        assert_eq!(write(server, "a"), None, "{what}");
+    };
+    let confirmed_to = |ask: Acquire<'_>| {
+        let mut server = Server::new();
+        let a = server.confirms(K, ask, 1);
+        server.replicas(100, &[100]);
+        assert!(server.token_of(a).is_some());
+        server
+    };
+    let mut server = confirmed_to(confirmed("a", 1));
+    gone(&mut server, false, "it is confirmed");
+    // Nothing of it is left.
+    server.holds(K, "a", None);
+    gone(&mut server, false, "a plain hold");
+    let mut server = Server::new();
+    server.confirms(K, confirmed("a", 1), 1);
+    gone(&mut server, true, "it is pending");
+    let mut server = confirmed_to(confirmed("a", 1));
+    let b = server.waits(K, "b", Mode::Write, 2);
+    gone(&mut server, true, "somebody waits");
+    assert!(server.token_of(b).is_some());
+    let session = Some(ClientId::from(1));
+    let mut server = confirmed_to(Acquire { session, ..confirmed("a", 1) });
+    gone(&mut server, true, "it is tied to a connection");
+    let mut server = confirmed_to(confirmed("a", 1));
+    server.manager.was_replayed(0, K);
+    gone(&mut server, true, "something else changed the key");
 }
 
 #[test]

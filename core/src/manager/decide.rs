@@ -6,16 +6,18 @@ use crate::value::count::less;
 use crate::volatile::slow::{Outcome, names_max};
 use crate::{
     Ack, Acquire, Effects, FastStep, Input, Lock, Refusal, Reply, Rights, Step, StepContext,
-    WaiterId,
+    Volatile, WaiterId,
 };
 
 /// Which way a decision took.
 #[must_use = "a decision that is not carried out is a lost grant"]
 #[derive(Debug)]
 pub enum Decided<'a> {
-    /// It acquired a free lock, or released the only hold, and nothing else is known of the lock.
+    /// It acquired a free lock, or released the only hold, and nothing else is known of the lock
+    /// but that this hold was confirmed.
     Fast(FastStep<'a>, ExpiryAction),
-    /// The caller must wait: this is its reply, and nothing changed.
+    /// The caller must wait, for the lock or for acknowledgments: this is its reply, and nothing
+    /// changed.
     MustWait(Reply),
     /// Anything else, with effects; how long the key had to live before, and has to now.
     Step([KeyExpiry; 2]),
@@ -55,6 +57,11 @@ impl Manager {
         {
             return Decided::MustWait(reply);
         }
+        if matches!(input, Input::Release(_))
+            && let Some(step) = self.release_confirmed(at, bounds, lock, input)
+        {
+            return Decided::Fast(step, KeyExpiry::of(lock, None).begin());
+        }
         let effects = effects.insert(Effects::default());
         Decided::Step(self.step(at, bounds, lock, input, rights, effects))
     }
@@ -90,6 +97,29 @@ impl Manager {
         }
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
         lock.try_fast(input, at.now, &mut self.tokens, bounds.slow)
+    }
+
+    /// The same for the release of the only hold, of which nothing is known but that replicas have
+    /// acknowledged it.
+    fn release_confirmed<'a>(
+        &mut self,
+        at: At<'_>,
+        bounds: &Bounds,
+        lock: &mut Lock,
+        input: &Input<'a>,
+    ) -> Option<FastStep<'a>> {
+        let is_confirmed = self.locks.get(at.db, at.key).is_some_and(Volatile::is_only_confirmed);
+        if !is_confirmed
+            || self.observers.has(at.db, at.key)
+            || self.is_unseen(at.db, at.key)
+            || self.grace_of(bounds.grace_ms, at.now).is_some()
+        {
+            return None;
+        }
+        (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
+        let step = lock.try_fast(input, at.now, &mut self.tokens, bounds.slow)?;
+        self.locks.change(at.db, at.key, |volatile, _| (volatile.reset(), None));
+        Some(step)
     }
 
     /// The reply to a request that certainly has to wait ([`Lock::must_wait`]): then nothing is to

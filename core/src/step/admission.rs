@@ -66,11 +66,14 @@ impl Lock {
         }
     }
 
-    /// Predicts, without deciding, the reply to a request that can only wait (another owner's hold
-    /// is in the way, and nothing is due); `None` if uncertain.
+    /// Predicts, without deciding, the reply to a request that can only wait, for another owner's
+    /// hold or for acknowledgments, while nothing is due; `None` if uncertain.
     ///
-    /// Saves deciding twice: a blocking request is decided when it is parked.
+    /// Saves deciding twice: such a request is decided when it is parked.
     pub fn must_wait(&self, volatile: &Volatile, ask: &Acquire<'_>, now: Now) -> Option<Reply> {
+        if self.is_free() {
+            return self.must_confirm(volatile, ask);
+        }
         let claim = Claim::from(ask);
         self.blocked_until(claim)?;
         let holds = |mode| self.holders.hold(ask.owner, mode).is_some();
@@ -96,6 +99,16 @@ impl Lock {
         Some(Reply::MustWait {
             wait_ms: self.estimated_wait_ms(volatile, claim, ticket, has_predecessor, now),
         })
+    }
+
+    /// The same for a lock that nobody holds: its grant waits for acknowledgments.
+    fn must_confirm(&self, volatile: &Volatile, ask: &Acquire<'_>) -> Option<Reply> {
+        let is_plain = ask.acks > 0
+            && ask.session.is_none()
+            && !matches!(ask.patience, Patience::Ticket(_))
+            && ask.depth.is_none_or(|depth| depth == 1);
+        let is_untouched = || volatile.is_empty() && volatile.is_at_rest();
+        (is_plain && is_untouched()).then_some(Reply::MustConfirm)
     }
 
     /// A waiter without a turn could not enter even if nobody else waited.

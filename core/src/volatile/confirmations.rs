@@ -51,6 +51,11 @@ impl Confirmations {
         self.pending.is_empty() && self.asked.is_empty()
     }
 
+    /// No hold is pending, and nothing is to be asked for.
+    pub(crate) fn are_done(&self) -> bool {
+        self.asked.is_empty() && self.pending.values().all(Option::is_none)
+    }
+
     /// Asks for this many acknowledgments.
     pub(crate) fn ask(&mut self, acks: u8, what: Ack) {
         self.asked.push((acks, what));
