@@ -147,8 +147,8 @@ impl Host for Ctx {
         user.is_none_or(|user| self.may_publish(user, channel))
     }
 
-    fn publish_message(&self, channel: &[u8], message: &[u8]) {
-        self.publish(channel, message);
+    fn publish_message(&self, channel: &[u8], message: &[u8]) -> bool {
+        self.publish(channel, message)
     }
 
     fn block(&self, names: &[Name<'_>], waiter: u64, ms: u64) -> Option<Blocked> {

@@ -22,7 +22,7 @@ pub(crate) fn send_of_step<H: Host>(host: &H, wakes: Vec<Wake>) {
 
 /// Sends replies to those who waited.
 pub(crate) fn send<H: Host>(host: &H, wakes: Vec<Wake>) {
-    let audience = Audience::of(host, wakes.iter().map(|wake| wake.waiter));
+    let audience = Audience::of_decided(host, wakes.iter().map(|wake| wake.waiter));
     send_all(host, wakes, |_| Listener::Unknown(&audience));
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn later<H: Host>(host: &H, waiters: Vec<WaiterId>) {
 pub(crate) fn send_late<H: Host>(host: &H) {
     let mut late = host.state(|state| std::mem::take(&mut state.late));
     let rest = late.split_off(late.len().min(LATE_MAX));
-    let audience = Audience::of(host, late.iter().copied());
+    let audience = Audience::of_decided(host, late.iter().copied());
     for waiter in late {
         sink::send(host, waiter, Listener::Unknown(&audience));
     }

@@ -234,8 +234,9 @@ pub trait Host: Replies {
     /// Whether this user may publish to this channel now. Nobody's user may.
     fn may_publish(&self, user: Option<&[u8]>, channel: &[u8]) -> bool;
 
-    /// Publishes a message to the subscribers of a shard channel.
-    fn publish_message(&self, channel: &[u8], message: &[u8]);
+    /// Publishes a message to the subscribers of a shard channel. Returns whether this server has
+    /// any; in a cluster, other servers may have some as well.
+    fn publish_message(&self, channel: &[u8], message: &[u8]) -> bool;
 
     /// Blocks the caller at these keys, under this number, for at most so many milliseconds; 0 is
     /// forever. `None` if the server does not allow it.

@@ -134,7 +134,11 @@ fn aside(key: &[u8], is_cluster: bool) -> Cow<'_, [u8]> {
 
 fn hears<H: Host>(host: &H, user: Option<&[u8]>, channel: &[u8]) -> bool {
     (host.has_listener(channel) || host.has_fault(PlantedFault::ListenersNotAsked))
-        && (host.may_publish(user, channel) || host.has_fault(PlantedFault::ChannelRightsForgotten))
+        && may_publish(host, user, channel)
+}
+
+fn may_publish<H: Host>(host: &H, user: Option<&[u8]>, channel: &[u8]) -> bool {
+    host.may_publish(user, channel) || host.has_fault(PlantedFault::ChannelRightsForgotten)
 }
 
 /// Who listens, asked for several requests at once: so the server is asked once for all of their
@@ -169,6 +173,23 @@ impl Audience {
             *hears = listens && (!is_checked || host.may_publish(user.as_deref(), channel));
         }
         Self(all)
+    }
+
+    /// Of these requests, whose outcomes are decided. Without a cluster a message reaches only this
+    /// server's subscribers, and publishing says whether there are any: they are not asked for.
+    pub(crate) fn of_decided<H: Host>(
+        host: &H,
+        waiters: impl ExactSizeIterator<Item = WaiterId>,
+    ) -> Self {
+        if host.is_cluster() { Self::of(host, waiters) } else { Self::default() }
+    }
+
+    /// Whether a message may be sent whose outcome is decided.
+    fn may_hear<H: Host>(&self, host: &H, line: &Line) -> bool {
+        match host.is_cluster() {
+            true => self.hears(host, line),
+            false => may_publish(host, line.user.as_deref(), &line.channel),
+        }
     }
 
     fn hears<H: Host>(&self, host: &H, line: &Line) -> bool {
@@ -228,14 +249,15 @@ pub(crate) fn send<H: Host>(host: &H, waiter: WaiterId, listener: Listener<'_>) 
     let Some(due) = host.state(|state| state.manager.due_message(waiter)) else { return };
     let Some(end) = &due.end else { return ended(host, waiter) };
     let (line, owner) = (&due.line, due.owner.as_deref().map_or(&[][..], Owner::as_bytes));
-    if let Listener::Unknown(audience) = listener
-        && !audience.hears(host, line)
-    {
+    let (is_known, may_hear) = match listener {
+        Listener::Asked => (true, true),
+        Listener::Unknown(audience) => (host.is_cluster(), audience.may_hear(host, line)),
+    };
+    let message = reply::message_of(&due.id, end, &line.lock.key, owner);
+    if !may_hear || !host.publish_message(&line.channel, &message) && !is_known {
         host.observe(Happening::Untold);
         return lost(host, waiter);
     }
-    let message = reply::message_of(&due.id, end, &line.lock.key, owner);
-    host.publish_message(&line.channel, &message);
     if host.has_fault(PlantedFault::ToldTwice) {
         host.publish_message(&line.channel, &message);
     }

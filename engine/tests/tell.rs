@@ -29,18 +29,30 @@ fn no_connection_is_blocked_and_the_message_follows_the_effects_and_the_events()
     assert!(event.is_some() && event < message, "{log:#?}");
 }
 
+/// Without a cluster publishing says whether anybody listens: then nobody asks about an outcome that
+/// is decided without that question.
 #[test]
-fn a_grant_asks_once_who_listens_and_an_outcome_that_comes_later_asks_again() {
+fn a_grant_asks_once_who_listens_and_an_outcome_that_comes_later_only_in_a_cluster() {
+    for is_cluster in [false, true] {
+        asks_who_listens(is_cluster);
+    }
+}
+
+fn asks_who_listens(is_cluster: bool) {
     let host = held();
-    host.ask(2, "acquire k bob BLOCK 0 TELL one 7");
+    host.world().is_cluster = is_cluster;
+    host.world().channels.listening.extend([b"{k}1".to_vec(), b"{k}2".to_vec()]);
+    host.ask(2, "acquire k bob BLOCK 0 TELL {k}1 7");
     assert_eq!(host.world().channels.asked, 0, "nothing is due yet");
     host.ask(1, "release k ann");
     assert_eq!((told(&host).len(), host.world().channels.asked), (1, 1));
     // The end of a wait is decided without that question.
-    host.ask(3, "acquire k cid BLOCK 100 TELL two 8");
+    host.ask(3, "acquire k cid BLOCK 100 TELL {k}2 8");
+    host.ask(4, "acquire k dan BLOCK 100 TELL {k}3 9");
     host.at(2000);
     host.turn();
-    assert_eq!((told(&host).len(), host.world().channels.asked), (1, 2));
+    let asked = 1 + 2 * usize::from(is_cluster);
+    assert_eq!((told(&host).len(), host.world().channels.asked), (1, asked));
 }
 
 /// One `WAITING` of each of three owners, of whom the second does not listen and the third lost the

@@ -327,8 +327,8 @@ impl<'s> Host for Edge<'s> {
         user.is_none_or(|user| !self.server().muted.contains(user))
     }
 
-    fn publish_message(&self, channel: &[u8], message: &[u8]) {
-        self.server().publish(channel, message);
+    fn publish_message(&self, channel: &[u8], message: &[u8]) -> bool {
+        self.server().publish(channel, message)
     }
 
     fn block(&self, _: &[Name], waiter: u64, ms: u64) -> Option<WaiterId> {

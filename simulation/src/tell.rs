@@ -255,10 +255,15 @@ impl Server {
     }
 
     /// A message leaves.
-    pub(crate) fn publish(&mut self, channel: &[u8], text: &[u8]) {
+    pub(crate) fn publish(&mut self, channel: &[u8], text: &[u8]) -> bool {
         let message = Message { channel: channel.to_vec(), text: text.to_vec() };
         if self.fault == Fault::MessageLeftOut && text.len().is_multiple_of(3) {
-            return;
+            return true;
+        }
+        let is_heard = self.has_subscriber(channel);
+        let asks = self.fault != Fault::Engine(rlock_engine::PlantedFault::ListenersNotAsked);
+        if !is_heard && asks {
+            return false;
         }
         self.tells.sent += 1;
         self.note_message(&message);
@@ -267,6 +272,7 @@ impl Server {
         for client in all {
             self.out.push((client, Out::Message(message.clone())));
         }
+        is_heard
     }
 
     fn note_message(&mut self, message: &Message) {

@@ -79,16 +79,18 @@ impl Ctx {
         }
     }
 
-    /// Publishes a message to the subscribers of a shard channel.
-    pub fn publish(&self, channel: &[u8], message: &[u8]) {
+    /// Publishes a message to the subscribers of a shard channel. Returns whether this server has
+    /// any.
+    pub fn publish(&self, channel: &[u8], message: &[u8]) -> bool {
         // SAFETY: context; bytes. The strings are ours and freed here, after the last use.
         unsafe {
             let create = there(raw::RedisModule_CreateString);
             let channel = create(self.0, channel.as_ptr().cast(), channel.len());
             let message = create(self.0, message.as_ptr().cast(), message.len());
-            there(raw::RedisModule_PublishMessageShard)(self.0, channel, message);
+            let heard = there(raw::RedisModule_PublishMessageShard)(self.0, channel, message);
             there(raw::RedisModule_FreeString)(self.0, channel);
             there(raw::RedisModule_FreeString)(self.0, message);
+            heard > 0
         }
     }
 

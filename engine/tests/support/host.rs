@@ -254,11 +254,18 @@ impl Host for MapHost {
         !silenced.any(|(who, of)| Some(who.as_bytes()) == user && of.as_bytes() == channel)
     }
 
-    fn publish_message(&self, channel: &[u8], message: &[u8]) {
+    fn publish_message(&self, channel: &[u8], message: &[u8]) -> bool {
+        let world = self.world();
+        let is_heard = !world.channels.is_hidden && world.channels.listening.contains(channel);
+        drop(world);
+        if !is_heard {
+            return false;
+        }
         let [channel, message] = [channel, message].map(String::from_utf8_lossy);
         let message = self.with_names(&message);
         self.note_replies();
         self.log_closed(format!("told {channel}: {message}"));
+        true
     }
 
     fn block(&self, _: &[Name<'_>], waiter: u64, ms: u64) -> Option<Handle> {
