@@ -275,6 +275,7 @@ run_torture() {
     (
         RLOCK_SECONDS=1 FAULT=calm,kill,disconnect,promotion WORKLOAD='' torture_once || status=1
         RLOCK_SECONDS=1 FAULT=split,disk WORKLOAD=stays,quota torture_once || status=1
+        RLOCK_SECONDS=1 FAULT=subscribers WORKLOAD=told,tickets torture_once || status=1
         RLOCK_FAILOVERS=8 VARIANT=one,two,stop,command torture_once failovers || status=1
         RLOCK_SECONDS=2 torture_once chaos || status=1
         RLOCK_SECONDS=4 torture_once permits || status=1

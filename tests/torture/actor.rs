@@ -1,5 +1,7 @@
 //! A client of the lock, which records its requests, their times and their replies.
 
+mod told;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +13,8 @@ use crate::clock::{Stop, now_ns};
 use crate::history::{Ask, Asked, Mode, Op, Reply, Wait};
 use crate::words::{self, Words, packed};
 use rlock_testkit::{flat_map, integer, items, text, until};
+pub use told::Cut;
+use told::Ears;
 
 /// No server of a run is away for as long.
 const AWAY_MS_MAX: u64 = 20_000;
@@ -79,6 +83,9 @@ pub struct Actor {
     pub stop: Arc<Stop>,
     site: Arc<Site>,
     link: Option<Link>,
+    ears: Option<Ears>,
+    /// How many requests with TELL it has sent.
+    tells: u64,
     /// How many connections it has had.
     links: u32,
     notes: Notes,
@@ -94,8 +101,21 @@ pub struct Actor {
 impl Actor {
     pub fn new(number: u32, seed: u64, site: Arc<Site>, stop: Arc<Stop>, notes: Notes) -> Actor {
         let rng = fastrand::Rng::with_seed(seed.wrapping_add(u64::from(number)));
-        let (link, life, held, unsure, marks) = (None, 0, BTreeMap::new(), Vec::new(), 0);
-        Actor { number, rng, stop, site, link, links: 0, notes, life, held, unsure, marks }
+        Actor {
+            number,
+            rng,
+            stop,
+            site,
+            link: None,
+            ears: None,
+            tells: 0,
+            links: 0,
+            notes,
+            life: 0,
+            held: BTreeMap::new(),
+            unsure: Vec::new(),
+            marks: 0,
+        }
     }
 
     /// The name that it holds by.
@@ -185,6 +205,7 @@ impl Actor {
     pub fn hang_up(&mut self, key: &str) {
         let sent_ns = now_ns();
         let id = self.link.take().map_or(0, |link| link.id);
+        self.ears = None;
         self.write_down(key, id, Asked::HangUp, sent_ns, Reply::Nil, None);
         self.life += 1;
         self.held.clear();
@@ -235,6 +256,8 @@ impl Actor {
         self.unsure.sort();
         self.unsure.dedup();
         for key in std::mem::take(&mut self.unsure) {
+            // First, so that nothing is granted any more.
+            self.cancel(&key);
             for mode in [Mode::Write, Mode::Read] {
                 self.renew(&key, mode);
                 self.held.remove(&(key.clone(), mode));
@@ -242,7 +265,6 @@ impl Actor {
             for mode in [Mode::Write, Mode::Read] {
                 self.release_to(&key, mode, Some(0));
             }
-            self.cancel(&key);
         }
     }
 

@@ -17,7 +17,7 @@ const LEASE_MS_MAX: u64 = 2_000;
 pub fn look(shard: &mut Shard<'_>, has_ghosts: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut client = shard.primary.client();
-    wrong.extend(not_zero(&mut client, &["waiters", "tickets", "sessions"]));
+    wrong.extend(not_zero(&mut client, &["waiters", "tells", "tickets", "sessions"]));
     wrong.extend(unexpected_keys(&mut client, has_ghosts));
     let held = picture(&mut client);
     if held.is_empty() {
@@ -33,7 +33,7 @@ pub fn look(shard: &mut Shard<'_>, has_ghosts: bool) -> Vec<String> {
     let mut client = shard.primary.client();
     wrong.extend(differs(&held, &mut client, "in the reloaded AOF"));
     everybody_leaves(&mut client);
-    wrong.extend(not_zero(&mut client, &["waiters", "tickets", "sessions", "locks"]));
+    wrong.extend(not_zero(&mut client, &["waiters", "tells", "tickets", "sessions", "locks"]));
     wrong.extend(locks(&mut client).into_iter().map(|key| format!("{key} is left")));
     wrong
 }

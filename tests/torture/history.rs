@@ -28,6 +28,11 @@ pub enum Wait {
     /// 0 = forever.
     Block(u64),
     Queue(u64),
+    /// With TELL. Whether it lost or gave up its subscription while it waited.
+    Tell {
+        ms: u64,
+        again: bool,
+    },
 }
 
 /// The options of an ACQUIRE.

@@ -35,7 +35,7 @@ fn acquire(ask: &Ask) -> String {
     let mut line = format!(" {} LEASE {}", ask.mode.word(), ask.lease_ms);
     match ask.wait {
         Wait::No => {}
-        Wait::Block(ms) => line += &format!(" BLOCK {ms}"),
+        Wait::Block(ms) | Wait::Tell { ms, .. } => line += &format!(" BLOCK {ms}"),
         Wait::Queue(ms) => line += &format!(" QUEUE {ms}"),
     }
     for (is_asked, word) in [(ask.upgrade, " UPGRADE"), (ask.session, " SESSION")] {

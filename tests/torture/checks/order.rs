@@ -54,6 +54,8 @@ impl<'a> Granted<'a> {
             *seen_ns < grant.received_ns
                 && stay.is_unbroken
                 && !(matches!(ask.wait, Wait::Queue(_)) && hold.mode == Mode::Read)
+                // Its turn may have come while it did not listen.
+                && !matches!(ask.wait, Wait::Tell { again: true, .. })
                 && !history.lost_queues(*seen_ns, grant.received_ns)
         });
         Some(Granted { hold, came_ns: stay.came_ns, queued_ns })

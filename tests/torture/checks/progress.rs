@@ -48,7 +48,8 @@ pub fn hand_offs_ns(history: &History, holds: &[Hold]) -> Vec<u64> {
 
 fn is_wait(op: &Op) -> bool {
     let Asked::Acquire(ask) = op.asked else { return false };
-    matches!(ask.wait, Wait::Block(_)) && matches!(op.reply, Reply::Token(_) | Reply::Nil)
+    matches!(ask.wait, Wait::Block(_) | Wait::Tell { .. })
+        && matches!(op.reply, Reply::Token(_) | Reply::Nil)
 }
 
 /// By key, in the order of their tokens.
@@ -84,7 +85,8 @@ fn kept_for_the_absent(history: &History, key: &str) -> Vec<(u64, u64)> {
         (Asked::Acquire(ask), Reply::Lost | Reply::Error(_)) => {
             let wait_ms = match ask.wait {
                 Wait::Block(ms) | Wait::Queue(ms) => ms,
-                Wait::No => 0,
+                // It does not listen any more.
+                Wait::No | Wait::Tell { .. } => 0,
             };
             Some((op, ask.lease_ms + wait_ms))
         }

@@ -47,7 +47,7 @@ fn fault_of(history: &History, op: &Op, holds_of_owner: &[&Hold]) -> Option<Stri
         }
         (Asked::Acquire(ask), Reply::Nil) if !promise.may_unblock => match ask.wait {
             Wait::Block(0) => Some("nil to a wait for ever".to_owned()),
-            Wait::Block(wait_ms) => {
+            Wait::Block(wait_ms) | Wait::Tell { ms: wait_ms, again: false } => {
                 let waited_ns = op.received_ns - op.sent_ns;
                 let is_early = waited_ns + EARLY_NS < ns(wait_ms);
                 is_early.then(|| format!("nil after {:.1} of {wait_ms} ms", ms(waited_ns)))

@@ -1,7 +1,7 @@
 //! CLIENT KILL and CLIENT UNBLOCK of random connections. Not while CLIENT PAUSE postpones clients,
 //! and not of one that FLUSHALL blocks: that crashes the servers themselves.
 
-use super::{Alone, Blow, Fault, Kind, Shard};
+use super::{Alone, Blow, Fault, Kind, Shard, id_of};
 use crate::actor::Site;
 use crate::history::{FULL_PROMISE, Mark, Promise};
 use rlock_testkit::{Client, Version};
@@ -55,9 +55,4 @@ impl Fault for Connections {
     fn shards(&mut self) -> Vec<Shard<'_>> {
         self.alone.shards()
     }
-}
-
-fn id_of(line: &str) -> Option<i64> {
-    let field = line.split(' ').find_map(|field| field.strip_prefix("id="));
-    field?.parse().ok()
 }

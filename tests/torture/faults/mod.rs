@@ -16,6 +16,7 @@ mod reloads;
 mod replicas;
 mod split;
 mod stop;
+mod subscribers;
 mod wipes;
 
 pub use clients::KILL as CLIENT_KILL;
@@ -66,6 +67,7 @@ pub const ALL: &[Kind] = &[
     clients::STOP,
     clients::KILL,
     connections::KIND,
+    subscribers::KIND,
     pause::WRITES,
     pause::ALL,
     replicas::PARTIAL,
@@ -138,6 +140,12 @@ const SETTINGS: [&str; 2] = ["notify-keyspace-events", "KEd"];
 
 /// Every change is on disk before its reply.
 const ON_DISK: [&str; 4] = ["appendonly", "yes", "appendfsync", "always"];
+
+/// The number of a connection, in its line of `CLIENT LIST`.
+fn id_of(line: &str) -> Option<i64> {
+    let field = line.split(' ').find_map(|field| field.strip_prefix("id="));
+    field?.parse().ok()
+}
 
 /// One server that stays, alone.
 pub struct Alone(pub Server);

@@ -26,7 +26,7 @@ fn read() -> Asked {
     Asked::Acquire(Ask { mode: Mode::Read, ..ask() })
 }
 
-fn release(token: i64) -> Asked {
+pub fn release(token: i64) -> Asked {
     Asked::Release { mode: Mode::Write, down_to: None, token: Some(token) }
 }
 

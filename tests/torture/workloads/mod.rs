@@ -16,6 +16,7 @@ mod sessions;
 mod stays;
 mod thousand;
 mod tickets;
+mod told;
 mod windows;
 
 use crate::actor::Actor;
@@ -52,6 +53,7 @@ pub const ALL: &[Workload] = &[
     Workload::of("permits", 12, permits::step),
     Workload::of("fifo", 8, fifo::step),
     Workload::of("tickets", 8, tickets::step),
+    Workload::of("told", 8, told::step),
     Workload::of("sessions", 8, sessions::step),
     Workload::of("stays", 16, stays::step),
     Workload::of("leases", 6, leases::step),

@@ -1,0 +1,160 @@
+//! Requests with TELL: one connection asks, and another one, which has subscribed, reads the
+//! message. Whoever loses the subscription subscribes again, and then asks again.
+
+use redis::Value;
+
+use super::{AWAY_MS_MAX, Actor, of_error, reply_to};
+use crate::clock::now_ns;
+use crate::history::{Ask, Asked, Reply, Wait};
+use crate::words::packed;
+use rlock_testkit::{text, until};
+
+/// What the one who waits does to its own subscription.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    Never,
+    /// After so many milliseconds it unsubscribes, and comes back.
+    Once(u64),
+    /// After so many milliseconds it unsubscribes, and does not come back.
+    ForGood(u64),
+}
+
+/// A connection that has subscribed.
+pub(super) struct Ears {
+    connection: redis::Connection,
+    url: String,
+    channel: String,
+}
+
+/// What came of a request with TELL.
+enum Heard {
+    Reply(Reply),
+    /// The subscription is lost, and the outcome perhaps with it.
+    Nothing,
+}
+
+impl Ears {
+    fn subscribe(url: &str, channel: &str) -> Option<Ears> {
+        let connection = redis::Client::open(url).unwrap().get_connection().ok()?;
+        let mut ears = Ears { connection, url: url.to_owned(), channel: channel.to_owned() };
+        ears.say("SSUBSCRIBE")?;
+        let (kind, _) = ears.next()?;
+        (kind == "ssubscribe").then_some(ears)
+    }
+
+    fn say(&mut self, command: &str) -> Option<()> {
+        let line = packed(&format!("{command} {}", self.channel)).get_packed_command();
+        self.connection.send_packed_command(&line).ok()
+    }
+
+    /// What comes next: its kind, and the message if it is one. `None`: the connection is lost, or
+    /// the subscription is refused.
+    fn next(&mut self) -> Option<(String, String)> {
+        let parts = match self.connection.recv_response().ok()? {
+            Value::Array(parts) if parts.len() == 3 => parts,
+            _ => return None,
+        };
+        let message =
+            if let Value::BulkString(_) = &parts[2] { text(&parts[2]) } else { "".into() };
+        Some((text(&parts[0]), message))
+    }
+}
+
+fn reply_in(outcome: &str) -> Reply {
+    let words: Vec<&str> = outcome.split(' ').collect();
+    match words.as_slice() {
+        ["token", token, _] => Reply::Token(token.parse().unwrap()),
+        ["nil", _] => Reply::Nil,
+        ["error", "DEADLOCK", ..] => Reply::Deadlock,
+        ["error", ..] => Reply::Error(outcome.trim_start_matches("error ").to_owned()),
+        _ => Reply::Error(format!("it was told {outcome}")),
+    }
+}
+
+impl Actor {
+    /// Waits for a message.
+    pub fn acquire_told(&mut self, key: &str, ask: Ask, mut cut: Cut) -> Reply {
+        let Wait::Tell { ms, .. } = ask.wait else { panic!("{ask:?} waits otherwise") };
+        let (sent_ns, mut again) = (self.announce(key, &Asked::Acquire(ask)), false);
+        let mut reply = loop {
+            match self.ask_once(key, ask, cut) {
+                Heard::Reply(reply) => break reply,
+                Heard::Nothing if matches!(cut, Cut::ForGood(_)) => break Reply::Lost,
+                Heard::Nothing => (again, cut) = (true, Cut::Never),
+            }
+        };
+        again |= cut != Cut::Never;
+        let received_ns = now_ns();
+        let asked = Asked::Acquire(Ask { wait: Wait::Tell { ms, again }, ..ask });
+        // WAIT is for what was written before the last command of this connection.
+        if let Some(link) = self.link.as_mut().filter(|_| self.site.waits_for_replica) {
+            packed("PING").exec(&mut link.connection).ok();
+        }
+        let secured_ns = self.secure(&asked, &mut reply);
+        let id = self.link.as_ref().map_or(0, |link| link.id);
+        self.write(key, id, asked, [sent_ns, received_ns], reply.clone(), secured_ns);
+        self.consider(key, &reply);
+        if let Reply::Token(token) = reply {
+            self.held.insert((key.to_owned(), ask.mode), token);
+        }
+        reply
+    }
+
+    fn ask_once(&mut self, key: &str, ask: Ask, cut: Cut) -> Heard {
+        let mut ears = self.subscribed(key);
+        self.tells += 1;
+        let asked = Asked::Acquire(ask);
+        let mut command = (self.site.words)(key, &self.owner(), &asked);
+        command.arg("TELL").arg(&ears.channel).arg(self.tells);
+        let link = self.linked(key);
+        match command.query::<Value>(&mut link.connection) {
+            Ok(Value::SimpleString(word)) if word == "WAITING" => {}
+            // Whoever hears no reply does not listen, either: nothing more is granted to it.
+            Err(error) if of_error(&error) == Reply::Lost => return Heard::Reply(Reply::Lost),
+            received => {
+                self.ears = Some(ears);
+                return Heard::Reply(reply_to(&asked, received));
+            }
+        }
+        // Another server may have taken over in between.
+        if link.url != ears.url {
+            return Heard::Nothing;
+        }
+        if let Cut::Once(ms) | Cut::ForGood(ms) = cut {
+            self.stop.within(ms);
+            ears.say("SUNSUBSCRIBE");
+        }
+        let is_for_good = matches!(cut, Cut::ForGood(_));
+        let heard = loop {
+            let Some((kind, message)) = ears.next() else { return Heard::Nothing };
+            match (kind.as_str(), message.split_once(' ')) {
+                // Nothing came before that, and nothing will.
+                ("sunsubscribe", _) if is_for_good => break Heard::Reply(Reply::Nil),
+                ("sunsubscribe", _) => return Heard::Nothing,
+                ("smessage", Some((id, outcome))) if id == self.tells.to_string() => {
+                    break Heard::Reply(reply_in(outcome));
+                }
+                // One of before.
+                _ => {}
+            }
+        };
+        if cut == Cut::Never {
+            self.ears = Some(ears);
+        }
+        heard
+    }
+
+    /// The connection that listens where the lock of `key` is.
+    fn subscribed(&mut self, key: &str) -> Ears {
+        let channel = format!("{{{key}}}:{}", self.owner());
+        let mut ears = self.ears.take();
+        until(AWAY_MS_MAX, || {
+            let url = (self.site.url_of)(key, self.number);
+            if !ears.as_ref().is_some_and(|ears| ears.url == url && ears.channel == channel) {
+                ears = Ears::subscribe(&url, &channel);
+            }
+            ears.is_some()
+        });
+        ears.unwrap()
+    }
+}
