@@ -28,6 +28,7 @@ pub mod host;
 mod observers;
 pub mod open_locks;
 pub mod planted;
+pub mod protocol;
 pub mod publish;
 pub mod replay;
 pub mod reply;

@@ -2,6 +2,8 @@
 
 use std::io::Error;
 
+use rlock_engine::protocol;
+
 use super::*;
 
 impl Ctx {
@@ -24,58 +26,35 @@ impl Ctx {
     /// The same for many channels at once.
     pub fn have_listeners(&self, channels: &[&[u8]]) -> Vec<bool> {
         // SAFETY: context; bytes; the format names a string, then a vector of strings of ours with
-        // its length, as given, which we free after the last use. We free the reply, after reading
-        // it; a missing element is null, which has no number.
-        unsafe {
+        // its length, as given, which we free after the last use. Nobody else has the reply.
+        let counted = unsafe {
             let create = there(raw::RedisModule_CreateString);
             let string = |bytes: &&[u8]| create(self.0, bytes.as_ptr().cast(), bytes.len());
             let names: Vec<*mut raw::RedisModuleString> = channels.iter().map(string).collect();
             let call = there(raw::RedisModule_Call);
             let (command, of) = (c"PUBSUB".as_ptr(), c"SHARDNUMSUB".as_ptr());
             let reply = call(self.0, command, c"cv".as_ptr(), of, names.as_ptr(), names.len());
-            let element = there(raw::RedisModule_CallReplyArrayElement);
-            let is_list = !reply.is_null() && {
-                let kind = there(raw::RedisModule_CallReplyType)(reply);
-                isize::try_from(kind) == Ok(raw::REDISMODULE_REPLY_ARRAY)
-            };
-            let listens = (0..names.len()).map(|place| {
-                // Behind each channel is its number.
-                let at = place.saturating_mul(2).saturating_add(1);
-                let count = if is_list { element(reply, at) } else { null_mut() };
-                !count.is_null() && there(raw::RedisModule_CallReplyInteger)(count) > 0
+            let counted = read_reply(reply, |reply| {
+                Some(protocol::subscribers(reply)?.map(|count| count > 0).collect::<Vec<bool>>())
             });
-            let all = listens.collect();
-            if !reply.is_null() {
-                there(raw::RedisModule_FreeCallReply)(reply);
-            }
             names.iter().for_each(|name| there(raw::RedisModule_FreeString)(self.0, *name));
-            all
-        }
+            counted
+        };
+        let mut all = counted.unwrap_or_default();
+        all.resize(channels.len(), false);
+        all
     }
 
     /// How many subscribers a shard channel has on this server.
-    fn listeners(&self, channel: &[u8]) -> Option<i64> {
-        // SAFETY: context; the format names a string, then bytes with their length, as given. We
-        // free the reply, after reading it; a missing element is null, which has no length and no
-        // number.
+    fn listeners(&self, channel: &[u8]) -> Option<u64> {
+        // SAFETY: context; the format names a string, then bytes with their length, as given.
+        // Nobody else has the reply.
         unsafe {
             let call = there(raw::RedisModule_Call);
             let (command, of) = (c"PUBSUB".as_ptr(), c"SHARDNUMSUB".as_ptr());
             let (start, len) = (channel.as_ptr(), channel.len());
             let reply = call(self.0, command, c"cb".as_ptr(), of, start, len);
-            if reply.is_null() {
-                return None;
-            }
-            let element = there(raw::RedisModule_CallReplyArrayElement);
-            let kind = there(raw::RedisModule_CallReplyType)(reply);
-            let is_list = isize::try_from(kind) == Ok(raw::REDISMODULE_REPLY_ARRAY);
-            let count = if is_list { element(reply, 1) } else { null_mut() };
-            let number = match count.is_null() {
-                true => None,
-                false => Some(there(raw::RedisModule_CallReplyInteger)(count)),
-            };
-            there(raw::RedisModule_FreeCallReply)(reply);
-            number
+            read_reply(reply, |reply| protocol::subscribers(reply)?.next())
         }
     }
 

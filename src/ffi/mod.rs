@@ -138,6 +138,30 @@ unsafe fn bytes_of<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
     }
 }
 
+/// Reads a reply as the server wrote it, and frees it. `None` if there is none, or if it is
+/// another one.
+///
+/// # Safety
+/// A reply of the server that nobody else has, or null.
+unsafe fn read_reply<T>(
+    reply: *mut raw::RedisModuleCallReply,
+    read: impl FnOnce(&[u8]) -> Option<T>,
+) -> Option<T> {
+    if reply.is_null() {
+        return None;
+    }
+    let mut len = 0;
+    // SAFETY: the caller's promise; the bytes live as long as the reply, which is freed after the
+    // last use.
+    unsafe {
+        let start = there(raw::RedisModule_CallReplyProto)(reply, &raw mut len);
+        let bytes = (!start.is_null()).then(|| std::slice::from_raw_parts(start.cast(), len));
+        let result = bytes.and_then(read);
+        there(raw::RedisModule_FreeCallReply)(reply);
+        result
+    }
+}
+
 /// Whether the server is Valkey and not Redis.
 pub fn is_valkey() -> bool {
     IS_VALKEY.load(Relaxed)

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use rlock_engine::Replication;
+use rlock_engine::{Replication, protocol};
 
 use super::*;
 
@@ -13,28 +13,13 @@ impl Ctx {
         self.role().unwrap_or_else(|| self.replication_section())
     }
 
-    /// From `ROLE`, which lists the replicas that are connected and fully loaded.
+    /// From `ROLE`.
     fn role(&self) -> Option<Replication> {
-        // SAFETY: context; the format names no arguments. We free the reply, after copying what we
-        // keep; its elements live as long as it does, and a missing one is null, which the server
-        // accepts as a reply of no type.
+        // SAFETY: context; the format names no arguments. Nobody else has the reply.
         unsafe {
             let call = there(raw::RedisModule_Call);
             let reply = call(self.0, c"ROLE".as_ptr(), c"".as_ptr());
-            if reply.is_null() {
-                return None;
-            }
-            let element = there(raw::RedisModule_CallReplyArrayElement);
-            let offset = integer_of(element(reply, 1));
-            let replicas = element(reply, 2);
-            let listed = if replicas.is_null() { 0 } else { length_of(replicas) };
-            let acknowledged = (0..listed)
-                .filter_map(|place| number_of(element(element(replicas, place), 2)))
-                .filter(|offset| *offset > 0);
-            let replication =
-                offset.map(|offset| Replication { offset, acknowledged: acknowledged.collect() });
-            there(raw::RedisModule_FreeCallReply)(reply);
-            replication
+            read_reply(reply, protocol::replication)
         }
     }
 
@@ -70,51 +55,6 @@ impl Ctx {
             let (ask, all) = (c"GETACK".as_ptr(), c"*".as_ptr());
             replicate(self.0, c"REPLCONF".as_ptr(), c"Acc".as_ptr(), ask, all);
         }
-    }
-}
-
-/// # Safety
-/// A live reply of the server, or null.
-unsafe fn kind_of(reply: *mut raw::RedisModuleCallReply) -> Option<isize> {
-    // SAFETY: the caller's promise.
-    let kind = unsafe { there(raw::RedisModule_CallReplyType)(reply) };
-    if reply.is_null() { None } else { isize::try_from(kind).ok() }
-}
-
-/// # Safety
-/// A live reply of the server.
-unsafe fn length_of(reply: *mut raw::RedisModuleCallReply) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe { there(raw::RedisModule_CallReplyLength)(reply) }
-}
-
-/// The number of an integer reply.
-///
-/// # Safety
-/// A live reply of the server, or null.
-unsafe fn integer_of(reply: *mut raw::RedisModuleCallReply) -> Option<u64> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let is_integer = kind_of(reply) == Some(raw::REDISMODULE_REPLY_INTEGER);
-        let number = is_integer.then(|| there(raw::RedisModule_CallReplyInteger)(reply))?;
-        u64::try_from(number).ok()
-    }
-}
-
-/// The number in a string reply.
-///
-/// # Safety
-/// A live reply of the server, or null.
-unsafe fn number_of(reply: *mut raw::RedisModuleCallReply) -> Option<u64> {
-    // SAFETY: the caller's promise; the bytes live as long as the reply.
-    unsafe {
-        if kind_of(reply) != Some(raw::REDISMODULE_REPLY_STRING) {
-            return None;
-        }
-        let mut len = 0;
-        let start = there(raw::RedisModule_CallReplyStringPtr)(reply, &raw mut len);
-        let bytes = (!start.is_null()).then(|| std::slice::from_raw_parts(start.cast(), len))?;
-        std::str::from_utf8(bytes).ok()?.parse().ok()
     }
 }
 
