@@ -1,11 +1,9 @@
-//! Measurements, as they are stored in `bench/results`.
+//! The measurements of a run.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::rows;
 use crate::sample::Sample;
 
 /// A median, with the least and the greatest value.
@@ -103,38 +101,6 @@ impl Book {
         self.about.get(name).map_or("", String::as_str)
     }
 
-    /// Writes it to `bench/results`, under the server's name: `redis-7.0.csv`.
-    pub fn save(&self) {
-        let name = self.about("server").to_lowercase().replace(' ', "-");
-        let name = name.rsplit_once('.').map_or(name.as_str(), |(minor, _)| minor);
-        let path = folder().join(format!("{name}.csv"));
-        std::fs::create_dir_all(folder()).unwrap();
-        std::fs::write(&path, rows::written(self))
-            .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    }
-
-    /// Writes the sections that begin like this into the file of this server, in place of those
-    /// that are there.
-    pub fn save_part(&self, begin: &str) {
-        let servers = Book::load_all();
-        let same = servers.into_values().find(|book| book.about("server") == self.about("server"));
-        let mut all = same.unwrap_or_else(|| {
-            let mut about = self.about.clone();
-            about.insert("profile".to_owned(), PARTS.to_owned());
-            Book { about, ..Book::default() }
-        });
-        all.figures.retain(|figure| !figure.section.starts_with(begin));
-        all.figures.extend(self.figures.iter().cloned());
-        if !self.peers.is_empty() {
-            all.peers.clone_from(&self.peers);
-        }
-        let is_measured =
-            |what: &String| what.split(':').next().is_some_and(|of| begin.ends_with(of));
-        all.missing.retain(|what| !is_measured(what));
-        all.about.insert(begin.to_owned(), self.when());
-        all.save();
-    }
-
     /// When it was measured, and with which module.
     pub fn when(&self) -> String {
         format!("{}, module at {}", self.about("date"), self.about("commit"))
@@ -151,28 +117,10 @@ impl Book {
     pub fn is_whole(&self) -> bool {
         self.about("profile") != PARTS
     }
-
-    /// All that are there, by name.
-    pub fn load_all() -> BTreeMap<String, Book> {
-        let files = std::fs::read_dir(folder()).into_iter().flatten().flatten();
-        let paths = files.map(|file| file.path());
-        let books = paths.filter(|path| path.extension().is_some_and(|ext| ext == "csv"));
-        let read = books.map(|path| {
-            let text = std::fs::read_to_string(&path).unwrap();
-            let book = rows::read(&text);
-            let book = book.unwrap_or_else(|| panic!("{} is not a run", path.display()));
-            (path.file_stem().unwrap().to_string_lossy().into_owned(), book)
-        });
-        read.collect()
-    }
 }
 
 /// The profile of a server on which only some sections were measured.
-const PARTS: &str = "partial";
-
-fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("results")
-}
+pub const PARTS: &str = "partial";
 
 /// Three significant digits.
 pub fn short(value: f64) -> String {

@@ -124,7 +124,7 @@ fn main() -> ExitCode {
                 "waiting: lease end" => lateness::measure(&mut book, Profile::Full),
                 _ => panic!("{name}: see scripts/bench.sh"),
             }
-            book.save_part(name);
+            rows::save_part(&book, name);
             book.missing.is_empty()
         }
         ["report"] => {
@@ -163,7 +163,7 @@ fn run(profile: Profile, is_with_peers: bool) -> bool {
     }
     println!("\n{}", report::goals_of(&book));
     if profile == Profile::Full {
-        book.save();
+        rows::save(&book);
     }
     book.missing.is_empty()
 }

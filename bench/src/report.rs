@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::book::{Book, Figure, short};
+use crate::rows;
 use crate::{goals, instructions, long_steps, peers, plots, rivals};
 
 /// Runs by the name of their server.
@@ -17,7 +18,7 @@ const PAGES: [(&str, &str); 2] =
 /// Writes the tables of all runs in `bench/results` into the pages.
 pub fn write() {
     let (books, parts): (Books, Books) =
-        Book::load_all().into_iter().partition(|(_, book)| book.is_whole());
+        rows::load_all().into_iter().partition(|(_, book)| book.is_whole());
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     std::fs::create_dir_all(root.join("target")).unwrap();
     for (name, into) in PAGES {

@@ -1,12 +1,63 @@
-//! A run as text: a line `# NAME = …` for what to know before reading the figures, then a row a
-//! figure, with commas between the cells.
+//! Runs as files in `bench/results`: lines `# NAME = …` for what to know before reading, then one row
+//! for each figure, with commas between the cells.
 
-use crate::book::{Book, Figure};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::book::{Book, Figure, PARTS};
 
 const HEADER: &str = "section,row,column,value,least,most";
 
-/// The run as it is stored.
-pub fn written(book: &Book) -> String {
+/// Writes a run to `bench/results`, under the server's name: `redis-7.0.csv`.
+pub fn save(book: &Book) {
+    let name = book.about("server").to_lowercase().replace(' ', "-");
+    let name = name.rsplit_once('.').map_or(name.as_str(), |(minor, _)| minor);
+    let path = folder().join(format!("{name}.csv"));
+    std::fs::create_dir_all(folder()).unwrap();
+    std::fs::write(&path, written(book)).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
+/// Writes the sections that begin like this into the file of this server, in place of those
+/// that are there.
+pub fn save_part(book: &Book, begin: &str) {
+    let servers = load_all();
+    let same = servers.into_values().find(|other| other.about("server") == book.about("server"));
+    let mut all = same.unwrap_or_else(|| {
+        let mut about = book.about.clone();
+        about.insert("profile".to_owned(), PARTS.to_owned());
+        Book { about, ..Book::default() }
+    });
+    all.figures.retain(|figure| !figure.section.starts_with(begin));
+    all.figures.extend(book.figures.iter().cloned());
+    if !book.peers.is_empty() {
+        all.peers.clone_from(&book.peers);
+    }
+    let is_measured = |what: &String| what.split(':').next().is_some_and(|of| begin.ends_with(of));
+    all.missing.retain(|what| !is_measured(what));
+    all.about.insert(begin.to_owned(), book.when());
+    save(&all);
+}
+
+/// All stored runs, by name.
+pub fn load_all() -> BTreeMap<String, Book> {
+    let files = std::fs::read_dir(folder()).into_iter().flatten().flatten();
+    let paths = files.map(|file| file.path());
+    let books = paths.filter(|path| path.extension().is_some_and(|ext| ext == "csv"));
+    let runs = books.map(|path| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let book = read(&text);
+        let book = book.unwrap_or_else(|| panic!("{} is not a run", path.display()));
+        (path.file_stem().unwrap().to_string_lossy().into_owned(), book)
+    });
+    runs.collect()
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("results")
+}
+
+/// The text of a run.
+fn written(book: &Book) -> String {
     let mut out = String::new();
     for (name, said) in &book.about {
         out += &format!("# about {name} = {said}\n");
@@ -25,8 +76,8 @@ pub fn written(book: &Book) -> String {
     out
 }
 
-/// The run that was stored so; `None` if a line is not as [`written`] makes it.
-pub fn read(text: &str) -> Option<Book> {
+/// The run of a text; `None` if a line is not as [`written`] makes it.
+fn read(text: &str) -> Option<Book> {
     let mut book = Book::default();
     for line in text.lines().filter(|line| *line != HEADER) {
         let Some(said) = line.strip_prefix("# ") else {
@@ -58,7 +109,7 @@ fn figure(line: &str) -> Option<Figure> {
     Some(Figure { section, row, column, value, least, most })
 }
 
-/// As CSV has it: in quotes if it must be, and a quote in it twice.
+/// A cell of CSV: in quotes if necessary, and each quote in it twice.
 fn cell(name: &str) -> String {
     if name.contains(['"', ',']) || name.starts_with('#') {
         format!("\"{}\"", name.replace('"', "\"\""))
