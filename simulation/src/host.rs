@@ -16,8 +16,7 @@ use rlock_engine::{
 
 use crate::fault::Fault;
 use crate::keyspace::{self, Slot, Value};
-use crate::laws::tells::Deed;
-use crate::notes::{Asked, Note};
+use crate::notes::{Asked, Deed, Note};
 pub(crate) use crate::running::Running;
 use crate::seen::Kind;
 use crate::server::Server;

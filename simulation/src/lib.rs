@@ -13,6 +13,8 @@
     reason = "a test fails by panic"
 )]
 
+mod ask;
+mod asked;
 pub mod client;
 pub mod command;
 mod commands;
@@ -24,12 +26,15 @@ pub mod history;
 mod host;
 pub mod keyspace;
 pub mod laws;
+mod link;
 #[path = "../../clients/rust/src/machine/mod.rs"]
 pub mod machine;
+mod machines;
 pub mod network;
 pub mod notes;
 mod own;
 mod print;
+mod printer;
 pub mod run;
 mod running;
 pub mod seen;
@@ -38,6 +43,7 @@ pub mod several;
 pub mod snapshot;
 pub mod step;
 pub mod tell;
+mod telling;
 #[path = "../../clients/rust/src/machine/trace.rs"]
 pub mod trace;
 pub mod users;

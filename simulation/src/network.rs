@@ -5,69 +5,17 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use crate::fault::Fault;
-use crate::history::{Item, Point};
+use crate::history::Item;
 use crate::laws::Broken;
-use crate::server::Snapshot;
+pub use crate::link::{Ack, Link, LinkState};
+use crate::machines::Machine;
 use crate::step::Step;
-use crate::world::{Machine, World};
+use crate::world::World;
 
 /// A replica that acknowledged longer ago is no good one, in microseconds.
 const LAG_US_MAX: u64 = 1_000_000;
 /// Sent to a replica that nothing reaches, until the backlog is too short for it.
 const BACKLOG_MAX: usize = 64;
-
-/// How things stand between a replica and its primary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkState {
-    /// Connected.
-    Up,
-    /// Nothing arrives until it is there again; the primary does not know.
-    Cut,
-    /// The primary knows. When it is there again, the replica gets what it lacks.
-    Offline,
-    /// The other end is dead; what arrived is still to be read.
-    Ending,
-}
-
-/// An acknowledgment of a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ack {
-    /// It has so much of the stream.
-    pub offset: u64,
-    /// With it this effect, and all before: the ghost, which no server knows.
-    pub has: Point,
-}
-
-/// What is on its way between a replica and its primary.
-pub struct Link {
-    /// From whom.
-    pub primary: usize,
-    /// How things stand.
-    pub state: LinkState,
-    /// A full sync comes first.
-    pub sync: Option<Rc<Snapshot>>,
-    /// The stream.
-    pub queue: VecDeque<Item>,
-    /// Acknowledgments on their way to the primary.
-    pub acks: VecDeque<Ack>,
-    /// The last one that the primary heard, since the replica connected.
-    pub heard: Option<Ack>,
-    /// When it heard that, in microseconds of the world.
-    pub heard_us: u64,
-}
-
-impl Link {
-    /// The primary takes the replica for connected and fully loaded.
-    fn is_online(&self, primary: usize) -> bool {
-        let is_there = matches!(self.state, LinkState::Up | LinkState::Cut);
-        self.primary == primary && is_there && self.sync.is_none()
-    }
-
-    /// What the primary heard of this replica, which counts from its first acknowledgment on.
-    pub fn counts(&self, primary: usize) -> Option<Ack> {
-        self.heard.filter(|ack| self.is_online(primary) && ack.offset > 0)
-    }
-}
 
 impl World {
     /// What a server knows of its replicas.

@@ -1,11 +1,13 @@
 //! What a simulated server reports to the laws: the requests and replies of its clients, and what
 //! happened to its keys. The laws judge by this, and not by the state of the manager.
 
-use rlock_core::{Change, ClientId, LeaseMs, Mode, Now, Owner, Renew, Token, WaiterId};
+use rlock_core::{Change, ClientId, LeaseMs, Mode, Now, Owner, Reply, Token, WaiterId};
 
+pub use crate::asked::{Asked, By, Pending};
 use crate::history::Point;
 use crate::keyspace::Key;
 use crate::tell::{Tell, Why};
+use crate::waiting::Waiting;
 use crate::words::Outcome;
 
 /// A note, and where and when it was made.
@@ -19,110 +21,6 @@ pub struct Noted {
     pub note: Note,
 }
 
-/// An `RLOCK.ACQUIRE`.
-#[derive(Clone, Debug)]
-pub struct Asked {
-    /// Where.
-    pub db: i32,
-    /// What for.
-    pub key: Key,
-    /// For whom.
-    pub owner: Owner,
-    /// How.
-    pub mode: Mode,
-    /// For how long.
-    pub lease: LeaseMs,
-    /// Tied to the connection.
-    pub session: bool,
-    /// So many replicas are to acknowledge it.
-    pub acks: u8,
-    /// READ while fewer others read than this.
-    pub limit: Option<u32>,
-    /// With a ticket until then, by the server's clock in milliseconds.
-    pub ticket_until: Option<u64>,
-    /// May go in front.
-    pub upgrade: bool,
-    /// It asked for two numbers.
-    pub with_ttl: bool,
-    /// It asked for several locks, of which this is one.
-    pub of_several: bool,
-    /// Its owner had a ticket, whose place it may have taken.
-    pub had_ticket: bool,
-    /// Its owner held the lock already.
-    pub held: bool,
-    /// When it came, by a count of the server's.
-    pub arrival: u64,
-    /// When its time is over, by the server's clock in milliseconds.
-    pub ends_at: Option<u64>,
-}
-
-impl Asked {
-    /// An `RLOCK.AWAIT`, as far as it is one.
-    pub fn to_observe(db: i32, key: &Key) -> Self {
-        Self {
-            db,
-            key: key.clone(),
-            owner: b"observer".as_slice().into(),
-            mode: Mode::Write,
-            lease: LeaseMs::MAX,
-            session: false,
-            acks: 0,
-            limit: None,
-            ticket_until: None,
-            upgrade: false,
-            with_ttl: false,
-            of_several: false,
-            had_ticket: false,
-            held: false,
-            arrival: u64::MAX,
-            ends_at: None,
-        }
-    }
-
-    /// An `RLOCK.RENEW`, as far as it is one.
-    pub fn to_renew(db: i32, key: &Key, ask: &Renew<'_>) -> Self {
-        Self {
-            db,
-            key: key.clone(),
-            owner: ask.owner.into(),
-            mode: ask.mode.unwrap_or(Mode::Write),
-            lease: ask.lease,
-            session: false,
-            acks: ask.acks,
-            limit: None,
-            ticket_until: None,
-            upgrade: false,
-            with_ttl: false,
-            of_several: false,
-            had_ticket: false,
-            held: true,
-            arrival: u64::MAX,
-            ends_at: None,
-        }
-    }
-}
-
-/// A pending hold, or the pending new deadline of a hold.
-#[derive(Clone, Copy, Debug)]
-pub struct Pending {
-    /// Which hold.
-    pub token: Token,
-    /// A replica that has this effect has all of it.
-    pub at: Point,
-    /// Since when, by the server's clock.
-    pub granted_at: Now,
-    /// Until when, by the server's clock in milliseconds.
-    pub deadline: u64,
-    /// It is a renewal.
-    pub renews: bool,
-    /// The mode of the hold.
-    pub held: Mode,
-    /// As which it was asked for: this mode, or all.
-    pub mode: Option<Mode>,
-    /// Only what has this token.
-    pub only: Option<Token>,
-}
-
 /// By what a key left its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
@@ -130,19 +28,6 @@ pub enum Loss {
     Expiry,
     /// A stranger, or the server to make room.
     Stranger,
-}
-
-/// In what a lock changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum By {
-    /// A release that this owner asked for.
-    Release(Owner),
-    /// `RLOCK.FORCE`.
-    Force,
-    /// Another command.
-    Command,
-    /// By itself.
-    Itself,
 }
 
 /// What happened.
@@ -311,4 +196,50 @@ pub enum Note {
     },
     /// Something that is counted.
     Saw(crate::seen::Kind),
+}
+
+/// What one step of a server did, in its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// It handed effects to the replicas, which begin these holds.
+    Effects(Vec<Token>),
+    /// A decision began so many holds of this lock, with these tokens.
+    Began(i32, Key, Vec<Token>),
+    /// It published that this lock was acquired.
+    Event(i32, Key),
+    /// It sent a message with this token.
+    Message(Token),
+}
+
+impl Waiting {
+    /// The pending grants that will not be confirmed, as notes.
+    pub(crate) fn take_unconfirmed(&mut self) -> Vec<Note> {
+        let waiter = self.waiter;
+        self.take_pending(|asked, pending| Note::Unconfirmed { asked, pending, waiter })
+    }
+
+    /// Its pending grants when it gets this reply instead, or its renewal, as notes.
+    pub(crate) fn take_ended(&mut self, reply: &Reply) -> Vec<Note> {
+        match reply {
+            Reply::NotNow { .. } => self.take_pending(|asked, _| Note::NilWhilePending { asked }),
+            Reply::Renewed => {
+                self.take_pending(|asked, pending| Note::RenewalTold { asked, pending })
+            }
+            _ => self.take_unconfirmed(),
+        }
+    }
+
+    /// Its pending grants, as notes.
+    pub(crate) fn take_pending(&mut self, note: impl Fn(Box<Asked>, Pending) -> Note) -> Vec<Note> {
+        let pending = std::mem::take(&mut self.pending).into_iter();
+        let asked = |place| self.asks().nth(place).cloned().map(Box::new);
+        pending.filter_map(|(place, it)| Some(note(asked(place)?, it))).collect()
+    }
+
+    /// What was granted in a reply that does not reach the connection.
+    pub(crate) fn take_unheard(&mut self) -> Vec<Note> {
+        let tokens = std::mem::take(&mut self.granted);
+        let pairs = self.asks().cloned().zip(tokens);
+        pairs.map(|(asked, token)| Note::Unheard { asked: Box::new(asked), token }).collect()
+    }
 }

@@ -2,44 +2,18 @@
 //! are what is left of them, tokens their rank.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{DefaultHasher, Hasher};
 
-use rlock_core::{Change, Kind, Mode, Volatile};
+use rlock_core::{Change, Kind, Volatile};
 
 use crate::client::{Actor, Pipe};
 use crate::history::Item;
 use crate::keyspace::Slot;
-use crate::network::Link;
+use crate::link::Link;
+use crate::machines::{Machine, START_US};
+use crate::printer::Printer;
 use crate::server::{Conn, Server};
-use crate::world::{Machine, START_US, World};
-
-/// Writes a world down.
-pub(crate) struct Printer {
-    hasher: DefaultHasher,
-    now_ms: u64,
-    tokens: Vec<u64>,
-}
-
-impl Printer {
-    /// One thing more.
-    pub fn add(&mut self, what: impl Hash) {
-        what.hash(&mut self.hasher);
-    }
-
-    /// A moment: how far it is from now; one that is past is past.
-    pub fn moment(&mut self, ms: u64) {
-        self.add((ms + 1).saturating_sub(self.now_ms));
-    }
-
-    /// A token: its rank.
-    pub fn token(&mut self, token: u64) {
-        self.add(self.tokens.binary_search(&token).ok());
-    }
-
-    fn mode(&mut self, mode: Mode) {
-        self.add(mode == Mode::Write);
-    }
-}
+use crate::world::World;
 
 impl World {
     /// 64 bits of hash of the state. All clocks are the world's.

@@ -4,8 +4,7 @@ use std::rc::Rc;
 
 use rlock_core::{ClientId, Token};
 
-use crate::notes::{Asked, By};
-use crate::tell::To;
+use crate::asked::{Asked, By, To};
 
 /// What the server is doing while the engine runs.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::command::{Ask, Patience};
+use crate::ask::{Ask, Patience};
 
 /// Locks that one request can name.
 pub const KEYS: u8 = 3;

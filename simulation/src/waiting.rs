@@ -1,9 +1,9 @@
 //! A blocked connection, as its server has it.
 
-use rlock_core::{Mode, Reply, Token, WaiterId};
+use rlock_core::{Mode, Token, WaiterId};
 
-use crate::host::Running;
-use crate::notes::{Asked, Note, Pending};
+use crate::asked::{Asked, Pending};
+use crate::running::Running;
 use crate::words::Said;
 
 /// A blocked connection, until the server has forgotten that it was.
@@ -87,36 +87,5 @@ impl Waiting {
     /// What it asked of each of the locks.
     pub fn asks(&self) -> impl Iterator<Item = &Asked> {
         std::iter::once(&self.asked).chain(&self.others)
-    }
-
-    /// The pending grants that will not be confirmed, as notes.
-    pub(crate) fn take_unconfirmed(&mut self) -> Vec<Note> {
-        let waiter = self.waiter;
-        self.take_pending(|asked, pending| Note::Unconfirmed { asked, pending, waiter })
-    }
-
-    /// Its pending grants when it gets this reply instead, or its renewal, as notes.
-    pub(crate) fn take_ended(&mut self, reply: &Reply) -> Vec<Note> {
-        match reply {
-            Reply::NotNow { .. } => self.take_pending(|asked, _| Note::NilWhilePending { asked }),
-            Reply::Renewed => {
-                self.take_pending(|asked, pending| Note::RenewalTold { asked, pending })
-            }
-            _ => self.take_unconfirmed(),
-        }
-    }
-
-    /// Its pending grants, as notes.
-    pub(crate) fn take_pending(&mut self, note: impl Fn(Box<Asked>, Pending) -> Note) -> Vec<Note> {
-        let pending = std::mem::take(&mut self.pending).into_iter();
-        let asked = |place| self.asks().nth(place).cloned().map(Box::new);
-        pending.filter_map(|(place, it)| Some(note(asked(place)?, it))).collect()
-    }
-
-    /// What was granted in a reply that does not reach the connection.
-    pub(crate) fn take_unheard(&mut self) -> Vec<Note> {
-        let tokens = std::mem::take(&mut self.granted);
-        let pairs = self.asks().cloned().zip(tokens);
-        pairs.map(|(asked, token)| Note::Unheard { asked: Box::new(asked), token }).collect()
     }
 }

@@ -24,15 +24,17 @@ mod noise;
 mod payload;
 mod program;
 mod queue_view;
+mod replies;
 mod server;
 mod subscriber;
+mod version;
 mod waiter;
 mod wire;
 
 use std::io::Write;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-pub use client::{Client, flat_map, integer, items, text, time_ms, time_us};
+pub use client::Client;
 pub use cluster::Cluster;
 pub use compiled::Compiled;
 pub use lateness::Lateness;
@@ -42,8 +44,10 @@ pub use lock_view::LockView;
 pub use noise::Noise;
 pub use payload::{Payload, aof_commands, newest_aof, with_token};
 pub use program::{Program, cli_program};
-pub use server::{Server, Version, module};
+pub use replies::{flat_map, integer, items, text, time_ms, time_us};
+pub use server::{Server, module};
 pub use subscriber::Subscriber;
+pub use version::Version;
 pub use waiter::{Waiter, is_connected};
 pub use wire::Wire;
 

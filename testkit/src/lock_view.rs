@@ -2,7 +2,8 @@
 
 use redis::Value;
 
-use crate::{DEPTH_MAX, TOKEN_END, flat_map, integer, items, text};
+use crate::replies::{flat_map, integer, items, text};
+use crate::{DEPTH_MAX, TOKEN_END};
 
 /// One hold of the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]

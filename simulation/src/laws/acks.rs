@@ -11,11 +11,11 @@ use super::rest::Rest;
 use super::{Broken, Reign, must};
 use crate::history::Point;
 use crate::keyspace::{Key, Slot};
-use crate::network::Ack;
+use crate::link::Ack;
+use crate::machines::Machine;
 use crate::notes::{Asked, Pending};
 use crate::seen::{Kind, Seen};
 use crate::server::Server;
-use crate::world::Machine;
 
 const OUTLIVES: &str = "what was acknowledged outlives its primary";
 
@@ -263,7 +263,7 @@ pub fn grace(
         must(until <= now_ms, "the grace outlasts every lease", || {
             format!("{asked:?} was granted beside {promise:?}, which lasts until {until}")
         })?;
-        if !is_known && until * 1000 > crate::world::START_US + reign.began_us {
+        if !is_known && until * 1000 > crate::machines::START_US + reign.began_us {
             seen.count(Kind::Graced);
         }
     }

@@ -9,10 +9,10 @@ use super::{Broken, Hearing, Reign, must};
 use crate::client::Actor;
 use crate::command::{Ask, Command};
 use crate::history::History;
-use crate::print::Printer;
+use crate::machines::{Machine, START_US};
+use crate::printer::Printer;
 use crate::seen::{Kind, Seen};
 use crate::words::Said;
-use crate::world::{Machine, START_US};
 
 /// A client is sure that it holds.
 #[derive(Clone, Debug)]

@@ -6,10 +6,10 @@ use super::facts::How;
 use super::promises::Grant;
 use super::{Broken, Laws, acks, must, several, tells};
 use crate::history::{History, Point};
+use crate::machines::Machine;
 use crate::notes::{Asked, By, Loss, Note, Noted, Pending};
 use crate::seen::Kind;
 use crate::server::Server;
-use crate::world::Machine;
 
 impl Laws {
     pub(super) fn learn(

@@ -27,12 +27,12 @@ use tokens::TokensSeen;
 
 use crate::client::{Actor, Sent};
 use crate::history::{History, Item};
+use crate::machines::{Machine, Setting};
 use crate::notes::{Asked, Note, Noted};
-use crate::print::Printer;
+use crate::printer::Printer;
 use crate::seen::{Kind, Seen};
 use crate::server::{Server, Snapshot};
 use crate::words::Said;
-use crate::world::{Machine, Setting};
 
 /// A law that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]

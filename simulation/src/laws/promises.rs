@@ -9,11 +9,11 @@ use super::facts::{Bound, Fact, How};
 use super::{Broken, must};
 use crate::history::{History, Point};
 use crate::keyspace::{Key, Slot};
+use crate::machines::Machine;
 use crate::notes::{Asked, Pending};
-use crate::print::Printer;
+use crate::printer::Printer;
 use crate::seen::{Kind, Seen};
 use crate::server::Server;
-use crate::world::Machine;
 
 /// What a reply promised to a client.
 #[derive(Clone, Debug)]

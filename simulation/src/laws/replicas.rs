@@ -4,7 +4,7 @@ use rlock_core::EpochMs;
 
 use super::{Broken, must};
 use crate::keyspace::Slot;
-use crate::world::Machine;
+use crate::machines::Machine;
 
 /// While somebody waits, a primary has a key live so many milliseconds longer. Replicas know of
 /// nobody who waits.

@@ -3,6 +3,7 @@
 use rlock_core::{Reply, Token};
 
 use super::{Broken, must};
+use crate::notes::Deed;
 use crate::seen::{Kind, Seen};
 use crate::server::Server;
 use crate::tell::{Tell, Why};
@@ -75,19 +76,6 @@ pub fn lasts(server: &Server, tell: &Tell) -> Result<(), Broken> {
     })?;
     let is_closed = tell.waiting.asked.session && !server.conns.contains_key(&tell.client);
     must(!is_closed, "a request for a session ends with its connection", || format!("{tell:?}"))
-}
-
-/// What one step of a server did, in its order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed {
-    /// It handed effects to the replicas, which begin these holds.
-    Effects(Vec<Token>),
-    /// A decision began so many holds of this lock, with these tokens.
-    Began(i32, crate::keyspace::Key, Vec<Token>),
-    /// It published that this lock was acquired.
-    Event(i32, crate::keyspace::Key),
-    /// It sent a message with this token.
-    Message(Token),
 }
 
 /// Messages come after the effects and the events of their step, in the order of the grants.

@@ -1,12 +1,9 @@
 //! The inbox of a process at a server: its subscription, and the messages that it brings.
 
 use super::links::{Asked, outcome};
-use super::{Id, Until, Users};
+use super::{INBOX, Id, Until, Users};
 use crate::machine::{Input, LOOKS, Ms, Output, Planted, REPLY, Request};
 use crate::words::Message;
-
-/// Whose the requests of inboxes are: no machine's.
-pub(super) const INBOX: Id = 0;
 
 /// The subscription of a process at a server.
 #[derive(Debug, Default)]

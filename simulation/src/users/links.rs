@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 
 use rlock_core::{ClientId, Mode};
 
-use super::inbox::INBOX;
-use super::{Id, Until, Users};
+use super::{INBOX, Id, Until, Users};
 use crate::keyspace::Key;
 use crate::machine::{AGAIN, Dial, FOREVER, Input, Ms, Outcome, is_condemned};
 use crate::server::Server;

@@ -23,6 +23,9 @@ use crate::world::{Setting, World};
 use inbox::{Inbox, Letter};
 use links::{Asked, Gone, Link};
 
+/// The requests of inboxes belong to no machine: they have this number.
+const INBOX: Id = 0;
+
 pub use course::{Found, many, one, told, traces};
 
 /// The longest lease that users ask for, in milliseconds.

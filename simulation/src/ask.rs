@@ -1,0 +1,51 @@
+//! A request of a simulated client for one lock.
+
+use std::fmt;
+
+/// How long a client waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Patience {
+    /// Not at all.
+    None,
+    /// Blocked, so many milliseconds; 0 is for ever.
+    Block(u32),
+    /// With a ticket.
+    Queue(u32),
+}
+
+impl fmt::Display for Patience {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::Block(ms) => write!(to, " BLOCK {ms}"),
+            Self::Queue(ms) => write!(to, " QUEUE {ms}"),
+        }
+    }
+}
+
+/// An `RLOCK.ACQUIRE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ask {
+    /// For whom.
+    pub owner: u8,
+    /// What.
+    pub key: u8,
+    /// For reading.
+    pub reads: bool,
+    /// For how long, in milliseconds.
+    pub lease: u32,
+    /// How long it waits.
+    pub patience: Patience,
+    /// Tied to the connection.
+    pub session: bool,
+    /// To be at this depth.
+    pub depth: Option<u16>,
+    /// May put WRITE on READ.
+    pub upgrade: bool,
+    /// Two numbers.
+    pub with_ttl: bool,
+    /// While fewer others read than this.
+    pub limit: Option<u8>,
+    /// Told when so many replicas have it.
+    pub acks: u8,
+}
