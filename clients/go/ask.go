@@ -136,7 +136,8 @@ func endedBy(reply *redis.Cmd) arrival {
 	return arrival{in: machine.Input{Event: machine.Ended, Outcome: outcome}, err: err, reply: reply}
 }
 
-// sendTo asks where the late reply is heard. A redirection is followed by who listens first.
+// sendTo sends the request to the server whose late replies are received. The attempt follows a redirection itself, since it
+// must subscribe there first.
 func (l *Locker) sendTo(ctx context.Context, at heardAt, words []any) arrival {
 	n := at.box.line.node
 	reply, _ := l.servers.ask(ctx, place{n, at.isAsk}, words)

@@ -129,7 +129,7 @@ func ends(op machine.Output, arrives <-chan arrival) arrival {
 	}
 }
 
-// late is how an operation ends whose time is over: a process that slept reads first what lies in its sockets.
+// late is how an operation ends when its time has passed. A process that slept first reads what is in its sockets.
 func late(op machine.Output, arrives <-chan arrival) arrival {
 	select {
 	case arrived := <-arrives:

@@ -21,7 +21,7 @@ type dials struct {
 	over       chan struct{} // closed when the one under way has ended
 }
 
-// ready is for who would have to dial: it returns when nobody dials, and fails while the server rests. go-redis writes a
+// ready is called before a dial: it returns when nobody dials, and fails while the server rests. go-redis writes a
 // line to its log for each dial that fails, also for those that wait for another one.
 func (d *dials) ready(ctx context.Context) error {
 	for {

@@ -123,7 +123,7 @@ func TestAWaitWithoutAServerWarnsOnce(t *testing.T) {
 	}
 }
 
-// Twenty goroutines and three kills: whoever is sure to hold is alone, and all get on.
+// Twenty goroutines and three kills: a hold that is certain is the only one, and all goroutines get on.
 func TestUnderLoadWhileTheServerIsKilledAndStopped(t *testing.T) {
 	s := start(t, "--appendonly", "yes", "--appendfsync", "always")
 	l := s.locker()

@@ -12,7 +12,7 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// inbox is the subscription at one server: what it replies late comes as a message, whoever waits for it.
+// inbox is the subscription at one server: it receives the late replies of all requests.
 type inbox struct {
 	line     *line
 	mu       sync.Mutex // guards what follows
@@ -26,7 +26,7 @@ type channel struct {
 	err     error         // if there is one, it is no channel any more
 }
 
-// isUp says whether the channel is subscribed, for whoever has the mutex.
+// isUp says whether the channel is subscribed. The caller has the mutex.
 func (b *inbox) isUp(name string) bool {
 	c := b.channels[name]
 	if c == nil {
@@ -109,7 +109,7 @@ func (n *node) open() *inbox {
 	return nil
 }
 
-// closeInbox is for when n is no longer the primary, or has been silent since then. Whoever waits there asks again.
+// closeInbox is called when n is no longer the primary, or has been silent since then. Requests that wait there ask again.
 func (n *node) closeInbox(since machine.Ms) {
 	if b := n.box.Load(); b != nil && b.line.lastHeard() < since {
 		b.line.kill()

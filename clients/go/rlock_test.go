@@ -109,7 +109,7 @@ func TestReadersShareAndAnOwnerReenters(t *testing.T) {
 	release(t, reading)
 }
 
-// How deep an owner holds is known to whoever has the seat.
+// The depth of an owner's hold is known to every request that has the seat.
 func TestOneOwnerByManyGoroutines(t *testing.T) {
 	s := start(t)
 	l := s.locker()
@@ -361,7 +361,7 @@ func TestASyncLocker(t *testing.T) {
 	mutex.Unlock()
 }
 
-// Whoever lost a mutex must not release it from under its next holder, whether the loss is known here or not.
+// A holder that lost a mutex must not release it from under the next holder, whether the loss is known here or not.
 func TestUnlockOfALostMutexLeavesItToTheNextHolder(t *testing.T) {
 	s := start(t)
 	l := s.locker()

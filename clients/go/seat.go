@@ -18,9 +18,9 @@ import (
 type seat struct {
 	id       identity
 	users    int           // guarded by seats
-	turn     chan struct{} // taken by whoever asks, releases or undoes
-	isUndone atomic.Bool   // by whoever has it
-	tenure   *tenure       // what is held, for whoever has the turn
+	turn     chan struct{} // taken by the request that acquires, releases or undoes
+	isUndone atomic.Bool   // the request that has the seat is being undone
+	tenure   *tenure       // what is held; guarded by turn
 	others   []*seat       // of the same owner at further keys, which it has with this one
 }
 
@@ -72,7 +72,8 @@ func (l *Locker) sitAt(ctx context.Context, key string, o *options, begin machin
 		return s, nil
 	default:
 	}
-	// An owner does one thing at a time, so that who does not wait stays only for a moment; but what is undone passes.
+	// An owner does one thing at a time, so a request that does not wait for the lock waits only a moment for a seat that is
+	// taken; but undoing ends by itself, so it waits for that as long as its patience lasts.
 	err = fmt.Errorf("%w: %s is being acquired by this owner", ErrNotAcquired, key)
 	stays := 2 * machine.Late
 	if s.isUndone.Load() {
@@ -139,7 +140,7 @@ func (s *seat) unuse() {
 	}
 }
 
-// acquire asks for another level, for whoever has the seat.
+// acquire asks for another level. The caller has the seat.
 func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine.Ms) (*Hold, error) {
 	held := s.tenure
 	if held != nil && held.context.Err() != nil {

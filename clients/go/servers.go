@@ -41,7 +41,7 @@ const failover = "FailoverClient"
 type node struct {
 	name    string // address and database
 	servers *servers
-	isKnown atomic.Bool // it has said who it is, and closed no connection since
+	isKnown atomic.Bool // its identity is known, and it has closed no connection since
 	dials   dials
 	options redis.Options
 	given   *redis.Client // has the hooks
@@ -51,7 +51,7 @@ type node struct {
 	wasPrimary atomic.Bool            // it has executed what only a primary does
 	dialled    atomic.Pointer[string] // with Sentinel: the primary that was found last
 	box        atomic.Pointer[inbox]  // nil: not needed yet
-	opens      chan struct{}          // taken by who opens it
+	opens      chan struct{}          // taken while it is opened
 	mu         sync.Mutex
 	idle       []*line
 }

@@ -72,7 +72,7 @@ func (s *servers) isServer(n *node, about string) {
 	s.met(ids...)
 }
 
-// identify asks who the servers are. Those of a Cluster have ids that outlive restarts and failovers.
+// identify asks the servers for their identity. Those of a Cluster have ids that outlive restarts and failovers.
 func (s *servers) identify(ctx context.Context) error {
 	if s.cluster == nil {
 		n := s.at("", nil)
@@ -109,7 +109,7 @@ func (s *servers) identifyPrimary(ctx context.Context) error {
 	return nil
 }
 
-// service asks who the servers are if that is not known, within the patience of an acquisition.
+// service asks the servers for their identity if it is not known, within the patience of an acquisition.
 func (l *Locker) service(ctx context.Context, by machine.Ms, notice *notice) (*service, error) {
 	var trouble error
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {

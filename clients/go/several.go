@@ -228,7 +228,7 @@ func slot(key string) uint16 {
 
 // --- leadership ----------------------------------------------------------------------------------
 
-// Leader is who leads. Without Owner nobody does.
+// Leader is the leader of an election. If Owner is empty, there is none.
 type Leader struct {
 	Token int64
 	Owner string
@@ -242,7 +242,7 @@ func (l Leader) Name() string {
 	return l.Owner
 }
 
-// Election is about who leads: whoever holds the lock of the key, in a session.
+// Election elects a leader: whoever holds the lock of the key, in a session.
 type Election struct {
 	l         *Locker
 	key, name string
@@ -268,7 +268,7 @@ func (e *Election) Campaign(ctx context.Context, choices ...Option) (*Hold, erro
 	return e.l.Lock(ctx, e.key, append(append(ours, choices...), Session(), Owner(unique))...)
 }
 
-// Leader says who leads now.
+// Leader returns the current leader.
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	if err := checkContext(ctx); err != nil {
 		return Leader{}, err
@@ -286,7 +286,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	return leader, typed(err)
 }
 
-// led is the reply to RLOCK.AWAIT: who leads, and whether it is another one.
+// led is the reply to RLOCK.AWAIT: the leader, and whether it is a new one.
 func led(reply any, err error) (leader Leader, isNew bool, failure error) {
 	if errors.Is(err, redis.Nil) {
 		return leader, false, nil

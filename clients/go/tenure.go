@@ -18,7 +18,7 @@ type tenure struct {
 	o      *options
 	token  int64
 	others []*seat // at further keys
-	depth  int     // for whoever has the turn of the seat
+	depth  int     // guarded by the seat's turn
 	since  time.Time
 
 	context context.Context // ends with the hold
@@ -34,7 +34,7 @@ type tenure struct {
 	timer      *time.Timer
 	tie        ownConn            // the connection of a session
 	isDoubted  bool               // it has ended
-	watching   context.CancelFunc // of who asks the server for the end of the hold; nil: nobody
+	watching   context.CancelFunc // ends the observation of the hold at the server; nil: there is none
 }
 
 // margin is how long before its deadline a hold is given up, because a signal takes time to arrive.
@@ -117,7 +117,7 @@ func (t *tenure) pass(event machine.Event) {
 	t.step(machine.Input{Event: event})
 }
 
-// step does what follows, for whoever has the mutex.
+// step passes an input to the machine and carries out its outputs. The caller has the mutex.
 func (t *tenure) step(in machine.Input) {
 	for _, out := range t.machine.Step(now(), in) {
 		switch out.Act {
@@ -204,7 +204,7 @@ func (t *tenure) undoIfFree() {
 	case t.seat.turn <- struct{}{}:
 		t.seat.use()
 		t.undo()
-	default: // who changes the depth finds the loss
+	default: // the request that changes the depth next finds the loss
 	}
 }
 
@@ -346,7 +346,7 @@ func (t *tenure) take(by machine.Ms) bool {
 	return true
 }
 
-// releaseInTurn is for whoever has the seats.
+// releaseInTurn releases. The caller has the seats.
 func (t *tenure) releaseInTurn() error {
 	t.seat.others = t.others
 	if t.seat.tenure != t { // a later hold has passed it

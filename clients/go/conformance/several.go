@@ -8,7 +8,7 @@ import (
 	"rlock.example/rlock"
 )
 
-// several is what concerns more than one lock, and who leads.
+// several runs the commands for several locks and for elections.
 func (r *runner) several(q request) (reply, error) {
 	ok := reply{"ok": true}
 	r.mu.Lock()

@@ -1,4 +1,4 @@
-// Who wants to hear of a signal: one listener for all of them, as Node warns of a leak where a signal has eleven.
+// One listener for all waits with the same signal, since Node warns of a leak when a signal has eleven listeners.
 
 const heard = new WeakMap<AbortSignal, { calls: Set<() => void>; call: () => void }>();
 

@@ -15,7 +15,7 @@ interface Dropped {
 // So it is released here, when it is collected. A hold that was used is kept: somebody may rely on it.
 const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure }) => {
   if (tenure.state !== 'held') return tenure.drop();
-  // Never without a word: whoever relied on it must know.
+  // Never silently: the program may have relied on it.
   const what = wasSeen ? 'is renewed forever: nobody can release it anymore' : 'is released: nobody refers to it anymore';
   process.emitWarning(`a hold of ${tenure.name} ${what}`, 'RlockWarning');
   if (wasSeen) tenure.drop();

@@ -152,13 +152,13 @@ export class Inboxes {
     const forget = () => this.#inboxes.get(name) === one && this.#inboxes.delete(name);
     const made = this.open(at).then((link) => {
       link.onClose(() => {
-        // One that broke at once is not replaced at once: all who wait would subscribe and ask again, without a pause.
+        // A connection that broke at once is not replaced at once: otherwise all waits would subscribe and ask again without a pause.
         const left = begin + LOOKS - performance.now();
         if (left > 0 && link.isBroken) setTimeout(forget, left).unref();
         else forget();
       });
       one.link = link;
-      return new Inbox(link, isAsk); // those who wait are informed behind that
+      return new Inbox(link, isAsk); // the waits end after that
     });
     const one: { made: Promise<Inbox>; link?: Link } = { made };
     this.#inboxes.set(name, one);

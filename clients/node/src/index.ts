@@ -400,7 +400,7 @@ export class Lock {
     try {
       result = await work(hold);
     } catch (error) {
-      await hold.release().catch((problem) => hold.unreleased(problem)); // it would hide that of the work, which may come of it
+      await hold.release().catch((problem) => hold.unreleased(problem)); // it would hide the error of the work, which may be caused by it
       throw error;
     }
     await hold.release();

@@ -1,4 +1,4 @@
-// Who holds a lock (RLOCK.AWAIT): for followers, and for a holder that wants to know at once that it is no longer.
+// Observes who holds a lock (RLOCK.AWAIT): for followers, and for a holder that wants to know of its loss at once.
 
 import { Unavailable, unavailable } from './errors.js';
 import type { Word } from './link.js';

@@ -1,4 +1,4 @@
-// Seats and holds: what the machines say is done by drive.ts, for who has the seat.
+// Seats and holds. The request that has a seat does what its machine says by drive.ts.
 
 import { onAbort } from './abort.js';
 import { Driver, wordsOf } from './drive.js';

@@ -154,7 +154,7 @@ impl Lock {
         }
     }
 
-    /// Tells whoever leads, by name, and when that was.
+    /// Sends the leader's name, whenever that changes, with the time.
     pub fn observe(&self, tell: watch::Sender<(Option<String>, u64)>) {
         let name = |leader: Option<rlock_client::Leader>| {
             let name = leader.map(|leader| leader.name().to_owned());

@@ -400,7 +400,7 @@ impl Election {
         Request { request: self.election.campaign(), runtime: self.runtime.clone() }
     }
 
-    /// As [`crate::Election::observe`]: each item blocks until who leads has changed. It ends if the server refuses.
+    /// As [`crate::Election::observe`]: each item blocks until the leader has changed. It ends if the server refuses.
     pub fn observe(&self) -> impl Iterator<Item = Option<crate::Leader>> + Send + use<> {
         let observer = Arc::new(tokio::sync::Mutex::new(self.election.observe()));
         let runtime = self.runtime.clone();

@@ -63,7 +63,7 @@ impl Closing {
     }
 }
 
-/// Until nobody has it any more.
+/// Remembers a hold until nobody has it any more.
 fn remember<T>(all: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
     let mut all = lock(all);
     if all.len() == all.capacity() {
@@ -90,6 +90,6 @@ impl Locker {
                 drop(line);
             }
         }
-        tokio::task::yield_now().await; // a connection ends when the task that has it learns that nobody needs it
+        tokio::task::yield_now().await; // the task of a connection closes it once it notices that nobody needs it
     }
 }

@@ -26,7 +26,7 @@ use crate::seat::Seat;
 use crate::util::is_so;
 use crate::words::{acquire, words};
 
-/// A request under way, which goes on whatever happens to who waits for it.
+/// A request under way. It goes on even if nobody waits for it any more.
 type Pending = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
 /// The I/O of one machine.
@@ -42,7 +42,7 @@ pub(crate) struct Driver {
     reply: Option<Pending>,
     /// Where it was redirected to.
     next: Option<(Arc<Node>, bool)>,
-    /// Whose late replies it hears, and the one that it waits for.
+    /// The server whose late replies it gets, and the late reply that it waits for.
     heard: Option<(Arc<Node>, Arc<Post>)>,
     letter: Option<Letter>,
     /// Turns true when the caller has given up.
@@ -124,7 +124,7 @@ impl Driver {
         }
     }
 
-    /// What comes of a release.
+    /// The result of a release.
     pub(crate) fn released(&mut self, tell: &Tell) -> Result<(), Error> {
         if *tell == Tell::Released { Ok(()) } else { Err(self.error(tell)) }
     }
@@ -229,7 +229,7 @@ impl Driver {
                     Ok(Ok(round)) => return Input::Listening(round),
                     Ok(Err(error)) => error,
                     Err(_) => {
-                        self.next = None; // whoever sent it there may know better by now
+                        self.next = None; // the server that redirected it there may know another one by now
                         self.inner.servers.forget();
                         timed_out()
                     }
@@ -261,7 +261,7 @@ impl Driver {
             Ok(Err(error)) => error,
             Err(_) => timed_out(),
         };
-        self.next = None; // whoever sent it there may know better by now
+        self.next = None; // the server that redirected it there may know another one by now
         self.inner.servers.forget();
         Input::Ended(match self.outcome(Some(Err(error))) {
             Outcome::Broken | Outcome::Silent => Outcome::Unsent,

@@ -13,7 +13,7 @@ use crate::{Locker, Request};
 /// How long a reply may take.
 const REPLY: Duration = Duration::from_millis(machine::REPLY);
 
-/// Who leads.
+/// The leader of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
     /// The fencing token.
@@ -56,7 +56,7 @@ impl Election {
         self
     }
 
-    /// How long a leader is believed whose network says nothing; the default is 10 seconds.
+    /// How long a leader stays leader while its network is silent; the default is 10 seconds.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Election {
         self.lease = lease;
@@ -73,7 +73,7 @@ impl Election {
         request
     }
 
-    /// Who leads now.
+    /// The current leader.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the server does not answer; others when it refuses.
@@ -87,14 +87,14 @@ impl Election {
         }
     }
 
-    /// Tells who leads, at first and whenever that changes.
+    /// Observes the leader, from now on.
     #[must_use]
     pub fn observe(&self) -> Observer {
         Observer { locker: self.locker.clone(), key: self.key.clone(), token: None }
     }
 }
 
-/// Tells who leads.
+/// Observes the leader of an election.
 pub struct Observer {
     locker: Locker,
     key: Vec<u8>,
@@ -102,7 +102,8 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Who leads, the first time at once, then when that changes; `None`: nobody. Dropping the future misses nothing.
+    /// The leader: the first time at once, then when that changes; `None` while there is none. Dropping the future misses
+    /// nothing.
     ///
     /// # Errors
     /// When the server refuses, or the locker is closed. Broken connections and failovers are waited out.

@@ -159,7 +159,7 @@ pub(crate) fn is_replica(error: &RedisError) -> bool {
         || error.detail().is_some_and(|text| text.contains("cannot block on a replica"))
 }
 
-/// Whether who says so is no primary, or not for now: another server may be by now.
+/// Whether the server that sent this error is not a primary, at least for now: another server may be.
 pub(crate) fn is_no_primary(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "UNBLOCKED" | "MASTERDOWN" | "LOADING"))
 }

@@ -54,7 +54,7 @@ impl Drop for Link {
     }
 }
 
-/// Who waits for what on one connection.
+/// The requests that wait for messages on one connection.
 #[derive(Default)]
 pub(crate) struct Post {
     is_over: AtomicBool,
@@ -103,7 +103,7 @@ impl Drop for Letter {
 }
 
 impl Post {
-    /// From now on a message with the id of that letter is for who has it. Each request has an id of its own.
+    /// Draws an id for one request. From now on, a message with that id is for the letter's owner.
     pub(crate) fn letter(self: &Arc<Post>, channel: &Arc<str>) -> Letter {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let (id, (tell, reply)) = (IDS.fetch_add(1, Ordering::Relaxed), oneshot::channel());

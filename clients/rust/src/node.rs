@@ -53,7 +53,7 @@ pub(crate) struct Node {
     round: AtomicU64,
     /// When the last request was sent that was not answered.
     silent: AtomicU64,
-    /// Until when it is not asked by those who cannot wait for it.
+    /// Until when callers that cannot wait do not ask it.
     silent_until: AtomicU64,
     closed: watch::Sender<bool>,
 }
@@ -177,7 +177,7 @@ impl Node {
         self.connect_next(tell).await
     }
 
-    /// The same for who has the right to dial.
+    /// The same for a caller that has the right to dial.
     async fn connect_next(
         &self,
         tell: impl Fn(PushInfo) + Send + Sync + 'static,
@@ -305,7 +305,7 @@ impl Node {
         tokio::spawn(async move {
             let line = node.new_line().await;
             if let Err(Ok(line)) = tell.send(line) {
-                line.put(); // for the next one, because who needed it has given up
+                line.put(); // for the next caller, because the one that needed it has given up
             }
             drop(one);
         });

@@ -36,7 +36,7 @@ pub(crate) struct Servers {
     known: Mutex<Known>,
     /// One task finds the primaries; the others wait for its result.
     looking: Arc<tokio::sync::Mutex<()>>,
-    /// Whom it asks first.
+    /// The place of the node or Sentinel that is asked first.
     next: AtomicUsize,
     /// Where owners that the user names are counted, once the server has said what it is.
     pub(crate) space: OnceLock<String>,
@@ -252,7 +252,7 @@ impl Servers {
     }
 
     async fn ask_cluster(&self, seeds: &[ConnectionInfo]) -> RedisResult<Known> {
-        // First those whose places stay: who answered last is known by its place.
+        // The seeds first, since their places stay: the node that answered last is known by its place.
         let mut all = seeds.to_vec();
         all.extend(lock(&self.nodes).values().map(|node| node.info.clone()));
         let mut trouble = RedisError::from((ErrorKind::Io, "no node of the cluster answers"));

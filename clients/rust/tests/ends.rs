@@ -473,7 +473,7 @@ fn holding_back(server: &Server) -> (u16, mpsc::Receiver<(Ends, Vec<u8>)>) {
     let to = Arc::new(AtomicU16::new(server.port));
     let port = relay(&to, Duration::ZERO, move |ends, bytes| {
         if !bytes.windows(7).any(|word| word == b"SESSION") {
-            return !bytes.is_empty(); // that the client is gone is not passed on
+            return !bytes.is_empty(); // the end of the client's connection is not passed on
         }
         tell.send((ends.copy(), bytes.to_vec())).unwrap();
         is_first.swap(false, Ordering::SeqCst)

@@ -1,4 +1,4 @@
-//! Sentinel: who knew the old primary finds the new one, and Sentinels may be silent.
+//! Sentinel: a client that knew the old primary finds the new one, and Sentinels may be silent.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,7 +28,7 @@ fn role(server: &Server) -> Option<String> {
     info.lines().find_map(|line| line.strip_prefix("role:")).map(|role| role.trim().to_owned())
 }
 
-/// A primary, its replica, their Sentinel, and who finds the primary by it.
+/// A primary, its replica, their Sentinel, and a locker that finds the primary by it.
 fn replicated() -> (Server, Server, Sentinel, Locker) {
     let old = Server::start(&["--repl-diskless-sync-delay", "0"]);
     let new = replica_of(&old);

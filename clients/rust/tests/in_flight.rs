@@ -1,4 +1,4 @@
-//! An error or a panic of the work under a lock stays, whatever comes of the release.
+//! An error or a panic of the work under a lock is kept, whatever the result of the release.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

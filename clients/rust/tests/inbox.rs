@@ -226,7 +226,7 @@ async fn who_may_not_listen_is_told_what_is_missing() {
         assert!(matches!(error, Error::NoPerm(_)), "{rules}: {error:?}");
         let text = error.to_string();
         assert!(text.contains("+ssubscribe") && text.contains("&rlock:tell:*"), "{rules}: {text}");
-        // Who does not wait needs neither.
+        // A request that does not wait needs neither.
         locker.lock("free").try_acquire().await.unwrap().release().await.unwrap();
         assert_eq!(waits(&server), 0);
     }

@@ -59,7 +59,7 @@ async fn a_listener_is_told_of_waits_holds_and_losses() {
     until("it waits", || locker.counts().waiting == 1);
     assert!(matches!(waiter.await.unwrap(), Err(Error::NotAcquired)));
     hold.release().await.unwrap();
-    // Who reads is not observed: the renewal says that it is lost.
+    // A read lock is not observed: the renewal notices that it is lost.
     let lost = locker.lock("b").read().lease(Duration::from_millis(1500)).acquire().await.unwrap();
     let _: u64 = server.ask("RLOCK.FORCE b");
     lost.lost().await;

@@ -103,10 +103,10 @@ const (
 	ReleaseDown // of Token, down to Depth
 )
 
-// Tell is what comes of a call.
+// Tell is the result of a call.
 type Tell int
 
-// What comes of a call.
+// The results of a call.
 const (
 	Granted     Tell = iota // Token; Sent: when the request was sent that the lease counts from; Lingers
 	NotAcquired             // not acquired

@@ -66,7 +66,7 @@ class Pool(IdleConnections):
         return waiter.turn
 
     def first(self) -> Optional[Waiter]:
-        """The next one to get a connection. Those whose time is over, or who were canceled, are left out."""
+        """The next one to get a connection. Those that have timed out or were canceled are skipped."""
         while self.waiters and self.waiters[0].turn.done():
             heapq.heappop(self.waiters)
         return self.waiters[0] if self.waiters else None
@@ -90,7 +90,7 @@ class Pool(IdleConnections):
 
 
 class Once:
-    """What may take long and is done once for all who need it, by a task of its own."""
+    """Work that may take long and is done once for all callers that need it, by a task of its own."""
 
     def __init__(self) -> None:
         self.running: dict[Any, asyncio.Task[Any]] = {}
@@ -333,7 +333,7 @@ class IO(Inboxes):
             try:
                 await self.write(link, words)
                 left = until - now()
-                # A loop that was blocked may write only when its time is over.
+                # A loop that was blocked may write only after the time limit.
                 reply = await self.read(link, left if left > 0 else core.LATE)
             except Refused as refused:
                 where = refused.where = redirected(self, refused, link)

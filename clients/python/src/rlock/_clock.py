@@ -29,7 +29,7 @@ class Workers:
         self.lock = threading.Lock()
         self.queues: dict[Any, tuple[Queue, list[int]]] = {}
 
-    #: A call of the user's that blocks keeps its thread. So many may block before others wait.
+    #: A user's function that blocks keeps its thread. This many may block before others wait.
     CALLS = 256
 
     def call(self, call: Callable[[], Any]) -> None:
@@ -37,7 +37,7 @@ class Workers:
         self.do("calls", call, self.CALLS)
 
     def do(self, name: Any, work: Callable[[], Any], most: int = MOST) -> None:
-        """By one of so many threads."""
+        """Does the work in a thread; at most this many do work of that name."""
         with self.lock:
             todo, counts = self.queues.setdefault(name, (queue.SimpleQueue(), [0, 0]))  # threads, and work for them
             counts[1] += 1
@@ -78,7 +78,7 @@ class Renewals:
             waiting = self.waiting.setdefault(name, [])
             waiting.append((renewal, steps))
             is_first = len(waiting) == 1
-        if is_first:  # whoever comes for it takes the others along
+        if is_first:  # the first that sends it takes the others along
             self.workers.do(name, lambda: self._renew(name))
 
     def _renew(self, name: Any) -> None:

@@ -121,7 +121,7 @@ def shown(text: str) -> str:
     return text if text.isprintable() else raw(text).decode("utf-8", "backslashreplace")
 
 
-#: Counts when a fork of this process begins, and when it is over.
+#: Counts when a fork of this process begins, and when it has ended.
 forks = 0
 
 
@@ -163,7 +163,7 @@ class Seat:
         self.key, self.owner, self.mode, self.mutex = key, owner, mode, mutex
         self.users = 0
         self.tenure: Optional[Tenure] = None
-        self.is_undone = False  # whoever has it undoes what an attempt left
+        self.is_undone = False  # the request that has it is being undone
 
     @property
     def name(self) -> str:
@@ -171,7 +171,7 @@ class Seat:
         return shown(self.key)
 
     def come(self, start: int, wait: Optional[float], patience: float) -> tuple[float, bool]:
-        """For how many seconds to wait for whoever has it, and whether it is then unavailable."""
+        """For how many seconds to wait for a seat that is taken, and whether it is then unavailable."""
         ms = _machine.FOREVER if wait is None else wait * 1000
         by, told = _machine.come(start, self.is_undone, ms, patience * 1000)
         return (by - start) / 1000, told == _machine.UNAVAILABLE
@@ -204,8 +204,8 @@ class Tenure:
         self.wakes: Any = None  # when, or the timer that does so
         self.holds: list[Any] = []  # weak references to its handles
         self.keeper: Any = None  # a weak reference to the thread or task whose name it has
-        self.watch: Any = None  # who notices at once that it has ended at the server
-        self.is_of_handle = False  # only its handle can release it: whoever has that
+        self.watch: Any = None  # observes its end at the server
+        self.is_of_handle = False  # only its handle can release it, from any thread or task
         self.is_doubted = False  # the connection of the session has ended, and it is not tied to a new one
 
     @property
@@ -304,7 +304,7 @@ class Tenure:
         self.io.telemetry.ended(self.seat.name, self.since, False)
 
     def signal(self, kind: Callable[[], Any]) -> Any:
-        """Set when it is lost. Made for who asks for it."""
+        """Set when it is lost. Made when it is first needed."""
         if not self.signals:
             self.signals.append(kind())
         if self.state == "lost":
@@ -350,7 +350,7 @@ class Space:
                     del self.seats[where]
 
     def vacate(self, seat: Seat) -> None:
-        """Whoever has the mutex of the seat is done: nothing of its request is executed any more."""
+        """Frees the seat: nothing of its request is executed any more."""
         seat.is_undone = False
         for each in getattr(seat, "members", (seat,)):
             each.mutex.release()

@@ -137,7 +137,7 @@ class Job:
             io.crowd = CROWDED
             self.inbox.looks()
             return self.heard((yield io.told(self.post, until - now())))
-        if kind == "await":  # who is interrupted drops the connection
+        if kind == "await":  # a caller that is interrupted drops the connection
             return ("broken",)
         if now() >= self.warns_at:
             self.warns_at = FOREVER
@@ -262,7 +262,7 @@ def release(io: Any, tenure: Tenure, patience: float) -> Job:
 
 
 def unreleased(tenure: Tenure) -> LockError:
-    """For who releases a level and has waited for the seat in vain."""
+    """The error of a release that has waited for its seat in vain."""
     key, owner = tenure.seat.name, tenure.seat.owner
     if not tenure.held:
         return LockLost(f"{key} was lost by {owner}")
@@ -414,7 +414,7 @@ def settle(io: Any, key: str, wait: Optional[float], patience: float) -> Steps:
 
 
 def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:
-    """A hold lasts so many seconds from now. Raises LockLost if there is none, Unavailable if that is not known."""
+    """Makes a hold last this many seconds from now. Raises LockLost if there is none, Unavailable if that is not known."""
     tenure = tenure.root  # one of several locks has the deadline of them all
     sent, until = 0.0, min(now() + patience, tenure.deadline / 1000)
     job = tenure.seat.job(io, tenure.seat, tenure.options, 1, None)

@@ -51,7 +51,7 @@ _here = _Here()
 
 
 def who() -> Me:
-    """For whom this thread works."""
+    """The call that this thread works for."""
     if _here.me is None:
         _here.me = Me()
     return _here.me
@@ -101,7 +101,7 @@ class Call:
         self.is_gone.acquire()
 
     def run(self) -> Any:
-        """Returns what says that it is over."""
+        """Returns the lock that is released when it has ended."""
         _here.me, _here.call = self.me, self if self.undo is not None else None
         try:
             if not self.is_left or self.undo is None:
@@ -161,8 +161,8 @@ class Hands:
 
     def __init__(self) -> None:
         self.todo: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.more: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes who helps
-        self.free, self.lock = 0, threading.Lock()  # those who help, and wait
+        self.more: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes the helpers
+        self.free, self.lock = 0, threading.Lock()  # helpers that wait
         self.is_there = False
         self.last: Optional[Call] = None
 

@@ -103,7 +103,7 @@ class Inbox:
         self.ends.atexit = False
         self.is_over = False
         self.on: set[str] = set()  # the channels that are subscribed
-        self.comers: dict[str, list[Post]] = {}  # who waits for a channel
+        self.comers: dict[str, list[Post]] = {}  # the waits for a channel
         self.posts: dict[str, Post] = {}
         self.asked: collections.deque[Optional[str]] = collections.deque()  # what is not answered yet: a channel, or a ping
         self.pinged = self.since
@@ -192,7 +192,7 @@ class Inboxes:
         address = where or at or ((yield self.locate(key, until)) if self.route.moves else None)
         name = address, self.channel(key) if where else None
         if self.is_new(name):
-            # One that broke at once is not replaced at once: all who wait would ask, and subscribe, without a pause.
+            # A connection that broke at once is not replaced at once: otherwise all waits would subscribe and ask without a pause.
             if name in self.inboxes and now() - self.inboxes[name].since < core.DIALS:
                 raise Unsent("the subscription broke")
             yield self.once.do(("inbox", *name), lambda: self.opens_inbox(key, where, name), until)

@@ -43,7 +43,7 @@ def _stays_closed(*_: Any, **__: Any) -> None:
 
 
 class Once:
-    """What may take long and is done once for all who need it, by a thread of its own."""
+    """Work that may take long and is done once for all callers that need it, by a thread of its own."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

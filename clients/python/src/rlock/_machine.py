@@ -33,7 +33,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 10, 500
 AGAIN = 500
 #: How long what is left is undone after `close`.
 CLOSES = 1000
-#: How long who does not wait stays for another request of the same owner.
+#: How long a request that does not wait for the lock waits for another request of the same owner.
 SOON = 2 * LATE
 #: How often an attempt follows redirections without a pause.
 HOPS = 5

@@ -1,4 +1,4 @@
-"""The connections to one server that nobody uses, and who waits for one."""
+"""The idle connections to one server, and the callers that wait for one."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ class IdleConnections:
         return silent
 
     def is_due(self, first: Any) -> bool:
-        """Whether a connection is made for this one, who is the first to get it."""
+        """Whether a connection is made for the caller that is the first to get one."""
         if not first.is_brief or self.brief < self.BRIEF:
             return True
         return now() >= first.since + core.LATE and now() >= self.dialed + core.DIALS
 
 
 class Pool(IdleConnections):
-    """Each connection that comes back, or is made, wakes one of those who wait."""
+    """Each connection that comes back, or is made, wakes one of the callers that wait."""
 
     def __init__(self, dial: Callable[[], Link], keep: Callable[[Link], None]):
         super().__init__()

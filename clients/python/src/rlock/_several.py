@@ -21,7 +21,7 @@ from ._inbox import Post, awaits
 from ._machine import FIRST_PAUSE, LONGEST_PAUSE, LOST, PASSING, Words
 from ._telemetry import Counts
 
-#: The server takes so many.
+#: The server accepts no more locks in one request.
 MOST = 128
 #: Holds that end sooner, in ms, are not observed.
 BRIEF = 100
@@ -363,7 +363,7 @@ class SeveralBase:
 
 
 class Leader(NamedTuple):
-    """Who leads."""
+    """The leader of an election."""
 
     token: int
     owner: str
@@ -404,7 +404,7 @@ def asked(io: Any, key: str, token: Optional[int], block: int, is_over: Callable
 
 
 class ObserverBase:
-    """Tells of who leads, at first and whenever that changes: a Leader, or None."""
+    """Yields the leader, at first and whenever that changes: a Leader, or None."""
 
     def __init__(self, io: Any, key: str):
         self.io, self.key = io, key
@@ -413,7 +413,7 @@ class ObserverBase:
         self.is_over = False
 
     def _next(self) -> Steps:
-        """Who leads now, if that is not who led when it was asked last."""
+        """The current leader, if it is not the one of the last call."""
         while not self.is_over:
             if self.io.is_closing:
                 raise Unavailable(f"{self.key}: closed")
@@ -488,7 +488,7 @@ def observe(locks: Any, tenure: Tenure) -> None:
 
 
 def leader(io: Any, key: str) -> Steps:
-    """Who leads now."""
+    """The current leader."""
     reply = yield from question(io, key, ["RLOCK.AWAIT", key, 0])
     return Leader(*reply) if reply else None
 

@@ -466,7 +466,7 @@ def _nothing(_: Any) -> None:
 
 
 class Observer(ObserverBase):
-    """Tells of who leads, at first and whenever that changes: a Leader, or None while nobody does."""
+    """Yields the leader, at first and whenever that changes: a Leader, or None while there is none."""
 
     def __init__(self, io: Any, key: str):
         super().__init__(io, key)
@@ -482,7 +482,7 @@ class Observer(ObserverBase):
         return leads  # type: ignore[no-any-return]
 
     def _leads(self) -> Optional[Leader]:
-        with self.mutex:  # who was interrupted may not have ended yet
+        with self.mutex:  # a call that was interrupted may not have ended yet
             return run(self._next())  # type: ignore[no-any-return]
 
     def close(self) -> None:
@@ -510,9 +510,9 @@ class Election(ElectionBase):
         return gets(self._locks._acquire, self.key, self._options(), seconds(wait), None, True)  # type: ignore[no-any-return]
 
     def leader(self) -> Optional[Leader]:
-        """Who leads now."""
+        """The current leader."""
         return whole(_nothing, run, leader(self._locks.io, self.key))  # type: ignore[no-any-return]
 
     def observe(self) -> Observer:
-        """Who leads, now and whenever that changes."""
+        """Observes the leader: now, and whenever that changes."""
         return Observer(self._locks.io, self.key)

@@ -541,7 +541,7 @@ class AllLocks(SeveralBase):
 
 
 class Observer(ObserverBase):
-    """Tells of who leads, at first and whenever that changes: a Leader, or None while nobody does."""
+    """Yields the leader, at first and whenever that changes: a Leader, or None while there is none."""
 
     def __aiter__(self) -> "Observer":
         return self
@@ -567,9 +567,9 @@ class Election(ElectionBase):
         return await self._locks._acquire(self.key, self._options(), seconds(wait), None, True)  # type: ignore[no-any-return]
 
     async def leader(self) -> Optional[Leader]:
-        """Who leads now."""
+        """The current leader."""
         return await run(leader(self._locks.io, self.key))  # type: ignore[no-any-return]
 
     def observe(self) -> Observer:
-        """Who leads, now and whenever that changes."""
+        """Observes the leader: now, and whenever that changes."""
         return Observer(self._locks.io, self.key)

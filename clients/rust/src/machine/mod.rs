@@ -42,7 +42,7 @@ pub const DIALS: Ms = 200;
 pub const AGAIN: Ms = 500;
 /// How long a request that does not wait is repeated.
 pub const PATIENCE: Ms = 3000;
-/// How long who does not wait stays for another request of the same owner.
+/// How long a request that does not wait for the lock waits for another request of the same owner.
 const SOON: Ms = 2 * LATE;
 /// How long what is left is undone after `close`.
 pub const CLOSES: Ms = 1000;
@@ -146,7 +146,7 @@ pub enum Request {
     Release(u64, u32),
 }
 
-/// What comes of a call.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tell {
     /// The token; when the request was sent that the lease counts from; whether an earlier one was never answered.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What becomes of who needs a connection.
+/// What a request for a connection gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dial {
     /// It dials, for all.
