@@ -169,8 +169,9 @@ fn close_waiting(during: During) {
     }
 }
 
-/// Whether the server may be serving those who are blocked at a key, with this one still to come:
-/// it would go on to freed memory. It is closed in the next loop iteration.
+/// Whether the server may be serving the connections that are blocked at a key, and has not reached
+/// this one yet. If it were closed now, the server would use freed memory, so it is closed in the
+/// next loop iteration.
 fn may_be_next(client: ClientId, during: During) -> bool {
     /// Each line of a connection takes microseconds. With many connections, and many that are lost
     /// by one command, the rest are closed in the next loop iteration.

@@ -43,7 +43,7 @@ macro_rules! by_engine {
             const COMMAND: &'static Command = &commands::$command;
 
             fn serve(call: &Invocation<'_>) -> Result<(), String> {
-                engine::$serve(call.ctx, call.key()?, call.said)
+                engine::$serve(call.ctx, call.key()?, call.args)
             }
         }
     };

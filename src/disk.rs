@@ -27,7 +27,7 @@ pub fn was_synced() {
 }
 
 /// The settings may have changed, or are read for the first time: the file may have been turned on.
-pub fn settings_are(ctx: &Ctx, is_first: bool) {
+pub fn on_settings(ctx: &Ctx, is_first: bool) {
     let is_enabled = number(ctx, c"aof_enabled");
     if !IS_ENABLED.swap(is_enabled, Relaxed) && is_enabled && !is_first {
         begin();

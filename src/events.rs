@@ -71,19 +71,19 @@ pub fn register(ctx: &Ctx) {
     ctx.watch_server(|change| match change {
         ServerChange::Role { is_primary } => events::role_is(&Ctx::detached(), is_primary),
         // Later: the server is still executing CONFIG SET.
-        ServerChange::Settings => ffi::after(0, settings_are),
+        ServerChange::Settings => ffi::after(0, on_settings),
         ServerChange::Synced => disk::was_synced(),
         ServerChange::SlotsMoved => events::slots_moved(&Ctx::detached()),
         ServerChange::Replica { is_there: true } => acks::replica_came(&Ctx::detached()),
         ServerChange::Replica { is_there: false } => acks::replica_left(&Ctx::detached()),
         ServerChange::Loading { is_over } => events::loading_is(&Ctx::detached(), is_over),
     });
-    disk::settings_are(ctx, true);
-    settings_are(ctx);
+    disk::on_settings(ctx, true);
+    on_settings(ctx);
 }
 
-fn settings_are(ctx: &Ctx) {
-    disk::settings_are(ctx, false);
+fn on_settings(ctx: &Ctx) {
+    disk::on_settings(ctx, false);
     settings::warn_of_server_settings(ctx);
     events::settings_are(ctx);
 }

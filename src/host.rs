@@ -251,7 +251,7 @@ impl Replies for Ctx {
 struct Waits;
 
 impl Waiting for Waits {
-    fn key_came(waiter: u64) {
+    fn on_key_ready(waiter: u64) {
         blocked::key_came(&Ctx::detached(), WaiterId::from(waiter));
     }
 
@@ -259,11 +259,11 @@ impl Waiting for Waits {
         blocked::reply(ctx, WaiterId::from(waiter));
     }
 
-    fn gone(waiter: u64) {
+    fn on_disconnect(waiter: u64) {
         blocked::gone(&Ctx::detached(), WaiterId::from(waiter));
     }
 
-    fn over(waiter: u64, is_lost: bool) {
+    fn on_reply_flushed(waiter: u64, is_lost: bool) {
         blocked::over(&Ctx::detached(), WaiterId::from(waiter), is_lost);
     }
 }

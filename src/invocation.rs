@@ -22,13 +22,13 @@ pub struct Invocation<'a> {
     /// The key; only commands without a key have none.
     pub name: Option<Name<'a>>,
     /// The arguments.
-    pub said: &'a Arguments<'a>,
+    pub args: &'a Arguments<'a>,
 }
 
 impl<S: Serve> Handler for S {
     fn run(ctx: &Ctx, words: &Argv<'_>) {
         let read = S::COMMAND.read(words.words(), &settings::limits());
-        finish(ctx, read, |said| S::serve(&Invocation { ctx, name: words.name(said.key), said }));
+        finish(ctx, read, |args| S::serve(&Invocation { ctx, name: words.name(args.key), args }));
     }
 }
 
@@ -41,7 +41,7 @@ pub fn serve_several(ctx: &Ctx, words: &Argv<'_>, command: &Command, serve: Serv
     let first = if has_number { 2 } else { 1 };
     let mut keys = SeveralKeys::default();
     let read = command.read_several(words.words(), &settings::limits(), &mut keys);
-    finish(ctx, read, |said| serve(ctx, &words.names(first, keys.keys.len()), said, &keys));
+    finish(ctx, read, |args| serve(ctx, &words.names(first, keys.keys.len()), args, &keys));
 }
 
 /// As the engine serves a command that names several keys.
@@ -55,7 +55,7 @@ fn finish<'a>(
     serve: impl FnOnce(&Arguments<'a>) -> Result<(), String>,
 ) {
     let done = match &read {
-        Ok(said) => serve(said),
+        Ok(args) => serve(args),
         Err(bad) => Err(bad.line().into()),
     };
     if let Err(line) = done {

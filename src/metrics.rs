@@ -69,7 +69,7 @@ metrics! {
     NoReplicas = "noreplicas",
     /// Messages that were sent, whatever they say.
     Told = "told",
-    /// Outcomes of which nobody would have heard.
+    /// Outcomes that no subscriber would have received.
     Untold = "untold",
     /// Requests for several locks that got a token.
     GroupsGranted = "groups_granted",

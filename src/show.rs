@@ -28,7 +28,7 @@ impl Serve for ShowInfo {
         let (ctx, now) = (call.ctx, state::now());
         let db = ctx.selected_db();
         let (mode, holder_count, mut holders, has_void_turns) = call.look(|lock| {
-            let holders = lock.holds_at(now).take(call.said.holders).map(|(owner, mode, hold)| {
+            let holders = lock.holds_at(now).take(call.args.holders).map(|(owner, mode, hold)| {
                 let row: Row = vec![
                     ("owner", Field::Bytes(owner.to_vec())),
                     ("mode", Field::Word(mode.lower())),
@@ -41,13 +41,13 @@ impl Serve for ShowInfo {
             });
             let mode = lock.mode_at(now).map_or("free", Mode::lower);
             let has_void_turns = state::with(|state| {
-                let volatile = state.manager.volatile(db, call.said.key);
+                let volatile = state.manager.volatile(db, call.args.key);
                 volatile.is_some_and(|volatile| lock.has_void_turns(volatile, now))
             });
             (mode, lock.hold_count_at(now), holders.collect::<Vec<_>>(), has_void_turns)
         })?;
         let (queue_len, waiters) = state::with(|state| {
-            let volatile = state.manager.volatile(db, call.said.key);
+            let volatile = state.manager.volatile(db, call.args.key);
             for (token, row) in &mut holders {
                 let session = volatile.and_then(|volatile| volatile.sessions.get(*token));
                 row.push(("session", number(session.map_or(0, |session| session.client.get()))));
@@ -58,7 +58,7 @@ impl Serve for ShowInfo {
             let Some(queue) = volatile.map(|volatile| &volatile.queue) else {
                 return (0, Vec::new());
             };
-            let rows = queue.iter().take(call.said.count).map(|(entry, has_turn)| {
+            let rows = queue.iter().take(call.args.count).map(|(entry, has_turn)| {
                 let told = entry.kind.number().and_then(|waiter| state.manager.told_line(waiter));
                 let kind = match &told {
                     Some(_) => "tell",
@@ -76,7 +76,7 @@ impl Serve for ShowInfo {
                 let at = match group {
                     Some(group) => group.next_key().map_or(&[][..], |key| &*key.key),
                     None if has_turn => &[],
-                    None => call.said.key,
+                    None => call.args.key,
                 };
                 vec![
                     ("owner", Field::Bytes(entry.owner.as_bytes().to_vec())),
@@ -94,7 +94,7 @@ impl Serve for ShowInfo {
             });
             (queue.len(), rows.collect())
         });
-        let observers = state::with(|state| state.manager.observers_of(db, call.said.key));
+        let observers = state::with(|state| state.manager.observers_of(db, call.args.key));
         // RESP2 clients read by position: a new field comes last.
         reply_row(
             ctx,
@@ -152,8 +152,8 @@ impl Serve for ShowPlace {
         let (db, now) = (call.ctx.selected_db(), state::now());
         let place = call.look(|lock| {
             state::with(|state| {
-                let volatile = state.manager.volatile(db, call.said.key)?;
-                let (place, is_turn) = volatile.queue.place(call.said.owner)?;
+                let volatile = state.manager.volatile(db, call.args.key)?;
+                let (place, is_turn) = volatile.queue.place(call.args.owner)?;
                 Some(if is_turn && !lock.has_void_turns(volatile, now) { 0 } else { place })
             })
         })?;
@@ -173,7 +173,7 @@ impl Serve for ShowQueues {
 
     fn serve(call: &Invocation<'_>) -> Result<(), String> {
         let (ctx, now) = (call.ctx, state::now());
-        let (db, most) = (ctx.selected_db(), call.said.count);
+        let (db, most) = (ctx.selected_db(), call.args.count);
         let queues = state::with(|state| state.manager.longest_queues(db, most));
         ctx.reply_array(queues.len());
         for LongQueue { key, len, since } in queues {
@@ -194,7 +194,7 @@ impl Serve for ShowSlowLog {
 
     fn serve(call: &Invocation<'_>) -> Result<(), String> {
         let ctx = call.ctx;
-        match call.said.slowlog {
+        match call.args.slowlog {
             grammar::SlowLogRequest::Len => {
                 let len = state::with(|state| state.manager.slowlog_len());
                 call.reply_count(u64::try_from(len).unwrap_or(u64::MAX));

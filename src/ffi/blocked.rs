@@ -13,14 +13,14 @@ static IS_ANSWERING: AtomicBool = AtomicBool::new(false);
 pub trait Waiting: 'static {
     /// A value may have come to its key. May only remember that: the server reports it to everybody
     /// who is blocked there.
-    fn key_came(waiter: u64);
+    fn on_key_ready(waiter: u64);
     /// Its reply is due: it was granted, or its time passed. Must reply exactly once.
     fn reply(ctx: &Ctx, waiter: u64);
     /// It departed, or got an error instead of its reply. Must only remember that.
-    fn gone(waiter: u64);
-    /// From now on it may have read its reply, or `is_lost`: it never will. Called at the latest
-    /// when the server forgets it, and then perhaps once more.
-    fn over(waiter: u64, is_lost: bool);
+    fn on_disconnect(waiter: u64);
+    /// From now on it may have read its reply; if `is_lost`, it never will. Called at the latest
+    /// when the server forgets the wait, and then perhaps once more.
+    fn on_reply_flushed(waiter: u64, is_lost: bool);
 }
 
 /// A blocked connection, until [`Blocked::answer`] or until the server reports that it departed.
@@ -31,8 +31,8 @@ impl Blocked {
     pub fn answer(self) {
         IS_ANSWERING.store(true, Relaxed);
         // SAFETY: the handle is passed on here, and dropped when the server reports that the
-        // connection departed. Never called from `Waiting::reply` or `Waiting::gone`, where it
-        // would recurse.
+        // connection departed. Never called from `Waiting::reply` or `Waiting::on_disconnect`,
+        // where it would recurse.
         unsafe { there(raw::RedisModule_UnblockClient)(self.0, null_mut()) };
         IS_ANSWERING.store(false, Relaxed);
     }
@@ -54,7 +54,7 @@ impl Ctx {
             _: Words,
             _: c_int,
         ) -> c_int {
-            W::key_came(waiter_of(ctx));
+            W::on_key_ready(waiter_of(ctx));
             ERR
         }
         extern "C" fn reply<W: Waiting>(
@@ -68,7 +68,7 @@ impl Ctx {
             // It is in the connection's output, which the server may send before it forgets that
             // the connection was blocked.
             if !is_kept_aside {
-                W::over(waiter, false);
+                W::on_reply_flushed(waiter, false);
             }
             OK
         }
@@ -77,13 +77,13 @@ impl Ctx {
             // meanwhile; elsewhere the flag has another meaning.
             // SAFETY: context of a blocked connection that is being forgotten.
             let is_gone = unsafe { there(raw::RedisModule_BlockedClientDisconnected)(ctx) != 0 };
-            W::over(waiter as u64, is_gone && keeps_replies_aside());
+            W::on_reply_flushed(waiter as u64, is_gone && keeps_replies_aside());
         }
         extern "C" fn gone<W: Waiting>(
             ctx: *mut raw::RedisModuleCtx,
             _: *mut raw::RedisModuleBlockedClient,
         ) {
-            W::gone(waiter_of(ctx));
+            W::on_disconnect(waiter_of(ctx));
         }
         fn waiter_of(ctx: *mut raw::RedisModuleCtx) -> u64 {
             // SAFETY: context of a blocked connection, whose private data is the number given

@@ -61,7 +61,7 @@ impl Ctx {
         raw::replicate_verbatim(self.0);
     }
 
-    /// Tells WATCH and client-side caches that the key changed.
+    /// Notifies WATCH and client-side caches that the key changed.
     pub fn signal_modified(&self, name: &Name<'_>) {
         // SAFETY: context and name are the server's own and alive.
         unsafe { there(raw::RedisModule_SignalModifiedKey)(self.0, name.string) };
