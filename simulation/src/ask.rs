@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Patience {
     /// Not at all.
     None,
-    /// Blocked, so many milliseconds; 0 is for ever.
+    /// Blocked for this many milliseconds; 0 is forever.
     Block(u32),
     /// With a ticket.
     Queue(u32),
@@ -26,7 +26,7 @@ impl fmt::Display for Patience {
 /// An `RLOCK.ACQUIRE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ask {
-    /// For whom.
+    /// The owner.
     pub owner: u8,
     /// What.
     pub key: u8,
@@ -46,6 +46,6 @@ pub struct Ask {
     pub with_ttl: bool,
     /// While fewer others read than this.
     pub limit: Option<u8>,
-    /// Told when so many replicas have it.
+    /// How many replicas must acknowledge it.
     pub acks: u8,
 }

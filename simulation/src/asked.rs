@@ -12,7 +12,7 @@ pub struct Asked {
     pub db: i32,
     /// What for.
     pub key: Key,
-    /// For whom.
+    /// The owner.
     pub owner: Owner,
     /// How.
     pub mode: Mode,
@@ -20,7 +20,7 @@ pub struct Asked {
     pub lease: LeaseMs,
     /// Tied to the connection.
     pub session: bool,
-    /// So many replicas are to acknowledge it.
+    /// How many replicas must acknowledge it.
     pub acks: u8,
     /// READ while fewer others read than this.
     pub limit: Option<u32>,
@@ -38,7 +38,7 @@ pub struct Asked {
     pub held: bool,
     /// When it came, by a count of the server's.
     pub arrival: u64,
-    /// When its time is over, by the server's clock in milliseconds.
+    /// When its wait ends, by the server's clock in milliseconds.
     pub ends_at: Option<u64>,
 }
 

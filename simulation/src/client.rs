@@ -118,7 +118,7 @@ const DONE_MAX: usize = 64;
 /// A client.
 #[derive(Debug)]
 pub struct Actor {
-    /// As whom it logs in.
+    /// The user as which it logs in.
     pub user: Rc<str>,
     /// Its connection.
     pub pipe: Option<Pipe>,
@@ -296,7 +296,7 @@ impl Actor {
             let Some((client, sent)) = self.open.get(&id).copied() else { return Heard::Nothing };
             let said = outcome.said();
             self.is_done(id, &sent);
-            // The connection to which the hold is tied is gone, and with it the hold.
+            // The hold ended with the connection to which it was tied.
             if sent.command.is_session() && client != now {
                 return Heard::Nothing;
             }

@@ -1,4 +1,4 @@
-//! A connection as its server has it.
+//! A connection, on the side of its server.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -6,12 +6,12 @@ use std::rc::Rc;
 use crate::waiting::Waiting;
 use crate::words::Words;
 
-/// A connection as the server has it.
+/// A connection, on the side of its server.
 #[derive(Debug)]
 pub struct Conn {
     /// The database that it selected.
     pub db: i32,
-    /// Whom it is logged in as.
+    /// The user as which it is logged in.
     pub user: Rc<str>,
     /// It is blocked.
     pub waiting: Option<Waiting>,

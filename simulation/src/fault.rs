@@ -21,7 +21,7 @@ pub enum Fault {
     AlarmForgotten,
     /// A connection that lost its session is not closed.
     ClosingForgotten,
-    /// A grant that its connection did not live to hear of stands.
+    /// A grant whose connection closed before its reply is not revoked.
     UndoForgotten,
     /// A grant counts as unheard until the server forgets the wait, though its reply has left.
     HeardForgotten,

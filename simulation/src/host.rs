@@ -476,7 +476,7 @@ impl Server {
         }
     }
 
-    /// The reply is in the connection's output: what it says stands.
+    /// The reply is in the connection's output, so it is not revoked.
     fn reply_leaves(&mut self, client: ClientId, waiter: WaiterId) {
         let Some(waiting) = self.waiting_mut(client) else { return };
         waiting.granted.clear();

@@ -8,7 +8,7 @@ use rlock_core::Lock;
 /// A key's name.
 pub type Key = Rc<[u8]>;
 
-/// What stands at a key.
+/// The value at a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A lock.
@@ -48,7 +48,7 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// What stands there, expired or not.
+    /// The value at a key, even if it has expired.
     pub fn get(&self, db: i32, key: &Key) -> Option<&Slot> {
         self.slots.get(&(db, key.clone()))
     }

@@ -30,7 +30,7 @@ pub struct Ack {
 
 /// What is on its way between a replica and its primary.
 pub struct Link {
-    /// From whom.
+    /// The primary that it follows.
     pub primary: usize,
     /// How things stand.
     pub state: LinkState,

@@ -49,7 +49,7 @@ pub struct Machine {
     pub was_primary: bool,
     /// How far its clock is from the world's, in milliseconds.
     pub clock_ms: i64,
-    /// Whom it follows.
+    /// The connection to the primary that it follows.
     pub link: Option<Link>,
     /// What it saved.
     pub disk: Option<Rc<Snapshot>>,

@@ -1,5 +1,5 @@
-//! Hashes what a world is: everything that its future depends on. Times are what remains of them, and
-//! tokens their rank.
+//! Hashes what a world is: everything that its future depends on. Times are what remains of them,
+//! and tokens their rank.
 
 use std::hash::{DefaultHasher, Hash};
 

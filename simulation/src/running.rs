@@ -9,7 +9,7 @@ use crate::asked::{Asked, By, To};
 /// What the server is doing while the engine runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
-    /// The connection whose command it is; a script's is none.
+    /// The connection that runs the command; none for a script.
     pub client: Option<ClientId>,
     /// The connection that asked, in a script as well.
     pub asker: Option<ClientId>,

@@ -35,7 +35,7 @@ pub enum Kind {
     // What cannot be promised of a confirmed grant.
     /// A hold whose connection broke before it was confirmed is in effect on the next primary.
     PendingStands,
-    /// A hold that was taken back stands on the next primary: it had not heard of that.
+    /// A hold that was revoked is in effect on the next primary, which did not get the revocation.
     TakenBackStands,
     /// A replica was promoted that lacks what another one acknowledged.
     LaggardPromoted,
@@ -68,7 +68,7 @@ pub enum Kind {
     Postponed,
     /// A session's connection was closed by the server.
     SessionClosed,
-    /// A grant did not reach its connection, and was taken back.
+    /// A grant did not reach its connection, and was revoked.
     TakenBack,
     /// A client's write was refused for want of replicas.
     TooFewReplicas,
@@ -82,7 +82,7 @@ pub enum Kind {
     ObserverToldByMessage,
     /// A message was an error.
     ErrorByMessage,
-    /// A message said that the wait is over.
+    /// A message reported the end of a wait.
     NilByMessage,
     /// Nobody listened when an outcome was due.
     Untold,

@@ -55,7 +55,7 @@ impl fmt::Display for Keys {
 /// An `RLOCK.MACQUIRE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AskAll {
-    /// For whom.
+    /// The owner.
     pub owner: u8,
     /// What.
     pub keys: Keys,
@@ -69,7 +69,7 @@ pub struct AskAll {
     pub session: bool,
     /// Two numbers.
     pub with_ttl: bool,
-    /// So many replicas are to acknowledge it.
+    /// How many replicas must acknowledge it.
     pub acks: u8,
 }
 

@@ -13,7 +13,7 @@ pub type Who = u8;
 /// What happens next. One that is not possible does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// So many microseconds pass.
+    /// This many microseconds pass.
     Pass(u32),
     /// A client connects to a server.
     Connect(Who, Node),
@@ -39,19 +39,19 @@ pub enum Step {
     Allow(Who, bool),
     /// A client's user may publish to no channel any more, or may again.
     Channels(Who, bool),
-    /// An iteration of a server's loop, with at most so many tasks.
+    /// An iteration of a server's loop, with at most this many tasks.
     Turn(Node, u8),
     /// A server looks for expired keys.
     Expire(Node),
     /// A server makes room by this key.
     Evict(Node, u8),
-    /// `CLIENT PAUSE`, so many milliseconds.
+    /// `CLIENT PAUSE`, for this many milliseconds.
     Pause(Node, u32),
     /// A server's disk fails, or works again.
     Disk(Node, bool),
     /// `min-replicas-to-write`
     MinReplicas(Node, u8),
-    /// A server's clock is stepped by so many milliseconds.
+    /// A server's clock is stepped by this many milliseconds.
     Clock(Node, i32),
     /// A replica gets the next of the stream.
     Deliver(Node),
@@ -71,7 +71,7 @@ pub enum Step {
     Promote(Node),
     /// A server saves its data.
     Save(Node),
-    /// A server dies; so many commands that it sent to each replica arrive.
+    /// A server dies; of what it sent to each replica, this many commands arrive.
     Kill(Node, u8),
     /// A server starts again with what it saved.
     Start(Node),

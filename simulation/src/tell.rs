@@ -24,7 +24,7 @@ pub struct Tell {
     pub reply: Option<Reply>,
     /// Its owner withdrew it.
     pub is_withdrawn: bool,
-    /// It waits in line, or was granted there: an outcome is decided only for who listens.
+    /// It waits in line, or was granted there: its outcome is decided only if somebody listens.
     pub is_in_line: bool,
 }
 

@@ -36,7 +36,7 @@ impl Server {
         blocked.chain(self.tells.all.values().map(|tell| &tell.waiting))
     }
 
-    /// Somebody who waits, blocked or for a message, and has no reply yet.
+    /// A wait, blocked or for a message, that has no reply yet.
     pub(crate) fn waiting_of(&mut self, waiter: WaiterId) -> Option<&mut Waiting> {
         let is_it = |waiting: &&mut Waiting| waiting.waiter == waiter && !waiting.is_answered;
         let blocked = self.conns.values_mut().filter_map(|conn| conn.waiting.as_mut());

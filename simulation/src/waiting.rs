@@ -1,4 +1,4 @@
-//! A blocked connection, as its server has it.
+//! A wait, on the side of its server.
 
 use rlock_core::{Mode, Token, WaiterId};
 

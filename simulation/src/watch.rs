@@ -206,7 +206,7 @@ impl Server {
         waiting.take_ended(reply).into_iter().for_each(|note| self.note(note));
     }
 
-    /// What who asks now is to see of WRITE at a key: its token, or 0.
+    /// What an observer must see now of WRITE at a key: the token, or 0.
     pub(crate) fn visible_token(&self, db: i32, key: &Key) -> u64 {
         let lock = self.visible(db, key).and_then(Slot::lock);
         let held = lock.and_then(|lock| lock.writer_at(self.now)).map(|(_, hold)| hold.token);
@@ -225,7 +225,7 @@ impl Server {
         }
     }
 
-    /// Somebody who knows of this token gets this reply, or is blocked.
+    /// An observer that knows this token gets this reply, or is blocked.
     pub(crate) fn note_sight(&mut self, db: i32, key: &Key, known: u64, said: Option<&Said>) {
         let shown = match said {
             Some(Said::Error(_)) => return,
@@ -281,7 +281,7 @@ impl Server {
         self.pending.push(self.noted(Note::Pending { asked: Box::new(asked), pending }));
     }
 
-    /// Notes what a decision left pending, behind those whom it answered.
+    /// Notes what a decision left pending, after the waits that it answered.
     pub(crate) fn note_pending(&mut self) {
         self.notes.append(&mut self.pending);
     }

@@ -81,7 +81,7 @@ pub enum Outcome {
     Token(i64, u64),
     /// Renewed.
     Renewed,
-    /// Who holds: the token, and whose it is; 0 is nobody.
+    /// The holder: its token and its owner; 0 is nobody.
     Holder(i64, Vec<u8>),
     /// The wait ended, and perhaps how long it would have been.
     Nil(i64),

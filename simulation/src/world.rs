@@ -24,7 +24,7 @@ pub struct World {
     pub actors: Vec<Actor>,
     /// What is watched.
     pub laws: Laws,
-    /// Sent to those who are nobody's client here.
+    /// Replies to connections that belong to none of the clients here.
     pub(crate) strays: Vec<(ClientId, Out)>,
     setting: Setting,
     last_client: u64,
@@ -170,7 +170,7 @@ impl World {
         true
     }
 
-    /// Somebody connects who is no client here.
+    /// Opens a connection that belongs to none of the clients here.
     pub(crate) fn admit(&mut self, node: usize) -> ClientId {
         self.last_client += 1;
         let client = ClientId::from(self.last_client);
@@ -297,7 +297,8 @@ impl World {
 
     // --- servers --------------------------------------------------------------------------------
 
-    /// A server does something; what comes of it goes its ways, and is held to the laws.
+    /// Does something on a server; its effects go to replicas and clients, and the laws are
+    /// checked.
     pub(crate) fn act(
         &mut self,
         node: usize,

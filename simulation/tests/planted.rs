@@ -4,7 +4,7 @@ use rlock_simulation::fault::Fault;
 use rlock_simulation::run::{WORLD_STEPS, many};
 use rlock_simulation::world::Setting;
 
-/// A fault that is not found in so many steps is not found.
+/// Within this many steps, each fault must be found.
 const STEPS: u64 = 8_000_000;
 /// A story that is longer is not read.
 const STORY_MAX: usize = 40;

@@ -143,7 +143,7 @@ fn a_renewal_is_of_what_its_own_server_told() {
         Step::Pass(500_000),
         Step::Read(0),
         Step::Hear(0),
-        // On the old primary the hold is over.
+        // On the old primary the hold has ended.
         asks(1, Ask { reads: true, ..plain(1) }),
         Step::Read(1),
         Step::Hear(1),

@@ -28,7 +28,7 @@ pub struct Acks {
     sessions: BTreeMap<(ClientId, Token), u64>,
 }
 
-/// Holds that were taken back, and until when they would have lasted.
+/// Holds that were revoked, and their deadlines.
 #[derive(Default)]
 pub struct TakenBack(Vec<(i32, Key, Token, u64)>);
 

@@ -22,7 +22,7 @@ pub enum Fact {
     Until(u64),
     /// A user had the key live until then only.
     Tampered(u64),
-    /// It is over.
+    /// It has ended.
     Ended(How),
 }
 

@@ -32,7 +32,7 @@ fn place(server: &Server, db: i32, key: &Key, waiter: WaiterId) -> Option<bool> 
 }
 
 impl Lines {
-    /// A step is over.
+    /// The end of a step.
     pub fn stepped(&mut self, server: &Server, seen: &mut Seen) {
         let before = std::mem::take(&mut self.all);
         for waiting in server.all_waiting() {
@@ -75,7 +75,7 @@ impl Lines {
     }
 }
 
-/// Whoever has a place waits. One that is gone keeps nothing reserved.
+/// Every place belongs to a wait. A wait that has ended reserves nothing.
 pub fn places(server: &Server) -> Result<(), Broken> {
     let waits = |waiter: WaiterId| {
         let mut all = server.all_waiting();
@@ -102,7 +102,7 @@ pub fn places(server: &Server) -> Result<(), Broken> {
     Ok(())
 }
 
-/// One who waits for several locks waits for somebody.
+/// Every request that waits for several locks waits for somebody.
 pub fn waits(
     server: &Server,
     waiting: &Waiting,

@@ -58,7 +58,7 @@ pub(crate) fn must<T: FnOnce() -> String>(
     if is_so { Ok(()) } else { Err(Broken { law, what: what() }) }
 }
 
-/// Who begins to hold with this: what it asked, its token, and whether it waited.
+/// The grant that begins a hold with this note: its request, its token, and whether it waited.
 fn begun(note: &Note) -> Option<(&Asked, Token, bool)> {
     match note {
         Note::Told { asked, token, waited, pending: None, .. } => Some((asked, *token, *waited)),
@@ -81,7 +81,7 @@ pub struct Reign {
 
 /// A reply that a client read.
 pub struct Hearing<'a> {
-    /// Who.
+    /// The client.
     pub who: usize,
     /// On which connection.
     pub client: ClientId,

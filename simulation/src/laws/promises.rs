@@ -22,7 +22,7 @@ pub struct Promise {
     pub db: i32,
     /// The lock.
     pub key: Key,
-    /// Who holds.
+    /// The owner.
     pub owner: Owner,
     /// How.
     pub mode: Mode,

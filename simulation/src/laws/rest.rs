@@ -26,7 +26,7 @@ struct Tie {
     arrival: u64,
     client: ClientId,
     token: Token,
-    /// So many replicas are to acknowledge its deadlines.
+    /// How many replicas must acknowledge its deadlines.
     acks: u8,
     /// It asked for several locks.
     of_several: bool,
@@ -54,7 +54,7 @@ struct Unheard {
 pub struct Rest {
     /// The connections that got a hold with SESSION. It is tied to the [`last`] one.
     ties: BTreeMap<(LockName, Owner, Mode), Vec<Tie>>,
-    /// Who asked for a session.
+    /// The connections that asked for a session.
     askers: BTreeSet<(LockName, Vec<u8>, ClientId)>,
     /// Grants that nobody heard of.
     unheard: Vec<Unheard>,
@@ -69,7 +69,7 @@ pub struct Rest {
     taken: BTreeSet<Token>,
     /// Holds that were there when the clock was stepped: to observers they may have ended.
     revived: BTreeSet<u64>,
-    /// Where those who wait for several locks stand.
+    /// The places of requests for several locks.
     pub lines: Lines,
     /// The clock was stepped: a wait that was over may go on.
     was_stepped: bool,
@@ -194,7 +194,7 @@ impl Rest {
         }
     }
 
-    /// Somebody did not hear that it holds with this token, so a level is taken back.
+    /// A grant with this token was not heard, so its level is revoked.
     pub fn is_unheard(&self, (db, key): (i32, &Key), token: Token) -> bool {
         let is_it = |unheard: &Unheard| {
             unheard.token == token && unheard.name.0 == db && unheard.name.1 == *key
@@ -305,7 +305,7 @@ fn is_in_time(server: &Server, asked: &Asked) -> Result<(), Broken> {
     must(!is_over, "a wait ends in time", || format!("it is over: {asked:?}"))
 }
 
-/// Whoever observes knows what there is to see, also where nothing may be written.
+/// Every observer has the current state, even on a server that may not write.
 fn observes(
     server: &Server,
     waiting: &Waiting,
@@ -335,7 +335,7 @@ fn observes(
     })
 }
 
-/// Everybody who is blocked waits for something.
+/// Every blocked connection waits for something.
 fn waits(
     server: &Server,
     (is_open, was_stepped): (bool, bool),
@@ -395,7 +395,7 @@ fn waits(
 }
 
 impl Rest {
-    /// Whoever was just granted passed nobody.
+    /// A new grant passed nobody that came before.
     pub fn order(
         &self,
         server: &Server,

@@ -64,7 +64,7 @@ pub fn counted(server: &Server) -> Result<(), Broken> {
     })
 }
 
-/// One that waits for a message waits as long as it may, and not for a connection that is gone.
+/// A wait for a message has an end, and a request for a session does not outlive its connection.
 pub fn lasts(server: &Server, tell: &Tell) -> Result<(), Broken> {
     let most = server.bounds.max_tell_ms;
     let ends_at = tell.waiting.asked.ends_at;

@@ -7,9 +7,9 @@ use super::{Id, LEASE_MAX, State, Users, no_ask};
 use crate::laws::Broken;
 use crate::machine::{FOREVER, Input, Ms, Planted};
 
-/// A world lasts so many steps, and then until all that was begun is over.
+/// The steps of a world. After them, it goes on until everything that was begun has ended.
 const WORLD_STEPS: u64 = 3000;
-/// By then what was begun is over, in milliseconds, once nothing goes wrong any more.
+/// How long that takes at most, in milliseconds, once nothing goes wrong any more.
 const CALM: Ms = 40_000;
 
 /// So many traces may differ in numbers only.

@@ -100,7 +100,7 @@ impl Users {
         self.collect();
     }
 
-    /// A server's process is gone: what was on its way is lost, and its connections end.
+    /// A server's process ends: what was on its way is lost, and its connections close.
     fn dies(&mut self, node: usize) {
         self.gone.retain(|gone| gone.link.node != node);
         self.step(Step::Kill(node as u8, 255));
@@ -191,7 +191,7 @@ impl Users {
         self.found.closes += 1;
     }
 
-    /// What a closed process still had is gone.
+    /// Removes what a closed process still had.
     pub(super) fn closes(&mut self, process: usize) {
         self.processes[process].peers.iter_mut().for_each(|peer| peer.server.close());
         let here = self.links.iter().filter(|(_, link)| link.process == process);

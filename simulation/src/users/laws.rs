@@ -83,7 +83,7 @@ impl Users {
         });
     }
 
-    /// Nothing stands that nobody has.
+    /// The server has no hold and no place that no user has.
     pub(super) fn audit(&mut self) {
         for process in 0..self.processes.len() {
             let seats = self.processes[process].seats.iter();

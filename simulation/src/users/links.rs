@@ -10,7 +10,7 @@ use crate::machine::{AGAIN, Dial, FOREVER, Input, Ms, Outcome, is_condemned};
 use crate::server::Server;
 use crate::words::{Out, Said, Words, words};
 
-/// Whose request it is that a connection carries.
+/// The machine whose request a connection carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub job: Id,
@@ -189,7 +189,7 @@ impl Users {
         self.lost_replies(id, asked);
     }
 
-    /// Who waited for a reply on a connection that ended.
+    /// Ends the waits for replies on a connection that ended.
     pub(super) fn lost_replies(&mut self, link: Id, asked: VecDeque<Asked>) {
         for asked in asked {
             let Some(job) = self.jobs.get_mut(&asked.job) else { continue };

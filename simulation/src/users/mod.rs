@@ -74,7 +74,7 @@ impl Work {
 struct Job {
     work: Work,
     process: usize,
-    /// Whom it works for, unless it is a hold.
+    /// The user for which it works, unless it is a hold.
     user: usize,
     place: Place,
     ask: Ask,
@@ -279,7 +279,7 @@ impl Users {
         self.broken.get_or_insert(Broken { law, what });
     }
 
-    /// Tells a machine something, and carries out what comes of it.
+    /// Gives a machine an input, and carries out its outputs.
     fn tell(&mut self, id: Id, input: Input) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let mut out = Vec::new();

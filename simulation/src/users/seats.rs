@@ -1,4 +1,4 @@
-//! The seats of a process: who has them, and who comes next.
+//! The seats of a process: which request has each of them, and which is next.
 
 use super::{Id, Place, Seat, State, Users};
 use crate::machine::{Input, PATIENCE, SeatDecision, SeatState, decide_seat};
@@ -17,7 +17,7 @@ impl Users {
             tenure: None,
             excused_until: 0,
         });
-        // Who holds may release, however long that takes.
+        // A release waits for its seat without a limit.
         let wait = if hold.is_some() { crate::machine::FOREVER } else { wait };
         match decide_seat(now, seat.state, wait, PATIENCE) {
             SeatDecision::Take => {
@@ -53,7 +53,7 @@ impl Users {
         seat.into_iter().for_each(|seat| seat.state = state);
     }
 
-    /// Whoever waits for a seat that is free has it.
+    /// Gives a free seat to the first that waits for it.
     pub(super) fn next_in(&mut self, process: usize, place: &Place) {
         let Some(seat) = self.processes[process].seats.get_mut(place) else { return };
         if seat.state == SeatState::Free && !seat.waiting.is_empty() {
