@@ -153,7 +153,7 @@ def names_of_nothing() -> list[str]:
 # "told" and "tells" hide who learns what, and how: a reply, a message, an event. Per 1000 lines of comments.
 TOLD_MAX = 3
 # Rooms whose comments have more, and how many lines with them: these numbers only fall.
-TOLD_STILL = {"core": 80, "engine": 38}
+TOLD_STILL = {"core": 81, "engine": 43}
 SLASHES = re.compile(r"(?<![:\w\"'`])//.*|^\s*\*\s.*|/\*.*", re.M)
 HASHES = re.compile(r'(?:^|\s)#[: ].*|"""(?:.|\n)*?"""', re.M)
 
@@ -169,7 +169,7 @@ def told_in_comments() -> list[str]:
         room = "/".join(parts[:2]) if parts[0] == "clients" else parts[0]
         comments = (HASHES if kind in {".py", ".sh"} else SLASHES).findall(text(name))
         comments = [line for comment in comments for line in comment.split("\n")]
-        found = [line for line in comments if re.search(r"(?<![-\w])(?:told|tells?)\b", re.sub(r"`[^`]*`", "", line))]
+        found = [line for line in comments if re.search(r"(?<![-\w])(?:[Tt]old|[Tt]ells?)\b", re.sub(r"`[^`]*`", "", line))]
         lines[room], told[room] = lines.get(room, 0) + len(comments), told.get(room, []) + found
     wrong = []
     for room, found in told.items():
