@@ -24,7 +24,7 @@ abstract sealed class Acquirable<S, H extends Owned<H>> implements Lock permits 
 
     abstract S with(Options others);
 
-    /** Waits for so many ms; null if not acquired. */
+    /** Waits for this many ms; null if not acquired. */
     abstract H acquire(long waits, boolean interruptible) throws InterruptedException;
 
     // --- options
@@ -153,7 +153,7 @@ abstract sealed class Acquirable<S, H extends Owned<H>> implements Lock permits 
             throw new UnsupportedOperationException("only the Hold of a detached acquisition releases it: use acquire or tryAcquire");
     }
 
-    // Only with maxQueue a wait for ever ends without the lock.
+    // A wait without a limit ends without the lock only with maxQueue.
     private H orTooMany(H hold) {
         if (hold == null) throw new LockException.TooMany(this + ": maxQueue waiters already wait", null);
         return hold;

@@ -23,7 +23,7 @@ final class Acquisition {
     private boolean interrupted;
     private boolean hasAll; // of several locks, before it asks for them
 
-    /** {@code waits} for so many ms: 0 is not at all, {@link Machine#FOREVER} for ever. */
+    /** {@code waits} for this many ms: 0 is not at all, {@link Machine#FOREVER} is without a limit. */
     Acquisition(Locks locks, String key, Options options, long waits, boolean interruptible) {
         this.locks = locks;
         this.key = key;
@@ -66,7 +66,7 @@ final class Acquisition {
                 Tell told = job.call();
                 if (told.told() == Told.GRANTED) return granted(seat, job, told);
                 Hold none = refused(seat, job, told);
-                // Ended early, by an operator: a wait for ever goes on.
+                // Ended early, by an operator: a wait without a limit goes on.
                 if (isOver(told)) return none;
             }
         } finally {
@@ -161,7 +161,7 @@ final class Acquisition {
         return new Job(locks.links, seat, options, seat.depth + 1, machine, interruptible, warnsAt);
     }
 
-    /** What decides for who has the turn at this seat; if it fails, the turn is over. */
+    /** Makes the machine of a request that has this seat; if that fails, the seat is free again. */
     Attempt machine(Seat seat) {
         try {
             locks.refuseClosed();
@@ -215,7 +215,7 @@ final class Acquisition {
             case CANCELLED -> throw new InterruptedException();
             case CLOSED -> throw Locks.closed();
             case REFUSED -> {
-                // Who does not wait does not wait for itself either.
+                // A request that does not wait does not wait for its own owner either.
                 if (waits == 0 && told.code().equals("DEADLOCK")) yield null;
                 throw LockException.of((ServerException) trouble);
             }

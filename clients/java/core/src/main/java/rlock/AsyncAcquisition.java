@@ -48,12 +48,12 @@ final class AsyncAcquisition {
         return result;
     }
 
-    // By us, or first by who has the future.
+    // Completed by us, or before that by the caller that has the future.
     private void completed() {
         if (ends(Result.CANCELLED, () -> {})) current().run();
     }
 
-    // Whoever replaces it looks in the same step whether it is over.
+    // A replacement checks in the same step whether it has ended.
     private synchronized Runnable current() {
         return cancel;
     }
@@ -156,7 +156,7 @@ final class AsyncAcquisition {
             attempt(seat);
         }
 
-        // Elsewhere: who passes the turn is busy.
+        // In another thread: the one that frees the seat is busy.
         private boolean called() {
             synchronized (this) {
                 if (isDone) return false;
@@ -226,7 +226,7 @@ final class AsyncAcquisition {
                 else sit();
             }
         } catch (InterruptedException cancelled) {
-            // By who has the future.
+            // By the caller that has the future.
         } catch (RuntimeException failed) {
             fail(failed);
         }

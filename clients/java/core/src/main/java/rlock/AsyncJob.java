@@ -23,7 +23,7 @@ final class AsyncJob extends Job {
     private boolean isCancelled; // once that thread is done
     private boolean isTold;
 
-    /** {@code then} hears once what comes of it, in any thread, and returns at once. */
+    /** {@code then} gets the result once, in any thread, and returns at once. */
     AsyncJob(Links links, Seat seat, Options options, int depth, Machine machine, long warnsAt, Consumer<Tell> then) {
         super(links, seat, options, depth, machine, false, warnsAt);
         this.then = then;

@@ -2,7 +2,7 @@ package rlock;
 
 import java.util.concurrent.TimeUnit;
 
-/** Milliseconds that go on while the machine sleeps: nobody who sets the clock back stops them. */
+/** Milliseconds that go on while the computer sleeps, and that setting the clock back does not stop. */
 final class Clock {
     private static long lastNanos = System.nanoTime(); // these are guarded by Clock.class
     private static long lastWall = System.currentTimeMillis();

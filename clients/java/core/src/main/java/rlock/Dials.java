@@ -78,7 +78,7 @@ public final class Dials<C> {
         }
     }
 
-    /** The connection, if it is for whoever leaves; what is for nobody is closed. */
+    /** Ends a wait for the connection. A connection that nobody waits for any more is closed. */
     private synchronized C leave(Dial<C> dial, C made) {
         dial.waiting--;
         boolean isMine = made != null && !dial.isTaken;

@@ -27,7 +27,7 @@ public interface Driver extends AutoCloseable {
     /** The number of the database: locks of different ones are different locks. */
     int database();
 
-    /** Frees what the driver itself has opened; connections are closed by who asked for them. */
+    /** Frees what the driver itself has opened; connections are closed by their users. */
     @Override
     void close();
 
@@ -41,7 +41,7 @@ public interface Driver extends AutoCloseable {
          */
         Object call(long timeoutMillis, String... words);
 
-        /** From now on nothing more is sent; {@code closed} runs once the connection has ended, whoever ends it. */
+        /** From now on nothing more is sent; {@code closed} runs once the connection has ended, on either side. */
         void whenClosed(Runnable closed);
 
         /** Closes the connection at once; what it still waits for fails. */

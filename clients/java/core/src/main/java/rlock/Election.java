@@ -7,7 +7,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import rlock.Driver.ServerException;
 
-/** Who leads: whoever holds the lock of the key, in a session. Immutable and thread-safe, made by {@link Locks#election}. */
+/** An election: the leader holds the lock of the key, in a session. Immutable and thread-safe, made by {@link Locks#election}. */
 public final class Election {
     private static final System.Logger LOG = System.getLogger("rlock");
     /** So long a leader is believed whose network says nothing. */
@@ -23,7 +23,7 @@ public final class Election {
         this.name = Owners.checked("name", name);
     }
 
-    /** Who leads: the token and the owner's name of the hold, and the name that the election was given. */
+    /** A leader: the token and the owner's name of its hold, and the name that the election was given. */
     public record Leader(long token, String owner, String name) {}
 
     /** Waits to lead, forever, and ignores interrupts. */
@@ -44,7 +44,7 @@ public final class Election {
         return locks.lock(key).lease(LEASE).session().owner(locks.prefix() + name + unique.substring(unique.lastIndexOf('/')));
     }
 
-    /** Who leads now; empty if nobody does. */
+    /** The current leader; empty if there is none. */
     public Optional<Leader> leader() {
         Object reply = locks.call(key, "RLOCK.AWAIT", key, "0");
         if (!(reply instanceof List<?> pair) || pair.get(1) == null) return Optional.empty();
@@ -59,8 +59,8 @@ public final class Election {
     }
 
     /**
-     * Tells who leads, at first and whenever that changes, until the result is closed. {@code heard} runs in a thread of
-     * the package, once at a time. Who is slow hears the latest change only.
+      * Reports the leader, at first and whenever that changes, until the result is closed. {@code heard} runs in a thread of
+      * the package, once at a time. If it is slow, it gets only the latest change.
      */
     public Observer observe(Consumer<Optional<Leader>> heard) {
         locks.refuseClosed();

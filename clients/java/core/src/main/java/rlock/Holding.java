@@ -204,7 +204,7 @@ final class Holding extends Machine {
         idle(now);
     }
 
-    // It has the seat of its owner, which holds so many levels.
+    // It has the seat of its owner, whose depth is in the input.
     private void open(long now, int levels) {
         at = At.OPENING;
         isTying = true;

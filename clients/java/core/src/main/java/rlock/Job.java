@@ -21,7 +21,7 @@ import rlock.Machine.Tell;
 /** Does what the machine of an attempt or a release says, for the seat's holder, until the seat is free. */
 sealed class Job permits AsyncJob {
     private static final System.Logger LOG = System.getLogger("rlock");
-    /** The server refuses to block for longer, except for ever. */
+    /** The longest BLOCK that the server accepts, apart from 0, which is without a limit. */
     private static final long LONGEST_BLOCK = TimeUnit.DAYS.toMillis(7);
 
     /** Of the last request. */
@@ -63,7 +63,7 @@ sealed class Job permits AsyncJob {
         LOG.log(System.Logger.Level.WARNING, key + ": still waiting; last error: " + trouble.getMessage());
     }
 
-    /** What comes of it. */
+    /** The result. */
     Tell call() {
         Input in = Input.of(Event.CALL);
         try {
@@ -83,7 +83,7 @@ sealed class Job permits AsyncJob {
     /** Undoes the rest in the background; the caller waits for it at most LATE. */
     void rest() {
         if (!leave()) return;
-        // Who locks something else at once shall not still wait here.
+        // A caller that locks something else at once should not be kept waiting here.
         Driver.await(freed, TimeUnit.MILLISECONDS.toNanos(Machine.LATE));
     }
 

@@ -76,7 +76,7 @@ public final class KeyLock extends Acquirable<KeyLock, Hold> {
         return info().isLocked();
     }
 
-    /** Who holds the key's lock and who waits for it now. */
+    /** The current holders of the key's lock, and the waiters. */
     public LockInfo info() {
         return LockInfo.of(key, locks.call(key, "RLOCK.INFO", key, "HOLDERS", "10000", "WAITERS", "10000"));
     }

@@ -36,7 +36,7 @@ final class Links implements AutoCloseable {
         COMMAND,
         RELEASE,
         RENEWAL,
-        /** What nobody waits for: who holds a lock, and what abandoned attempts left to undo. */
+        /** Runs work that no caller waits for: observing locks, and undoing what abandoned attempts left. */
         ASIDE
     }
 
@@ -129,7 +129,7 @@ final class Links implements AutoCloseable {
         return at;
     }
 
-    /** Finds out who is the primary now, in the background; many who ask at once ask once. */
+    /** Searches for the primary in the background; many calls at once lead to one search. */
     synchronized CompletableFuture<Void> refresh() {
         long now = System.nanoTime();
         boolean isRecent = now - refreshed.get() < TimeUnit.MILLISECONDS.toNanos(Machine.DIALS);
@@ -180,7 +180,7 @@ final class Links implements AutoCloseable {
         return null;
     }
 
-    /** Where {@code MOVED 866 host:port} or {@code ASK …} points; without a host, to that of who said it. */
+    /** Where {@code MOVED 866 host:port} or {@code ASK …} points; without a host, to the host of the server that sent it. */
     static Address target(ServerException error, Address at) {
         String line = error.getMessage();
         Address to = Address.of(line.substring(line.lastIndexOf(' ') + 1));
@@ -290,7 +290,7 @@ final class Links implements AutoCloseable {
         return dial(server(at), at, end, limit -> driver.listen(at, limit, ear));
     }
 
-    // One at a time to each server, for all who need it, and for a moment none after a failure.
+    // One at a time to each server, for all callers, and for a moment none after a failure.
     private <C> C dial(Server server, Address at, long end, LongFunction<C> connecting) {
         acquire(server.dials, end, "no connection to " + at + " in time");
         try {
@@ -298,7 +298,7 @@ final class Links implements AutoCloseable {
             if (System.nanoTime() - server.restsUntil < 0) throw new LinkException(server.trouble, null).neverSent();
             return connect(Math.min(timeoutMillis, millisUntil(end)), connecting);
         } catch (LinkException failed) {
-            // Who had hardly any time says nothing of the server.
+            // If there was hardly any time, the failure says nothing about the server.
             if (!failed.isNeverSent() && (!isSilent(failed) || end - System.nanoTime() > 0)) {
                 server.trouble = failed.getMessage();
                 server.restsUntil = restsUntil();
@@ -344,7 +344,7 @@ final class Links implements AutoCloseable {
         return info.replaceAll("(?s).*\\b" + name + ":([^\r\n]+).*", "$1");
     }
 
-    /** Makes sure that the primary of the key has said who it is. */
+    /** Makes sure that the identity of the key's primary is known. */
     void meet(String key, long limitMillis) {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMillis);
         Address at = primary(key, end);

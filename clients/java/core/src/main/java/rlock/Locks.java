@@ -43,7 +43,7 @@ public final class Locks implements AutoCloseable {
     final Notices notices;
     private final Set<AsyncAcquisition> asyncs = ConcurrentHashMap.newKeySet();
     private final ThreadPoolExecutor answers; // to futures
-    private volatile Service service; // null until a server has said who it is
+    private volatile Service service; // null until the identity of a server is known
     private volatile boolean closed;
 
     private Locks(Builder builder) {
@@ -110,7 +110,7 @@ public final class Locks implements AutoCloseable {
         return new AllLocks(this, parts, Options.of(Mode.WRITE, leaseMillis));
     }
 
-    /** Who leads: whoever holds the key's lock, in a session. Followers hear {@code name}, for example an address. */
+    /** An election: the leader holds the key's lock, in a session. Followers see {@code name}, for example an address. */
     public Election election(String key, String name) {
         return new Election(this, key, name);
     }
@@ -216,7 +216,7 @@ public final class Locks implements AutoCloseable {
         return new Seat.Name(service(key, links.timeoutMillis), key, owner, mode);
     }
 
-    /** Asks who the servers are, if that is not known. */
+    /** Asks the servers for their identity, if it is not known. */
     Service service(String key, long limitMillis) {
         if (service == null) links.meet(key, limitMillis);
         return service;
@@ -242,7 +242,7 @@ public final class Locks implements AutoCloseable {
         if (closed) throw closed();
     }
 
-    /** A server has said who it is. */
+    /** The identity of a server is known. */
     synchronized void met(String runId) {
         if (closed) return;
         Set<String> ids = Stream.concat(topology.ids().stream(), Stream.of(runId))

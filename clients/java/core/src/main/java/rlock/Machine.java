@@ -115,7 +115,7 @@ abstract sealed class Machine permits Undoing, Holding {
     /** What is asked on a shared connection. */
     enum Request { ACQUIRE, RENEW, CANCEL, INFO, RELEASE }
 
-    /** What comes of a call. */
+    /** The result of a call. */
     enum Told { GRANTED, NIL, RELEASED, LOST, UNAVAILABLE, NOREPLICAS, REFUSED, CANCELLED, CLOSED }
 
     /** What a machine has done. Up to {@code SEAT} they are operations: they go on until an input ends them. */

@@ -11,7 +11,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 abstract sealed class Owned<H> implements AutoCloseable permits Hold, Holds {
     final AtomicBoolean released = new AtomicBoolean();
 
-    /** Nobody but this thread will release it: when the thread ends, so does the renewing. Null: whoever has this value can. */
+    /** The only thread that will release it: when it ends, so does the renewing. Null: any thread that has this value can. */
     abstract H belongsTo(Thread thread);
 
     abstract void releases();

@@ -15,7 +15,7 @@ import java.util.function.BooleanSupplier;
   * the depth to reach, never "one more", so that a command that arrives twice counts once.
  */
 sealed class Seat permits Group {
-    /** Who holds what, where: the same key at another service is another lock. */
+    /** The owner, the key, the mode and the service: the same key at another service is another lock. */
     record Name(Service service, String key, String owner, Mode mode) {}
 
     private static final Map<Name, Seat> ALL = new ConcurrentHashMap<>();
@@ -30,7 +30,7 @@ sealed class Seat permits Group {
     /** One request at a time: a depth is only right while nobody else changes it. */
     final Semaphore turn = new Semaphore(1, true);
 
-    volatile int depth; // changed by who has the turn
+    volatile int depth; // changed by the request that has the turn
     volatile Tenure tenure; // null at depth 0
     /** The turn belongs to what undoes an earlier request. */
     private volatile boolean isUndone;
@@ -108,7 +108,7 @@ sealed class Seat permits Group {
         return of != null && of.isKnownLost();
     }
 
-    /** Whoever has the turn is done: nothing of its request is executed any more. */
+    /** Passes the turn on: nothing of the request that had it is executed any more. */
     void free() {
         isUndone = false;
         passTurn();
@@ -120,7 +120,7 @@ sealed class Seat permits Group {
         return turn.tryAcquire();
     }
 
-    /** One level more, of this hold. Whoever calls this has the turn, as for {@link #lower}. */
+    /** One level more, of this hold. The caller has the turn, as for {@link #lower}. */
     void raise(Tenure of) {
         tenure = of;
         depth++;
@@ -164,7 +164,7 @@ sealed class Seat permits Group {
         callNext();
     }
 
-    /** Who was called does not want it. */
+    /** Calls the next request that waits and still wants the turn. */
     void callNext() {
         BooleanSupplier next = callers.poll();
         while (next != null && !next.getAsBoolean()) next = callers.poll();

@@ -414,13 +414,13 @@ final class Tenure {
             releaseInTurn(at, end);
             return;
         }
-        // As soon as the earlier request is over.
+        // As soon as the earlier request has ended.
         locks.tell(() -> {
             at.members().forEach(each -> each.turn.acquireUninterruptibly());
             try {
                 releaseInTurn(at, Clock.now() + RELEASES_MILLIS);
             } catch (RuntimeException late) {
-                // Whoever released it knows that its end is not certain.
+                // The caller of the release knows that its end is not certain.
             }
         });
         if (isLost()) throw new LockLostException(at + " was lost before it was released");

@@ -111,7 +111,7 @@ abstract sealed class Topology {
                     Object reply = link.call(ASK_MILLIS, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service);
                     if (reply instanceof List<?> address && address.size() == 2) {
                         primary = new Address(text(address.get(0)), Integer.parseInt(text(address.get(1))));
-                        // Who answered is asked first next time.
+                        // The server that answered is asked first next time.
                         sentinels.remove(sentinel);
                         sentinels.add(0, sentinel);
                         return;

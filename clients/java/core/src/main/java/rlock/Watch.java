@@ -9,7 +9,7 @@ import java.util.function.Consumer;
 import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 
-/** Asks who holds WRITE at a key, again and again, by what the server says when that changes: until it is closed. */
+/** Observes who holds WRITE at a key, by RLOCK.AWAIT, again and again until it is closed. */
 final class Watch implements AutoCloseable {
     private final Links links;
     private final String key;
