@@ -357,7 +357,8 @@ write_settings() {
     watched=$(sed -n "s/^sentinel monitor $name \([^ ]*\) .*/\1/p" "$conf")
     clients='resetchannels allchannels -@all +@connection +subscribe +psubscribe +unsubscribe +punsubscribe +info +role +sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|replicas +sentinel|slaves +sentinel|sentinels +sentinel|myid'
     {
-        grep -v -e '^user ' -e "^sentinel \(known-replica\|auth-user\|auth-pass\) $name " -e '^sentinel sentinel-\(user\|pass\) ' "$conf"
+        grep -v -e '^user ' -e "^sentinel known-replica $name " -e "^sentinel auth-user $name " -e "^sentinel auth-pass $name " \
+            -e '^sentinel sentinel-user ' -e '^sentinel sentinel-pass ' "$conf"
         for server in $RLOCK_SERVERS; do
             [ "$server" = "$watched" ] || echo "sentinel known-replica $name $server 6379"
         done
