@@ -1,5 +1,5 @@
-//! Runs as files in `bench/results`: lines `# NAME = …` for what to know before reading, then one row
-//! for each figure, with commas between the cells.
+//! Runs as files in `bench/results`: lines `# NAME = …` for what to know before reading, then one
+//! row for each figure, with commas between the cells.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -113,6 +113,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "reply",
             "state",
             "host",
+            "protocol",
             "gate",
             "unsaved",
             "timers",

@@ -199,8 +199,8 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         Ok(was_due)
     }
 
-    /// Closes the keys, then publishes what was done, then replies (`say`), then answers who waited.
-    /// `others` is what came of it at other locks.
+    /// Closes the keys, then publishes what was done, then replies (`say`), then answers who
+    /// waited. `others` is what came of it at other locks.
     pub(crate) fn finish(mut self, others: impl FnOnce(&H) -> Vec<Report>, say: impl FnOnce(&H)) {
         let decisions = self.close();
         let (host, is_plain) = (self.host, self.is_plain);

@@ -29,8 +29,8 @@ fn no_connection_is_blocked_and_the_message_follows_the_effects_and_the_events()
     assert!(event.is_some() && event < message, "{log:#?}");
 }
 
-/// Without a cluster publishing says whether anybody listens: then nobody asks about an outcome that
-/// is decided without that question.
+/// Without a cluster publishing says whether anybody listens: then nobody asks about an outcome
+/// that is decided without that question.
 #[test]
 fn a_grant_asks_once_who_listens_and_an_outcome_that_comes_later_only_in_a_cluster() {
     for is_cluster in [false, true] {
