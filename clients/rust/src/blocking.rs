@@ -187,6 +187,22 @@ impl Request {
         self.with(crate::Request::session)
     }
 
+    /// As [`crate::Request::no_renewal`].
+    pub fn no_renewal(self) -> Request {
+        self.with(crate::Request::no_renewal)
+    }
+
+    /// As [`crate::Request::owner_prefix`].
+    pub fn owner_prefix(self, prefix: &str) -> Request {
+        self.with(|request| request.owner_prefix(prefix))
+    }
+
+    /// As [`crate::Request::owner_name`].
+    #[must_use]
+    pub fn owner_name(&self) -> &str {
+        self.request.owner_name()
+    }
+
     /// As [`crate::Request::upgrade`].
     pub fn upgrade(self) -> Request {
         self.with(crate::Request::upgrade)
@@ -349,6 +365,16 @@ impl All {
     /// As [`crate::All::session`].
     pub fn session(self) -> All {
         All(self.0.session())
+    }
+
+    /// As [`crate::All::no_renewal`].
+    pub fn no_renewal(self) -> All {
+        All(self.0.no_renewal())
+    }
+
+    /// As [`crate::All::owner_prefix`].
+    pub fn owner_prefix(self, prefix: &str) -> All {
+        All(self.0.owner_prefix(prefix))
     }
 
     /// As [`crate::All::on_trouble`].

@@ -172,6 +172,7 @@ impl Locker {
             acks: None,
             session: false,
             upgrade: false,
+            renews: true,
             parts: None,
             on_trouble: None,
         };
@@ -288,6 +289,12 @@ impl Request {
         self
     }
 
+    /// Does not renew the hold: it ends with its lease, unless it is released before.
+    pub fn no_renewal(mut self) -> Request {
+        self.options.renews = false;
+        self
+    }
+
     /// Requests the write lock on top of the owner's own read lock. It needs [`Request::owner`].
     pub fn upgrade(mut self) -> Request {
         self.options.upgrade = true;
@@ -299,6 +306,18 @@ impl Request {
     pub fn owner(mut self, name: impl Into<String>) -> Request {
         (self.options.owner, self.options.is_named) = (name.into(), true);
         self
+    }
+
+    /// Begins the owner's name with `prefix`, instead of the host and the process. The rest stays unique.
+    pub fn owner_prefix(mut self, prefix: &str) -> Request {
+        (self.options.owner, self.options.is_named) = (self.inner.draw_after(prefix), false);
+        self
+    }
+
+    /// The owner's name, as [`Hold::owner`] will say it.
+    #[must_use]
+    pub fn owner_name(&self) -> &str {
+        &self.options.owner
     }
 
     /// Calls `tell` when the first try fails and the wait goes on: no server is reached, or none can decide for now. At

@@ -28,6 +28,18 @@ pub(crate) fn lock_mode(is_read: bool) -> &'static str {
 }
 
 impl One {
+    /// The lock's key.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Whether it is the read lock, or a permit.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        self.is_read
+    }
+
     pub(crate) fn mode(&self) -> &'static str {
         lock_mode(self.is_read)
     }

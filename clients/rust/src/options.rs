@@ -27,6 +27,7 @@ pub(crate) struct Options {
     pub(crate) acks: Option<u32>,
     pub(crate) session: bool,
     pub(crate) upgrade: bool,
+    pub(crate) renews: bool,
     /// Several locks, in key order.
     pub(crate) parts: Option<Arc<[One]>>,
     pub(crate) on_trouble: Option<Arc<OnTrouble>>,

@@ -77,7 +77,7 @@ async fn keep(seat: Arc<Seat>, inner: Arc<Inner>, tenure: Arc<Tenure>, sent: Ms)
             margin: ms(tenure.margin()),
             session: ended.is_some(),
             has_acks: tenure.options.has_acks(),
-            renews: true,
+            renews: tenure.options.renews,
         },
         Planted::Nothing,
     );

@@ -38,6 +38,22 @@ impl All {
         All(self.0.session())
     }
 
+    /// As [`crate::Request::no_renewal`].
+    pub fn no_renewal(self) -> All {
+        All(self.0.no_renewal())
+    }
+
+    /// As [`crate::Request::owner_prefix`].
+    pub fn owner_prefix(self, prefix: &str) -> All {
+        All(self.0.owner_prefix(prefix))
+    }
+
+    /// As [`crate::Request::owner_name`].
+    #[must_use]
+    pub fn owner_name(&self) -> &str {
+        self.0.owner_name()
+    }
+
     /// As [`crate::Request::on_trouble`].
     pub fn on_trouble(self, tell: impl Fn(&RedisError) + Send + Sync + 'static) -> All {
         All(self.0.on_trouble(tell))

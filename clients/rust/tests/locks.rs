@@ -317,3 +317,28 @@ async fn each_owner_hears_of_its_grant_whatever_its_name() {
         assert!(soon >= 7, "{name:?}: {soon} of 8");
     }
 }
+
+#[tokio::test]
+async fn without_renewal_a_hold_ends_with_its_lease() {
+    let server = Server::start(&[]);
+    let locker = locker(&server);
+    let request = locker.lock("once").lease(Duration::from_secs(2)).no_renewal();
+    let request = request.owner_prefix("web/report");
+    let owner = request.owner_name().to_owned();
+    assert!(owner.starts_with("web/report/"), "{owner}");
+    assert_ne!(request.clone().owner_name(), owner);
+    let start = Instant::now();
+    let hold = request.acquire().await.unwrap();
+    assert_eq!(hold.owner(), owner);
+    timeout(MINUTE, hold.lost()).await.unwrap();
+    assert!(start.elapsed() > Duration::from_millis(1500), "{:?}", start.elapsed());
+    assert!(!hold.is_held());
+    assert!(matches!(hold.release().await, Err(Error::Lost)));
+    until("its lease is over", || is_free(&server, "once"));
+
+    let all = locker.all(["a", "b"]).unwrap().owner_prefix("web/report").no_renewal();
+    let owner = all.owner_name().to_owned();
+    let hold = all.acquire().await.unwrap();
+    assert!(owner.starts_with("web/report/") && hold.owner() == owner, "{owner}");
+    hold.release().await.unwrap();
+}
