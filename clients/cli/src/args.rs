@@ -7,98 +7,7 @@ use std::time::Duration;
 
 use rlock_client::{One, limit, read};
 
-use crate::servers::Where;
-
-/// A parsed command line.
-#[derive(Debug)]
-pub enum Job {
-    /// `rlock run`
-    Run(Box<Run>),
-    /// `rlock top`
-    Top {
-        /// Which servers.
-        at: Where,
-        /// Print one snapshot.
-        is_once: bool,
-        /// How many locks to show.
-        count: usize,
-    },
-    /// `rlock who`
-    Who {
-        /// Which servers.
-        at: Where,
-        /// Which lock.
-        key: String,
-    },
-    /// `rlock watch`
-    Watch {
-        /// Which servers.
-        at: Where,
-        /// Which lock.
-        key: String,
-    },
-    /// `rlock queues`
-    Queues {
-        /// Which servers.
-        at: Where,
-        /// How many locks to show.
-        count: usize,
-    },
-    /// `rlock serve`
-    Serve(Serve),
-    /// `--help`, or that of one command.
-    Help(Option<&'static str>),
-    /// `--version`
-    Version,
-}
-
-/// What `rlock serve` is to do.
-#[derive(Debug, Default, Clone)]
-pub struct Serve {
-    /// Which servers.
-    pub at: Where,
-    /// Where it listens; `None` is the default.
-    pub listen: Option<SocketAddr>,
-    /// Names that a request may be for.
-    pub hosts: Vec<String>,
-    /// What the keys of leader elections begin with.
-    pub elections: Vec<String>,
-    /// Whether the page can act.
-    pub allows_actions: bool,
-}
-
-/// What `rlock run` is to do.
-#[derive(Debug, Default)]
-pub struct Run {
-    /// Which servers.
-    pub at: Where,
-    /// What is locked.
-    pub key: String,
-    /// The command and its arguments.
-    pub command: Vec<OsString>,
-    /// The longest wait; `None` is no limit.
-    pub wait: Option<Duration>,
-    /// The read lock.
-    pub is_read: bool,
-    /// One of this many permits.
-    pub limit: Option<u32>,
-    /// Further locks, which are held as well.
-    pub others: Vec<One>,
-    /// How long the lock lasts if nothing renews it, as after a failover.
-    pub lease: Option<Duration>,
-    /// How many replicas must acknowledge it.
-    pub acks: Option<u32>,
-    /// Do not wait if this many others already wait.
-    pub max_queue: Option<u32>,
-    /// The owner.
-    pub owner: Option<String>,
-    /// The exit code when the lock is not acquired.
-    pub conflict: Option<u8>,
-    /// How long a command may outlive the loss of the lock.
-    pub kill_after: Option<Duration>,
-    /// In this process group.
-    pub is_foreground: bool,
-}
+pub use crate::jobs::{Job, List, Release, Run, Serve};
 
 fn text(word: OsString) -> Result<String, String> {
     word.into_string().map_err(|word| format!("'{}' is not UTF-8", word.display()))
@@ -108,7 +17,7 @@ fn is_option(word: &OsString) -> bool {
     word.len() > 1 && word.as_encoded_bytes().starts_with(b"-")
 }
 
-const JOBS: [&str; 6] = ["run", "top", "who", "watch", "queues", "serve"];
+const JOBS: [&str; 8] = ["run", "top", "who", "watch", "queues", "ls", "release", "serve"];
 
 fn known(job: &str) -> Result<&'static str, String> {
     let found = JOBS.iter().find(|known| **known == job);
@@ -143,7 +52,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
     let mut words: VecDeque<OsString> = words.into_iter().map(W::into).collect();
     let leading = server_options(&mut words)?;
     let Some(job) = words.pop_front().map(text).transpose()? else {
-        return Err("no command is given: it must be run, top, who, watch, queues or serve".into());
+        return Err(format!("no command is given: it must be one of {}", JOBS.join(", ")));
     };
     if matches!(job.as_str(), "-h" | "--help" | "help") {
         let about = words.pop_front().map(text).transpose()?;
@@ -159,8 +68,10 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
     for word in leading.into_iter().rev() {
         words.push_front(word);
     }
-    let (mut run, mut is_once, mut count, mut free) = (Run::default(), false, None, Vec::new());
+    let (mut run, mut is_once, mut count) = (Run::default(), false, None);
+    let mut free: Vec<String> = Vec::new();
     let mut serve = Serve::default();
+    let (mut list, mut is_all, mut is_sure) = (List::default(), false, false);
     while let Some(word) = words.pop_front() {
         if job == "run" && !run.command.is_empty() && !is_option(&word) {
             return Err("-c has the whole command already".into());
@@ -190,7 +101,13 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
             (_, "--cacert") => run.at.authority = Some(value()?),
             (_, "--cert") => run.at.certificate = Some(value()?),
             (_, "--key") => run.at.key = Some(value()?),
-            ("top" | "queues" | "serve", "--all-databases") => run.at.is_everywhere = true,
+            ("top" | "queues" | "ls" | "release" | "serve", "--all-databases") => {
+                run.at.is_everywhere = true;
+            }
+            ("ls" | "release", "--owner") => list.owner = Some(value()?),
+            ("ls", "--json") => list.is_json = true,
+            ("release", "--all") => is_all = true,
+            ("release", "--yes") => is_sure = true,
             ("top", "--once") => is_once = true,
             ("top" | "queues", "-n" | "--count") => count = Some(number(&name, &value()?, 1000)?),
             ("serve", "--listen") => serve.listen = Some(address(&name, &value()?)?),
@@ -237,12 +154,22 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
         ("run", []) => Ok(Job::Run(Box::new(run))),
         ("top", []) => Ok(Job::Top { at: at(), is_once, count: count.unwrap_or(100) }),
         ("serve", []) => Ok(Job::Serve(Serve { at: at(), ..serve })),
+        ("release", _) if list.owner.as_ref().is_none_or(String::is_empty) => {
+            Err("release needs --owner NAME".into())
+        }
+        ("release", []) if !is_all => {
+            Err("release needs a pattern of keys, or --all for all that the owner holds".into())
+        }
+        ("ls" | "release", [] | [_]) => {
+            let list = List { at: at(), pattern: free.first().cloned(), ..list };
+            Ok(if job == "ls" { Job::Ls(list) } else { Job::Release(Release { list, is_sure }) })
+        }
         ("who", [key]) => Ok(Job::Who { at: at(), key: key.clone() }),
         ("watch", [key]) => Ok(Job::Watch { at: at(), key: key.clone() }),
         ("who" | "watch", []) => Err("no key is given".into()),
         ("queues", []) => Ok(Job::Queues { at: at(), count: count.unwrap_or(20) }),
         (_, [first, ..]) => Err(format!("unexpected argument '{first}'")),
-        _ => Err("no command is given: it must be run, top, who, watch, queues or serve".into()),
+        _ => Err(format!("no command is given: it must be one of {}", JOBS.join(", "))),
     }
 }
 
@@ -358,6 +285,10 @@ mod tests {
             ("serve --listen 9121", "--listen must be host:port of this machine"),
             ("serve a", "unexpected argument 'a'"),
             ("top --allow-actions", "not an option of rlock top"),
+            ("ls a b", "unexpected argument 'a'"),
+            ("ls --yes", "'--yes' is not an option of rlock ls"),
+            ("release a", "release needs --owner NAME"),
+            ("release --owner ann", "release needs a pattern of keys, or --all"),
         ] {
             let error = parsed(line).map(drop).unwrap_err();
             assert!(

@@ -1,7 +1,7 @@
 //! What `--help` prints: all, or what concerns one command.
 
 /// The commands, each with its line.
-const JOBS: [(&str, &str); 6] = [
+const JOBS: [(&str, &str); 8] = [
     (
         "run",
         "rlock run KEY [options] [--] COMMAND...  run a command while holding the lock KEY (or -c 'SHELL COMMAND')",
@@ -16,6 +16,11 @@ const JOBS: [(&str, &str); 6] = [
         "rlock watch KEY [options]                print a line each time the holder of KEY changes",
     ),
     ("queues", "rlock queues [options]                   print the longest queues"),
+    (
+        "ls",
+        "rlock ls [PATTERN] [options]             list all holds, or those whose keys match PATTERN",
+    ),
+    ("release", "rlock release --owner NAME [PATTERN]     release what an owner holds"),
     (
         "serve",
         "rlock serve [options]                    serve a live page for browsers, and metrics for Prometheus",
@@ -63,6 +68,22 @@ queues:
   --all-databases     show the locks of all databases, not only of the one that the URL names
 ";
 
+const LS: &str = "\
+ls:
+  PATTERN             only locks whose keys match, as in SCAN: * stands for any text, ? for one character
+  --owner NAME        only this owner's holds; an asterisk at the end stands for any rest, as in 'web3/*'
+  --json              a JSON object for each lock
+  --all-databases     list the locks of all databases, not only of the one that the URL names
+";
+
+const RELEASE: &str = "\
+release:
+  --owner NAME        whose holds; an asterisk at the end stands for any rest, as in 'web3/*'
+  PATTERN, or --all   only locks whose keys match, as in SCAN, or all that the owner holds
+  --yes               release them; without this option, they are only listed
+  --all-databases     in all databases, not only in the one that the URL names
+";
+
 const SERVE: &str = "\
 serve:
   --listen HOST:PORT  the address to which browsers and Prometheus connect (127.0.0.1:9121)
@@ -91,7 +112,15 @@ pub fn help(job: Option<&str>) -> String {
             "rlock --version",
         ]);
     }
-    let own = [("run", RUN), ("top", TOP), ("queues", QUEUES), ("serve", SERVE), ("run", CODES)];
+    let own = [
+        ("run", RUN),
+        ("top", TOP),
+        ("queues", QUEUES),
+        ("ls", LS),
+        ("release", RELEASE),
+        ("serve", SERVE),
+        ("run", CODES),
+    ];
     let own = own.iter().filter(|(name, _)| is_wanted(name)).map(|(_, text)| *text);
     let sections: Vec<String> = std::iter::once(lines.join("\n") + "\n")
         .chain(std::iter::once(SERVER.to_owned()))

@@ -1,11 +1,14 @@
-//! What `rlock` does: [`run`] a command under a lock, show a server's locks on a terminal ([`top`], [`show`]), and
-//! [`serve`] them to browsers and Prometheus. [`snapshot`] asks the servers, [`view`] and [`serve`] show; neither knows
+//! What `rlock` does: [`run`] a command under a lock, show a server's locks on a terminal ([`top`], [`show`], [`list`]),
+//! and [`serve`] them to browsers and Prometheus. [`snapshot`] asks the servers, [`view`] and [`serve`] show; neither knows
 //! of the other's means.
 
 pub mod args;
 pub mod help;
 pub mod histogram;
+pub mod jobs;
+pub mod list;
 pub mod run;
+pub mod scan;
 pub mod serve;
 pub mod servers;
 pub mod show;

@@ -286,7 +286,7 @@ pub fn first_of<'s, T>(
     servers: impl IntoIterator<Item = &'s Server>,
     nobody: &str,
     ask: impl Fn(&mut Connection) -> RedisResult<T>,
-) -> Result<(Connection, T), Trouble> {
+) -> Result<(&'s Server, Connection, T), Trouble> {
     let (mut trouble, mut unreached) = (nobody.to_owned(), None);
     for server in servers {
         let mut connection = match server.connect() {
@@ -297,7 +297,7 @@ pub fn first_of<'s, T>(
             }
         };
         match ask(&mut connection) {
-            Ok(answer) => return Ok((connection, answer)),
+            Ok(answer) => return Ok((server, connection, answer)),
             Err(error) if error.code() == Some("MOVED") => trouble = explain(&error),
             Err(error) if error.is_io_error() => {
                 unreached = Some(format!("{}: {}", server.name, explain(&error)));

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use redis::Connection;
 
 use crate::servers::{Server, Trouble, Where, explain, first_of, home_of};
-use crate::snapshot::{self, Ask, Lock, Name, Snapshot};
+use crate::snapshot::{self, Ask, Lock, Name, Snapshot, Waiter};
 use crate::view::short;
 
 /// Connections to all primaries.
@@ -46,7 +46,7 @@ pub fn look(
 pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
     let name = Name(key.as_bytes().to_vec());
     let nobody = "no server serves this key";
-    let (_, lock) = first_of(&at.primaries()?, nobody, |server| snapshot::look(server, &name))?;
+    let (_, _, lock) = first_of(&at.primaries()?, nobody, |server| snapshot::look(server, &name))?;
     let mut page = if lock.holders.is_empty() { format!("{key} is free\n") } else { String::new() };
     for hold in &lock.holders {
         let tie = match hold.session {
@@ -64,28 +64,33 @@ pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
         );
     }
     for wait in &lock.waiters {
-        let how = match (wait.kind.as_str(), wait.client) {
-            ("block", 0) => "blocked".to_owned(),
-            ("block", client) => format!("client {client}"),
-            ("tell", _) => format!("by a message to {}", wait.channel),
-            _ if wait.has_turn => "ticket, has its turn".to_owned(),
-            _ => "ticket".to_owned(),
-        };
-        let limit = if wait.limit > 0 { format!(" of {}", wait.limit) } else { String::new() };
-        let still = wait.left.map_or("no limit".to_owned(), |left| format!("{} left", short(left)));
-        let _ = writeln!(
-            page,
-            "{} has waited for {} to {}{limit}, {still}, {how}",
-            wait.owner,
-            short(wait.waited),
-            wait.mode
-        );
+        let _ = writeln!(page, "{}", waiter(wait));
     }
     let more = lock.length.saturating_sub(u64::try_from(lock.waiters.len()).unwrap_or(u64::MAX));
     if more > 0 {
         let _ = writeln!(page, "and {more} more wait");
     }
     Ok(page)
+}
+
+/// Who waits, and how.
+#[must_use]
+pub fn waiter(wait: &Waiter) -> String {
+    let how = match (wait.kind.as_str(), wait.client) {
+        ("block", 0) => "blocked".to_owned(),
+        ("block", client) => format!("client {client}"),
+        ("tell", _) => format!("by a message to {}", wait.channel),
+        _ if wait.has_turn => "ticket, has its turn".to_owned(),
+        _ => "ticket".to_owned(),
+    };
+    let limit = if wait.limit > 0 { format!(" of {}", wait.limit) } else { String::new() };
+    let still = wait.left.map_or("no limit".to_owned(), |left| format!("{} left", short(left)));
+    format!(
+        "{} has waited for {} to {}{limit}, {still}, {how}",
+        wait.owner,
+        short(wait.waited),
+        wait.mode
+    )
 }
 
 /// The longest queues.

@@ -77,7 +77,7 @@ impl Watch<'_> {
     fn find(&self, at: &Where) -> Result<(Connection, Option<Held>), Trouble> {
         let primaries = at.primaries()?;
         let nobody = "no server serves this key";
-        let (server, held) = first_of(&primaries, nobody, |server| self.ask(server, false))?;
+        let (_, server, held) = first_of(&primaries, nobody, |server| self.ask(server, false))?;
         Ok((server, held.or_else(|| self.known.is_none().then_some((0, None)))))
     }
 

@@ -357,10 +357,12 @@ fn each_command_has_help_of_its_own() {
     assert_eq!(code, 0);
     let own = [
         ("run", "--kill-after"),
-        ("top", "--once"),
+        ("top", "print one snapshot"),
         ("who", "rlock who KEY"),
         ("watch", "rlock watch KEY"),
         ("queues", "how many locks to show (20)"),
+        ("ls", "--json"),
+        ("release", "--yes"),
         ("serve", "--elections"),
     ];
     for (job, text) in own {

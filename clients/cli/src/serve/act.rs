@@ -94,7 +94,7 @@ pub fn carry_out(action: &Action, servers: &[Server], is_fixed: bool) -> Result<
     }
     let named = servers.iter().filter(|known| named.is_none_or(|name| known.name == *name));
     let nobody = "rlock serve does not watch that server";
-    let (_, count) = first_of(named, nobody, |server| {
+    let (_, _, count) = first_of(named, nobody, |server| {
         if let Some(db) = action.db() {
             redis::cmd("SELECT").arg(db).query::<()>(server)?;
         }

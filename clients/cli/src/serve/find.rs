@@ -1,25 +1,19 @@
-//! Finds locks by a part of their names or of their owners' names, also those that nobody waits for. That reads the names of
-//! all keys, a thousand at a time, and with pauses, so that the server spends a twentieth of its time on it.
+//! Finds locks by a part of their names or of their owners' names, also those that nobody waits for.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use redis::{Connection, Pipeline, RedisResult};
 use serde_json::{Value, json};
 
-use super::page::{lock_closely, name};
-use crate::servers::{Server, Trouble, code_of, explain};
-use crate::snapshot::{Lock, Map, Name, databases_of, info_of, lock_of};
+use super::page::listed;
+use crate::scan::{Scan, databases, pause, refusal};
+use crate::servers::{Server, Trouble};
+use crate::snapshot::{Lock, Name};
 
-/// What `TYPE` says of a lock.
-const TYPE: &str = "rlock-key";
-/// Keys of one request.
-const KEYS: u32 = 1000;
-/// One request is to take at most one part in this many of the server's time.
-const SHARE: u32 = 20;
+/// A lock as the page lists it.
+const SCAN: Scan<'_> = Scan { pattern: None, holders: 5, waiters: 0 };
 /// How long one answer may take.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Locks of one answer.
@@ -70,7 +64,7 @@ impl Search {
             let shown = name.to_string().to_lowercase();
             shown.contains(&text) || String::from_utf8_lossy(&name.0).to_lowercase().contains(&text)
         };
-        !lock.holders.is_empty() && (has(key) || lock.holders.iter().any(|hold| has(&hold.owner)))
+        has(key) || lock.holders.iter().any(|hold| has(&hold.owner))
     }
 
     /// Goes on from that place for a moment. The answer says where to go on.
@@ -85,22 +79,21 @@ impl Search {
                 return Ok(json!({ "locks": found, "read": read, "next": place.to_string() }));
             }
             let mut connection = server.connect()?;
-            let refused = |error: &redis::RedisError| match code_of(error).as_deref() {
-                Some("NOPERM") => "this user may not send SCAN, RLOCK.INFO or SELECT".to_owned(),
-                _ => format!("{}: {}", server.name, explain(error)),
-            };
-            let databases = self.databases(&mut connection, server).map_err(|e| refused(&e))?;
+            let databases = databases(&mut connection, server.db(), self.is_everywhere);
+            let databases = databases.map_err(|error| refusal(server, &error))?;
             while let Some(&db) = databases.get(place.database) {
-                let step = Step { search: self, server, db };
                 let asked = Instant::now();
-                let (cursor, keys, locks) =
-                    step.take(&mut connection, place.cursor).map_err(|error| refused(&error))?;
+                let selected = self.is_everywhere.then_some(db);
+                let step = SCAN
+                    .step(&mut connection, selected, place.cursor)
+                    .map_err(|error| refusal(server, &error))?;
                 let cost = asked.elapsed();
-                read += keys;
-                found.extend(locks);
-                place.cursor = cursor;
-                place.database += usize::from(cursor == 0);
-                sleep((cost * (SHARE - 1)).min(PATIENCE));
+                read += step.read;
+                let locks = step.locks.iter().filter(|(key, lock)| self.finds(key, lock));
+                found.extend(locks.map(|(key, lock)| listed(server, db, key, lock)));
+                place.cursor = step.next;
+                place.database += usize::from(step.next == 0);
+                sleep(pause(cost));
                 if is_over(&found) && place.database < databases.len() {
                     return Ok(json!({ "locks": found, "read": read, "next": place.to_string() }));
                 }
@@ -108,58 +101,6 @@ impl Search {
             place = Place { server: place.server + 1, ..Place::default() };
         }
         Ok(json!({ "locks": found, "read": read, "next": null }))
-    }
-
-    fn databases(&self, connection: &mut Connection, server: &Server) -> RedisResult<Vec<i64>> {
-        let home = server.db();
-        if !self.is_everywhere {
-            return Ok(vec![home]);
-        }
-        let text: String = redis::cmd("INFO").arg("keyspace").query(connection)?;
-        Ok(databases_of(&text))
-    }
-}
-
-struct Step<'s> {
-    search: &'s Search,
-    server: &'s Server,
-    db: i64,
-}
-
-impl Step<'_> {
-    /// The next cursor, how many keys were found to be locks, and those that are searched for.
-    fn take(
-        &self,
-        connection: &mut Connection,
-        cursor: u64,
-    ) -> RedisResult<(u64, usize, Vec<Value>)> {
-        let mut scan = Pipeline::new();
-        if self.search.is_everywhere {
-            scan.cmd("SELECT").arg(self.db).ignore();
-        }
-        scan.cmd("SCAN").arg(cursor).arg("TYPE").arg(TYPE).arg("COUNT").arg(KEYS);
-        let ((cursor, keys),): ((u64, Vec<Name>),) = scan.query(connection)?;
-        if keys.is_empty() {
-            return Ok((cursor, 0, Vec::new()));
-        }
-        let mut closer = Pipeline::new();
-        for key in &keys {
-            closer.add_command(info_of(key, 5, 0));
-        }
-        let told: Vec<Map> = closer.query(connection)?;
-        let mut found = Vec::new();
-        for (key, told) in keys.iter().zip(&told) {
-            let lock = lock_of(told)?;
-            if self.search.finds(key, &lock) {
-                found.push(json!({
-                    "server": self.server.name,
-                    "db": self.db,
-                    "key": name(key),
-                    "lock": lock_closely(&lock, &BTreeMap::new()),
-                }));
-            }
-        }
-        Ok((cursor, keys.len(), found))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::look::{ASK, Seen, Slow, Told};
-use crate::servers::Trouble;
+use crate::servers::{Server, Trouble};
 use crate::snapshot::{Holder, Lock, Name, Part, Queue, Waiter};
 
 /// A look as one event; `lock` is the one that this browser follows.
@@ -167,6 +167,17 @@ fn queue(queue: &Queue, seen: &Seen) -> Value {
         "length": queue.length,
         "head_ms": ms(queue.head_waits),
         "lock": queue.lock.as_ref().map(|lock| lock_closely(lock, addresses)),
+    })
+}
+
+/// A lock of a list, with where it is.
+#[must_use]
+pub fn listed(server: &Server, db: i64, key: &Name, lock: &Lock) -> Value {
+    json!({
+        "server": server.name,
+        "db": db,
+        "key": name(key),
+        "lock": lock_closely(lock, &BTreeMap::new()),
     })
 }
 

@@ -1,0 +1,126 @@
+//! What a command line asks for.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rlock_client::One;
+
+use crate::servers::Where;
+
+/// A parsed command line.
+#[derive(Debug)]
+pub enum Job {
+    /// `rlock run`
+    Run(Box<Run>),
+    /// `rlock top`
+    Top {
+        /// Which servers.
+        at: Where,
+        /// Print one snapshot.
+        is_once: bool,
+        /// How many locks to show.
+        count: usize,
+    },
+    /// `rlock who`
+    Who {
+        /// Which servers.
+        at: Where,
+        /// Which lock.
+        key: String,
+    },
+    /// `rlock watch`
+    Watch {
+        /// Which servers.
+        at: Where,
+        /// Which lock.
+        key: String,
+    },
+    /// `rlock queues`
+    Queues {
+        /// Which servers.
+        at: Where,
+        /// How many locks to show.
+        count: usize,
+    },
+    /// `rlock ls`
+    Ls(List),
+    /// `rlock release`
+    Release(Release),
+    /// `rlock serve`
+    Serve(Serve),
+    /// `--help`, or that of one command.
+    Help(Option<&'static str>),
+    /// `--version`
+    Version,
+}
+
+/// What `rlock ls` is to list.
+#[derive(Debug, Default, Clone)]
+pub struct List {
+    /// Which servers.
+    pub at: Where,
+    /// A pattern of keys, as in `SCAN … MATCH`.
+    pub pattern: Option<String>,
+    /// Only this owner's holds.
+    pub owner: Option<String>,
+    /// One JSON object for each lock.
+    pub is_json: bool,
+}
+
+/// What `rlock release` is to release.
+#[derive(Debug, Default, Clone)]
+pub struct Release {
+    /// Which holds.
+    pub list: List,
+    /// Whether to do it, and not only to list them.
+    pub is_sure: bool,
+}
+
+/// What `rlock serve` is to do.
+#[derive(Debug, Default, Clone)]
+pub struct Serve {
+    /// Which servers.
+    pub at: Where,
+    /// Where it listens; `None` is the default.
+    pub listen: Option<SocketAddr>,
+    /// Names that a request may be for.
+    pub hosts: Vec<String>,
+    /// What the keys of leader elections begin with.
+    pub elections: Vec<String>,
+    /// Whether the page can act.
+    pub allows_actions: bool,
+}
+
+/// What `rlock run` is to do.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// Which servers.
+    pub at: Where,
+    /// What is locked.
+    pub key: String,
+    /// The command and its arguments.
+    pub command: Vec<OsString>,
+    /// The longest wait; `None` is no limit.
+    pub wait: Option<Duration>,
+    /// The read lock.
+    pub is_read: bool,
+    /// One of this many permits.
+    pub limit: Option<u32>,
+    /// Further locks, which are held as well.
+    pub others: Vec<One>,
+    /// How long the lock lasts if nothing renews it, as after a failover.
+    pub lease: Option<Duration>,
+    /// How many replicas must acknowledge it.
+    pub acks: Option<u32>,
+    /// Do not wait if this many others already wait.
+    pub max_queue: Option<u32>,
+    /// The owner.
+    pub owner: Option<String>,
+    /// The exit code when the lock is not acquired.
+    pub conflict: Option<u8>,
+    /// How long a command may outlive the loss of the lock.
+    pub kill_after: Option<Duration>,
+    /// In this process group.
+    pub is_foreground: bool,
+}
