@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rlock_client::{One, limit, read};
 
-pub use crate::jobs::{Job, List, Release, Run, Serve};
+pub use crate::jobs::{IfItFails, Job, List, Release, Run, Serve};
 
 fn text(word: OsString) -> Result<String, String> {
     word.into_string().map_err(|word| format!("'{}' is not UTF-8", word.display()))
@@ -134,6 +134,9 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
             }
             ("run", "-k" | "--kill-after") => run.kill_after = Some(time(&name, &value()?)?),
             ("run", "--foreground") => run.is_foreground = true,
+            ("run", "--once-per") => run.once_per = Some(time(&name, &value()?)?),
+            ("run", "--if-it-fails") => run.if_it_fails = Some(if_it_fails(&name, &value()?)?),
+            ("run", "-v" | "--verbose") => run.is_verbose = true,
             ("run", "--") => run.command.extend(words.drain(..)),
             (_, option) if option.len() > 1 && option.starts_with('-') => {
                 return Err(format!("'{option}' is not an option of rlock {job}"));
@@ -151,7 +154,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
         ("run", []) if !run.others.is_empty() && run.owner.is_some() => {
             Err("--owner is for one lock, without --and".into())
         }
-        ("run", []) => Ok(Job::Run(Box::new(run))),
+        ("run", []) => once_per(&run).map(|()| Job::Run(Box::new(run))),
         ("top", []) => Ok(Job::Top { at: at(), is_once, count: count.unwrap_or(100) }),
         ("serve", []) => Ok(Job::Serve(Serve { at: at(), ..serve })),
         ("release", _) if list.owner.as_ref().is_none_or(String::is_empty) => {
@@ -188,6 +191,40 @@ fn permit(name: &str, text: &str) -> Result<One, String> {
     let wrong = || format!("{name} must be N:KEY, like 3:encoder, not '{text}'");
     let (count, key) = text.split_once(':').ok_or_else(wrong)?;
     Ok(limit(key, number(name, count, 1_000_000)?))
+}
+
+fn if_it_fails(name: &str, text: &str) -> Result<IfItFails, String> {
+    match text {
+        "keep" => Ok(IfItFails::Keep),
+        "again" => Ok(IfItFails::Again),
+        _ => Err(format!("{name} must be keep or again, not '{text}'")),
+    }
+}
+
+/// What does not go together with one run in each interval.
+fn once_per(run: &Run) -> Result<(), String> {
+    let Some(every) = run.once_per else {
+        let is_alone = run.if_it_fails.is_some();
+        return if is_alone { Err("--if-it-fails needs --once-per".into()) } else { Ok(()) };
+    };
+    let others = [
+        ("--read", run.is_read),
+        ("--limit", run.limit.is_some()),
+        ("--and", !run.others.is_empty()),
+        ("--owner", run.owner.is_some()),
+        ("--max-queue", run.max_queue.is_some()),
+    ];
+    if let Some((name, _)) = others.iter().find(|(_, is_said)| *is_said) {
+        return Err(format!("--once-per cannot be combined with {name}"));
+    }
+    if every < Duration::from_secs(1) {
+        return Err("--once-per must be at least 1 second".into());
+    }
+    let is_again = run.if_it_fails == Some(IfItFails::Again);
+    if run.lease.is_some() && !is_again {
+        return Err("--lease needs --if-it-fails again: otherwise the lease is the interval".into());
+    }
+    Ok(())
 }
 
 fn address(name: &str, text: &str) -> Result<SocketAddr, String> {
@@ -289,6 +326,12 @@ mod tests {
             ("ls --yes", "'--yes' is not an option of rlock ls"),
             ("release a", "release needs --owner NAME"),
             ("release --owner ann", "release needs a pattern of keys, or --all"),
+            ("run k --once-per 1h --read ls", "--once-per cannot be combined with --read"),
+            ("run k --once-per 1h --owner a ls", "--once-per cannot be combined with --owner"),
+            ("run k --once-per 1h --lease 9 ls", "--lease needs --if-it-fails again"),
+            ("run k --once-per 5ms ls", "--once-per must be at least 1 second"),
+            ("run k --if-it-fails again ls", "--if-it-fails needs --once-per"),
+            ("run k --once-per 1h --if-it-fails ask ls", "must be keep or again, not 'ask'"),
         ] {
             let error = parsed(line).map(drop).unwrap_err();
             assert!(

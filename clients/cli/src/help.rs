@@ -51,6 +51,9 @@ run:
   --owner NAME        the owner's name, which no other run may have at the same time. Default: host/pid/number
   -E, --conflict-exit-code N   the exit code when the lock is not acquired (1)
   -k, --kill-after TIME        kill a command that outlives the loss of the lock by this long (5)
+  --once-per TIME     at most one run in each interval of this length, on all machines: the lock is kept until it ends
+  --if-it-fails keep|again   after a run that failed: no other run in the interval (the default), or another may begin
+  -v, --verbose       say on standard error what is done: connected, waiting behind whom, acquired, renewed, released
   --foreground        leave the command in this process group: it can read from the terminal, and if the lock is lost,
                       the processes that it started are not ended. The default if the input is a terminal
 ";
@@ -96,8 +99,9 @@ serve:
 const CODES: &str = "\
 TIME is in seconds, or has a unit: 500ms, 10s, 2m, 1h.
 The command has RLOCK_KEY, RLOCK_TOKEN and RLOCK_OWNER in its environment. If the lock is lost, it gets TERM, then KILL.
-Exit codes: the command's; 128 + n if signal n ended it; 1 if the lock was not acquired; 124 if it was lost (137 if KILL
-was needed); 125 if rlock itself failed; 126 if the command cannot be run; 127 if it is not found.
+Exit codes: the command's; 128 + n if signal n ended it; 1 if the lock was not acquired, or somebody else ran in this
+interval; 124 if it was lost (137 if KILL was needed); 125 if rlock itself failed; 126 if the command cannot be run; 127
+if it is not found.
 ";
 
 /// Of that command, or of all.

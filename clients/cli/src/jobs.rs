@@ -77,6 +77,16 @@ pub struct Release {
     pub is_sure: bool,
 }
 
+/// What happens to the lock of an interval whose run failed.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum IfItFails {
+    /// It is kept: at most one run in each interval.
+    #[default]
+    Keep,
+    /// It is released: another run may begin.
+    Again,
+}
+
 /// What `rlock serve` is to do.
 #[derive(Debug, Default, Clone)]
 pub struct Serve {
@@ -123,4 +133,10 @@ pub struct Run {
     pub kill_after: Option<Duration>,
     /// In this process group.
     pub is_foreground: bool,
+    /// At most one run in each interval of this length.
+    pub once_per: Option<Duration>,
+    /// What then happens after a run that failed.
+    pub if_it_fails: Option<IfItFails>,
+    /// Say what is done.
+    pub is_verbose: bool,
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::RedisError;
-use rlock_client::{Error, Hold, One};
+use rlock_client::{All, Error, Hold, One, Request};
 use rustix::process::{
     Pid, Signal, WaitOptions, getppid, kill_process, kill_process_group,
     set_parent_process_death_signal, test_kill_process_group, waitpgid,
@@ -19,10 +19,11 @@ use tokio::process::{Child, Command};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::args::Run;
+use crate::args::{IfItFails, Run};
 use crate::complain;
 use crate::servers::Trouble;
 use crate::signals::{Ending, by_signal};
+use crate::tale::Tale;
 
 /// The first word of a process that is to become the command.
 pub const CHILD: &str = "--become-the-command";
@@ -69,39 +70,88 @@ pub fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
 async fn hold_and_run(job: &Run) -> Result<u8, Trouble> {
     let mut signals = Ending::new().map_err(|error| error.to_string())?;
     let is_waiting = Waiting::new(AtomicBool::new(true));
+    let ask = ask(job, &is_waiting)?;
+    let tale = Tale::new(job, ask.owner_name());
     let acquired = tokio::select! {
-        acquired = acquire(job, &is_waiting) => acquired?,
+        acquired = async { tale.begin().await; ask.acquire().await } => acquired,
+        never = tale.waiting() => match never {},
         ended = signals.next() => return Ok(by_signal(ended)), // gave up waiting, and left nothing behind
     };
     is_waiting.store(false, Ordering::Release);
-    let hold = match acquired {
-        Ok(hold) => hold,
-        Err(Error::NotAcquired) => return Ok(job.conflict.unwrap_or(1)),
-        Err(error) => return Err(error.to_string()),
-    };
-    let code = supervise(job, &hold, &mut signals).await;
-    let released = tokio::select! {
-        released = hold.release() => released,
-        _ = signals.next() => return code, // the session ends with this process
-    };
-    match (released, code) {
-        (Err(Error::Lost), Ok(0)) => {
-            complain("the lock was lost before the command ended");
-            Ok(LOST)
+    let code = match acquired {
+        Ok(hold) => {
+            let since = Instant::now();
+            tale.acquired(&hold);
+            let code = tokio::select! {
+                code = supervise(job, &hold, &mut signals) => code,
+                never = tale.renewals(&hold) => match never {},
+            };
+            let ended = tokio::select! {
+                ended = end(job, hold, since, &code) => ended,
+                _ = signals.next() => return code, // the session ends with this process
+            };
+            tale.ended(&ended);
+            match (ended, code) {
+                (Err(Error::Lost), Ok(0)) => {
+                    complain("the lock was lost before the command ended");
+                    Ok(LOST)
+                }
+                (Err(error), Ok(0)) if job.once_per.is_some() => {
+                    complain(format_args!(
+                        "another run may begin before the interval ends: {error}"
+                    ));
+                    Ok(0)
+                }
+                (_, code) => code,
+            }
         }
-        (_, code) => code,
+        Err(Error::NotAcquired) => {
+            tale.refused().await;
+            Ok(job.conflict.unwrap_or(1))
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    tale.end().await;
+    code
+}
+
+/// What is asked for: one lock, or several.
+enum Ask {
+    One(Request),
+    Several(All),
+}
+
+impl Ask {
+    fn owner_name(&self) -> &str {
+        match self {
+            Ask::One(request) => request.owner_name(),
+            Ask::Several(all) => all.owner_name(),
+        }
+    }
+
+    async fn acquire(self) -> Result<Hold, Error> {
+        match self {
+            Ask::One(request) => request.acquire().await,
+            Ask::Several(all) => all.acquire().await,
+        }
     }
 }
 
-async fn acquire(job: &Run, is_waiting: &Waiting) -> Result<Result<Hold, Error>, Trouble> {
+fn ask(job: &Run, is_waiting: &Waiting) -> Result<Ask, Trouble> {
     if !job.others.is_empty() {
-        return acquire_all(job, is_waiting).await;
+        return ask_for_all(job, is_waiting);
     }
-    let mut request = job.at.locker()?.lock(&job.key).session();
+    let mut request = job.at.locker()?.lock(&job.key);
+    request = match job.once_per {
+        None => request.session(),
+        // A grant that lasts for the interval, whatever becomes of this process.
+        Some(every) if !is_again(job) => request.lease(every).no_renewal(),
+        Some(_) => request,
+    };
     if job.is_read {
         request = request.read();
     }
-    if let Some(wait) = job.wait {
+    if let Some(wait) = job.wait.or(job.once_per.map(|_| Duration::ZERO)) {
         request = request.wait(wait);
     }
     if let Some(limit) = job.limit {
@@ -119,10 +169,10 @@ async fn acquire(job: &Run, is_waiting: &Waiting) -> Result<Result<Hold, Error>,
     if let Some(owner) = &job.owner {
         request = request.owner(owner);
     }
-    Ok(request.on_trouble(trouble(job, is_waiting)?).acquire().await)
+    Ok(Ask::One(request.on_trouble(trouble(job, is_waiting)?)))
 }
 
-async fn acquire_all(job: &Run, is_waiting: &Waiting) -> Result<Result<Hold, Error>, Trouble> {
+fn ask_for_all(job: &Run, is_waiting: &Waiting) -> Result<Ask, Trouble> {
     let first = match (job.limit, job.is_read) {
         (Some(count), _) => rlock_client::limit(&job.key, count),
         (None, true) => rlock_client::read(&job.key),
@@ -142,7 +192,47 @@ async fn acquire_all(job: &Run, is_waiting: &Waiting) -> Result<Result<Hold, Err
     if let Some(most) = job.max_queue {
         request = request.max_queue(most);
     }
-    Ok(request.on_trouble(trouble(job, is_waiting)?).acquire().await)
+    Ok(Ask::Several(request.on_trouble(trouble(job, is_waiting)?)))
+}
+
+fn is_again(job: &Run) -> bool {
+    job.if_it_fails == Some(IfItFails::Again)
+}
+
+/// How long to try to keep the lock for the rest of its interval.
+const KEEPING: Duration = Duration::from_secs(10);
+
+/// Releases the lock, or keeps it until the interval that began at `since` ends.
+async fn end(
+    job: &Run,
+    hold: Hold,
+    since: Instant,
+    code: &Result<u8, Trouble>,
+) -> Result<(), Error> {
+    let Some(every) = job.once_per else { return hold.release().await };
+    let is_kept = match code {
+        Err(_) => false, // nothing was run
+        Ok(code) => *code == 0 || !is_again(job),
+    };
+    let left = every.saturating_sub(since.elapsed());
+    if !is_kept || left.is_zero() || !hold.is_held() {
+        return hold.release().await;
+    }
+    if is_again(job) {
+        let locker = job.at.locker().map_err(|_| Error::Lost)?;
+        let mut longer = locker.lock(&job.key).owner(hold.owner()).lease(left).wait(KEEPING);
+        if let Some(acks) = job.acks {
+            longer = longer.acks(acks);
+        }
+        let longer = longer.no_renewal().acquire().await?;
+        if longer.token() != hold.token() {
+            let _ = longer.release().await;
+            return Err(Error::Lost);
+        }
+        std::mem::forget(longer);
+    }
+    std::mem::forget(hold); // what is dropped is released
+    Ok(())
 }
 
 /// Whether the lock is still waited for.

@@ -1,0 +1,67 @@
+//! Where an owner stands in a queue, and who is in its way.
+
+use crate::servers::{Trouble, Where, first_of};
+use crate::snapshot::{Holder, Lock, Name, info_of, lock_of};
+use crate::view::short;
+
+/// Holders that are named.
+const HOLDERS: usize = 3;
+
+/// What was found at one of the keys that an owner wants.
+pub(crate) struct Place {
+    /// The server that has the key.
+    pub(crate) server: String,
+    pub(crate) key: Name,
+    /// Counted from 1; `None` if it does not wait.
+    pub(crate) place: Option<u64>,
+    pub(crate) lock: Lock,
+}
+
+/// A key that an owner wants, and whether it wants WRITE.
+pub(crate) type Wanted = (Name, bool);
+
+impl Place {
+    /// Where the owner waits; if it does not, the first key at which somebody is in its way.
+    ///
+    /// # Errors
+    /// The servers' error.
+    pub(crate) fn find(at: &Where, keys: &[Wanted], owner: &str) -> Result<Place, Trouble> {
+        let servers = at.primaries()?;
+        let (server, _, found) = first_of(&servers, "no server serves this key", |connection| {
+            let mut first = None;
+            for (key, is_write) in keys {
+                let mut ask = redis::cmd("RLOCK.PLACE");
+                let place: Option<u64> = ask.arg(&key.0).arg(owner).query(connection)?;
+                let lock = lock_of(&info_of(key, HOLDERS, 0).query(connection)?)?;
+                // At a key that is reserved for it, it is 0.
+                if place.is_some_and(|place| place > 0) {
+                    return Ok(Some((key.clone(), place, lock)));
+                }
+                let is_other = |hold: &Holder| hold.owner.0 != owner.as_bytes();
+                let is_in_the_way =
+                    (*is_write || lock.mode == "write") && lock.holders.iter().any(is_other);
+                let is_first = first.as_ref().is_none_or(|(_, _, is_found)| !is_found);
+                if first.is_none() || (is_first && is_in_the_way) {
+                    first = Some((key.clone(), lock, is_in_the_way));
+                }
+            }
+            Ok(first.map(|(key, lock, _)| (key, None, lock)))
+        })?;
+        let (key, place, lock) = found.ok_or("no key is named")?;
+        Ok(Place { server: server.name.clone(), key, place, lock })
+    }
+
+    /// Who is in the way.
+    pub(crate) fn in_the_way(&self) -> String {
+        match self.lock.holders.as_slice() {
+            [] => "nobody holds it".to_owned(),
+            [one] if self.lock.holder_count < 2 => {
+                format!("{} has held {} for {}", one.owner, one.mode, short(one.held))
+            }
+            [first, ..] => {
+                let more = self.lock.holder_count.saturating_sub(1);
+                format!("{} and {more} more hold {}", first.owner, first.mode)
+            }
+        }
+    }
+}
