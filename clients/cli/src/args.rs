@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rlock_client::{One, limit, read};
 
-pub use crate::jobs::{IfItFails, Job, List, Release, Run, Serve};
+pub use crate::jobs::{IfItFails, Job, List, Mcp, Release, Run, Serve};
 
 fn text(word: OsString) -> Result<String, String> {
     word.into_string().map_err(|word| format!("'{}' is not UTF-8", word.display()))
@@ -17,7 +17,7 @@ fn is_option(word: &OsString) -> bool {
     word.len() > 1 && word.as_encoded_bytes().starts_with(b"-")
 }
 
-const JOBS: [&str; 8] = ["run", "top", "who", "watch", "queues", "ls", "release", "serve"];
+const JOBS: [&str; 9] = ["run", "top", "who", "watch", "queues", "ls", "release", "serve", "mcp"];
 
 fn known(job: &str) -> Result<&'static str, String> {
     let found = JOBS.iter().find(|known| **known == job);
@@ -70,7 +70,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
     }
     let (mut run, mut is_once, mut count) = (Run::default(), false, None);
     let mut free: Vec<String> = Vec::new();
-    let mut serve = Serve::default();
+    let (mut serve, mut mcp) = (Serve::default(), Mcp::default());
     let (mut list, mut is_all, mut is_sure) = (List::default(), false, false);
     while let Some(word) = words.pop_front() {
         if job == "run" && !run.command.is_empty() && !is_option(&word) {
@@ -108,6 +108,10 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
             ("ls", "--json") => list.is_json = true,
             ("release", "--all") => is_all = true,
             ("release", "--yes") => is_sure = true,
+            ("mcp", "--root") => mcp.root = Some(value()?),
+            ("mcp", "--prefix") => mcp.prefix = Some(value()?),
+            ("mcp", "--agent") => mcp.agent = Some(value()?),
+            ("mcp", "--check") => mcp.check = Some(value()?),
             ("top", "--once") => is_once = true,
             ("top" | "queues", "-n" | "--count") => count = Some(number(&name, &value()?, 1000)?),
             ("serve", "--listen") => serve.listen = Some(address(&name, &value()?)?),
@@ -157,6 +161,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
         ("run", []) => once_per(&run).map(|()| Job::Run(Box::new(run))),
         ("top", []) => Ok(Job::Top { at: at(), is_once, count: count.unwrap_or(100) }),
         ("serve", []) => Ok(Job::Serve(Serve { at: at(), ..serve })),
+        ("mcp", []) => Ok(Job::Mcp(Mcp { at: at(), ..mcp })),
         ("release", _) if list.owner.as_ref().is_none_or(String::is_empty) => {
             Err("release needs --owner NAME".into())
         }

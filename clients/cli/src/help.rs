@@ -1,7 +1,7 @@
 //! What `--help` prints: all, or what concerns one command.
 
 /// The commands, each with its line.
-const JOBS: [(&str, &str); 8] = [
+const JOBS: [(&str, &str); 9] = [
     (
         "run",
         "rlock run KEY [options] [--] COMMAND...  run a command while holding the lock KEY (or -c 'SHELL COMMAND')",
@@ -24,6 +24,10 @@ const JOBS: [(&str, &str); 8] = [
     (
         "serve",
         "rlock serve [options]                    serve a live page for browsers, and metrics for Prometheus",
+    ),
+    (
+        "mcp",
+        "rlock mcp [options]                      let an agent claim files, over the Model Context Protocol",
     ),
 ];
 
@@ -96,6 +100,14 @@ serve:
   --allow-actions     anybody with the token in $RLOCK_SERVE_TOKEN can force locks, cancel waits and kill connections
 ";
 
+const MCP: &str = "\
+mcp:
+  --root FOLDER       the repository whose paths are claimed (.)
+  --prefix TEXT       what the keys begin with ({paths:NAME}, with the folder's name)
+  --agent NAME        the agent's name, with which its owners begin. Default: $RLOCK_AGENT, else host/pid
+  --check PATH        only say whether this agent has claimed PATH: exit code 0, or 1 if it has not
+";
+
 const CODES: &str = "\
 TIME is in seconds, or has a unit: 500ms, 10s, 2m, 1h.
 The command has RLOCK_KEY, RLOCK_TOKEN and RLOCK_OWNER in its environment. If the lock is lost, it gets TERM, then KILL.
@@ -123,6 +135,7 @@ pub fn help(job: Option<&str>) -> String {
         ("ls", LS),
         ("release", RELEASE),
         ("serve", SERVE),
+        ("mcp", MCP),
         ("run", CODES),
     ];
     let own = own.iter().filter(|(name, _)| is_wanted(name)).map(|(_, text)| *text);

@@ -49,6 +49,8 @@ pub enum Job {
     Release(Release),
     /// `rlock serve`
     Serve(Serve),
+    /// `rlock mcp`
+    Mcp(Mcp),
     /// `--help`, or that of one command.
     Help(Option<&'static str>),
     /// `--version`
@@ -75,6 +77,21 @@ pub struct Release {
     pub list: List,
     /// Whether to do it, and not only to list them.
     pub is_sure: bool,
+}
+
+/// What `rlock mcp` is to do.
+#[derive(Debug, Default, Clone)]
+pub struct Mcp {
+    /// Which servers.
+    pub at: Where,
+    /// The folder whose paths are claimed; `None` is the current one.
+    pub root: Option<String>,
+    /// What the keys begin with; `None` is the name of that folder.
+    pub prefix: Option<String>,
+    /// How the agent's owners begin; `None` is the variable, or the host and the process.
+    pub agent: Option<String>,
+    /// Only say whether the agent has claimed this path.
+    pub check: Option<String>,
 }
 
 /// What happens to the lock of an interval whose run failed.

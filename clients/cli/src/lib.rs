@@ -7,6 +7,7 @@ pub mod help;
 pub mod histogram;
 pub mod jobs;
 pub mod list;
+pub mod mcp;
 mod place;
 pub mod run;
 pub mod scan;

@@ -364,6 +364,7 @@ fn each_command_has_help_of_its_own() {
         ("ls", "--json"),
         ("release", "--yes"),
         ("serve", "--elections"),
+        ("mcp", "--prefix TEXT"),
     ];
     for (job, text) in own {
         let helps = [[job, "--help"], [job, "-h"], ["help", job], ["--help", job]];
