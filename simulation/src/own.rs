@@ -7,6 +7,7 @@ use crate::fault::Fault;
 use crate::keyspace::{Key, Slot, Value};
 use crate::notes::{Loss, Note};
 use crate::server::Server;
+use crate::waiting::Waiting;
 use crate::words::Said;
 
 impl Server {
@@ -143,7 +144,14 @@ impl Server {
 
     /// As `RENAME`, `MOVE` and `COPY` put it there.
     fn arrive_from_elsewhere(&mut self, db: i32, key: &Key, slot: Slot) {
-        match self.conditions.misses_moved_strings && slot.lock().is_none() {
+        // A lock is reported only where a connection is blocked for it alone.
+        let is_asked = |waiting: &Waiting| {
+            let asked = &waiting.asked;
+            !waiting.is_for_several && (asked.db, &asked.key) == (db, key)
+        };
+        let mut blocked = self.conns.values().filter_map(|conn| conn.waiting.as_ref());
+        let is_reported = slot.lock().is_some() && blocked.any(is_asked);
+        match self.conditions.misses_moved_strings && !is_reported {
             true => self.keys.set(db, key, slot),
             false => self.arrive(db, key, slot),
         }
