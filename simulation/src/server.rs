@@ -51,8 +51,8 @@ pub struct Conditions {
     pub loads_before_flush: bool,
     /// A time to live that is past already is an expiry, and not a deletion (Valkey).
     pub expires_at_once: bool,
-    /// A value that `RENAME`, `MOVE` or `COPY` brings is not reported, unless it is a lock for which
-    /// alone a connection is blocked: Valkey from 8.1 on.
+    /// A value that `RENAME`, `MOVE` or `COPY` brings is not reported, unless it is a lock and a
+    /// connection is blocked for it alone: Valkey from 8.1 on.
     pub misses_moved_strings: bool,
 }
 
