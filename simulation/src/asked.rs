@@ -26,7 +26,7 @@ pub struct Asked {
     pub limit: Option<u32>,
     /// With a ticket until then, by the server's clock in milliseconds.
     pub ticket_until: Option<u64>,
-    /// May go in front.
+    /// May go in front, or has taken the place of a request that might.
     pub upgrade: bool,
     /// It asked for two numbers.
     pub with_ttl: bool,

@@ -65,6 +65,7 @@ impl Waiting {
         for (asked, earlier) in asks.zip(earlier) {
             asked.arrival = earlier.arrival;
             asked.had_ticket |= earlier.had_ticket;
+            asked.upgrade |= earlier.upgrade;
         }
     }
 

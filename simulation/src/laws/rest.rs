@@ -47,6 +47,8 @@ struct Unheard {
     token: Token,
     /// The wait of a blocked connection that got another reply.
     waiter: Option<WaiterId>,
+    /// The hold began on another server: the levels that it brought along may remain.
+    is_from_elsewhere: bool,
 }
 
 /// What is known of one server's connections.
@@ -188,10 +190,8 @@ impl Rest {
         if let Some(ties) = self.ties.get_mut(&lock) {
             ties.retain(|tie| tie.arrival != asked.arrival);
         }
-        // One that a stranger put there, untold, lasts as long as its lease.
-        if self.issued.get(&token) == Some(&name) {
-            self.unheard.push(Unheard { name, token, waiter });
-        }
+        let is_from_elsewhere = self.issued.get(&token) != Some(&name);
+        self.unheard.push(Unheard { name, token, waiter, is_from_elsewhere });
     }
 
     /// A grant with this token was not heard, so its level is revoked.
@@ -212,7 +212,11 @@ impl Rest {
     /// A hold that was not reported to anybody, and no longer can be, is revoked.
     fn somebody_hears(&mut self, server: &Server, promises: &Promises) -> Result<(), Broken> {
         for unheard in std::mem::take(&mut self.unheard) {
-            let Unheard { token, .. } = &unheard;
+            let Unheard { token, is_from_elsewhere, .. } = &unheard;
+            // What another server granted lasts as long as its lease.
+            if *is_from_elsewhere {
+                continue;
+            }
             unheard.is_undone(server, self.may_hear(server, promises, *token))?;
         }
         self.issued.retain(|token, name| is_held(server, name, *token));
@@ -263,7 +267,7 @@ impl Rest {
 impl Unheard {
     /// It left no hold, no session and no place.
     fn is_undone(&self, server: &Server, may_hear: bool) -> Result<(), Broken> {
-        let Self { name, token, waiter } = self;
+        let Self { name, token, waiter, .. } = self;
         let volatile = server.state.manager.volatile(name.0, &name.1);
         let is_tied = volatile.is_some_and(|volatile| volatile.sessions.get(*token).is_some());
         let stands = is_tied || is_held(server, name, *token);
