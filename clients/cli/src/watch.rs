@@ -4,12 +4,15 @@ use std::thread;
 use std::time::Duration;
 
 use redis::{Connection, RedisResult};
+use rlock_client::{Election, Leader};
+use tokio::runtime;
+use tokio::time::timeout;
 
 use crate::servers::{Trouble, Where, explain, first_of};
 use crate::snapshot::Name;
 
-/// How long one request blocks: for less than a connection is patient, so that a silent server is noticed.
-const BLOCK_MS: u64 = 2000;
+/// How long nothing may change until a server is asked whether it is still there.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// How long to wait before the servers are asked again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -50,44 +53,87 @@ struct Watch<'k> {
 }
 
 impl Watch<'_> {
-    /// Follows the lock on its server, until nobody listens any more.
+    /// Follows the lock, until nobody listens any more.
     fn follow(
         &mut self,
         at: &Where,
         line: &mut impl FnMut(&str) -> bool,
         is_well: &mut bool,
     ) -> Result<(), Trouble> {
-        let (mut server, mut held) = self.find(at)?;
+        let (mut server, held) = self.find(at)?;
+        if held.is_some_and(|held| !self.prints(held, line)) {
+            return Ok(());
+        }
+        // Whoever names a replica learns it here: the package waits, since it may be a failover.
+        let held = self.ask(&mut server, Some(1)).map_err(|error| explain(&error))?;
+        if held.is_some_and(|held| !self.prints(held, line)) {
+            return Ok(());
+        }
+        drop(server);
+        let election = at.locker()?.election(self.key);
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let ended = runtime.block_on(self.observe(&election, line, is_well));
+        runtime.shutdown_background(); // a name that is still looked up may take long
+        ended
+    }
+
+    /// What the servers tell, as messages: no connection is blocked.
+    async fn observe(
+        &mut self,
+        election: &Election,
+        line: &mut impl FnMut(&str) -> bool,
+        is_well: &mut bool,
+    ) -> Result<(), Trouble> {
+        let mut observer = election.observe();
+        let mut is_first = true;
         loop {
-            if let Some((token, owner)) = held
-                && self.known.replace(token) != Some(token)
-            {
-                let told = owner
-                    .map_or("free".to_owned(), |owner| format!("{owner} holds it, token {token}"));
-                if !line(&told) {
-                    return Ok(());
-                }
+            // A server that is silent says nothing, as one at which nothing changes.
+            let leader = match timeout(QUIET, observer.next()).await {
+                Ok(news) => news,
+                // The first question may only find that a connection has ended meanwhile.
+                Err(_) => match election.leader().await {
+                    Err(_) => election.leader().await,
+                    news => news,
+                },
+            };
+            let leader = leader.map_err(|error| error.to_string())?;
+            // Not before: a replica answers whoever does not wait.
+            *is_well |= !std::mem::take(&mut is_first);
+            if !self.prints(held(leader), line) {
+                return Ok(());
             }
-            held = self.ask(&mut server, true).map_err(|error| explain(&error))?;
-            *is_well = true; // not before: a replica answers whoever does not wait
         }
     }
 
-    /// Connects to the server that has the lock, and asks it who holds.
+    /// Prints who holds, unless that was printed last; false if nobody reads it.
+    fn prints(&mut self, (token, owner): Held, line: &mut impl FnMut(&str) -> bool) -> bool {
+        if self.known.replace(token) == Some(token) {
+            return true;
+        }
+        let holds = |owner: Name| format!("{owner} holds it, token {token}");
+        line(&owner.map_or_else(|| "free".to_owned(), holds))
+    }
+
+    /// Connects to the server that has the lock, and asks it who holds, if that is not known yet.
     fn find(&self, at: &Where) -> Result<(Connection, Option<Held>), Trouble> {
         let primaries = at.primaries()?;
         let nobody = "no server serves this key";
-        let (_, server, held) = first_of(&primaries, nobody, |server| self.ask(server, false))?;
+        let (_, server, held) = first_of(&primaries, nobody, |server| self.ask(server, None))?;
         Ok((server, held.or_else(|| self.known.is_none().then_some((0, None)))))
     }
 
-    /// Returns who holds, if that is not known yet.
-    fn ask(&self, server: &mut Connection, blocks: bool) -> RedisResult<Option<Held>> {
+    /// Returns who holds, if that is not known yet; waits at most `block` milliseconds for it.
+    fn ask(&self, server: &mut Connection, block: Option<u64>) -> RedisResult<Option<Held>> {
         let mut ask = redis::cmd("RLOCK.AWAIT");
         ask.arg(self.key).arg(self.known.unwrap_or(0));
-        if blocks {
-            ask.arg("BLOCK").arg(BLOCK_MS);
+        if let Some(block) = block {
+            ask.arg("BLOCK").arg(block);
         }
         ask.query(server)
     }
+}
+
+fn held(leader: Option<Leader>) -> Held {
+    leader.map_or((0, None), |leader| (leader.token, Some(Name(leader.owner_bytes().to_vec()))))
 }

@@ -45,7 +45,10 @@ fn a_line_is_printed_for_each_change() {
     assert_eq!(watch.line(), "free");
     let mut last = String::new();
     for owner in ["ann", "bob"] {
-        until("it is watched", || observers(&server) == 1);
+        until("it is watched by message", || {
+            let info: String = server.ask("INFO everything");
+            info.contains("blocked_clients:0") && info.contains("rlock_observers:1")
+        });
         let token: u64 = server.ask(&format!("RLOCK.ACQUIRE job {owner}"));
         assert_eq!(watch.line(), format!("{owner} holds it, token {token}"));
         until("it is watched", || observers(&server) == 1);

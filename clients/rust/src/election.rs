@@ -18,11 +18,18 @@ const REPLY: Duration = Duration::from_millis(machine::REPLY);
 pub struct Leader {
     /// The fencing token.
     pub token: u64,
-    /// The owner's name.
+    /// The owner's name; what is not UTF-8 is replaced.
     pub owner: String,
+    bytes: Vec<u8>,
 }
 
 impl Leader {
+    /// The owner's name, byte for byte.
+    #[must_use]
+    pub fn owner_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The name that its election was given.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -149,5 +156,6 @@ impl Observer {
 
 fn leader(reply: &Value) -> Option<Leader> {
     let (token, owner): (u64, Option<Vec<u8>>) = redis::from_redis_value_ref(reply).ok()?;
-    owner.map(|owner| Leader { token, owner: String::from_utf8_lossy(&owner).into_owned() })
+    let bytes = owner?;
+    Some(Leader { token, owner: String::from_utf8_lossy(&bytes).into_owned(), bytes })
 }
