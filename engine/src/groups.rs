@@ -49,6 +49,24 @@ pub(crate) fn carry_on_in_sweep<H: Host>(host: &H) -> (bool, Vec<Report>) {
     done
 }
 
+/// Revokes the rest of each grant of several locks of which a part has ended. The end of that part
+/// and this are one unit, so it does not wait for the next portion of the sweep.
+pub(crate) fn finish_revocations<H: Host>(host: &H) -> Vec<Report> {
+    let (mut told, mut shut) = (Vec::new(), Vec::new());
+    while let Some(work) = host.state(|state| state.manager.next_revocation()) {
+        match gate_of(host, &work) {
+            Gate::Open => {
+                step(host, &work, &mut told);
+            }
+            Gate::Shut | Gate::Elsewhere => shut.push(work),
+        }
+    }
+    host.state(|state| {
+        shut.into_iter().for_each(|work| state.manager.group_work_later(work));
+    });
+    told
+}
+
 fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
     let (mut told, mut shut) = (Vec::new(), Vec::new());
     if host.has_fault(PlantedFault::GroupsForgotten) {

@@ -7,6 +7,7 @@ use rlock_core::manager::{At, Mark, Task};
 use rlock_core::{Input, Lock, Refusal};
 
 use crate::host::{During, Gate, Host, OpenKey};
+use crate::reports::Report;
 use crate::{answers, carry_out, gate, groups, observers, publish, reports, timers};
 
 /// How long it works on tasks at least: there may be much to publish every time.
@@ -63,26 +64,35 @@ fn run<H: Host>(host: &H) {
 /// except in a cluster, where each key has its own.
 fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
     match task {
-        Task::Sweep(id, due_at, why) => host.with_name(&id, |name| {
-            let gate = if is_open { Gate::Open } else { gate::of(host, name) };
-            let at = At { db: id.db, key: &id.key, now: host.now() };
-            host.state(|state| state.manager.gate_is(gate != Gate::Shut, at.now));
-            match gate {
-                Gate::Open => {
-                    let input = if why == Mark::Changed { Input::Changed } else { Input::Tick };
-                    if carry_out::by_itself(host, name, input).is_err() {
-                        host.state(|state| state.manager.dismiss(at, &Refusal::WrongType));
+        Task::Sweep(id, due_at, why) => {
+            let gate = host.with_name(&id, |name| {
+                let gate = if is_open { Gate::Open } else { gate::of(host, name) };
+                let at = At { db: id.db, key: &id.key, now: host.now() };
+                host.state(|state| state.manager.gate_is(gate != Gate::Shut, at.now));
+                match gate {
+                    Gate::Open => {
+                        let input = if why == Mark::Changed { Input::Changed } else { Input::Tick };
+                        if carry_out::by_itself(host, name, input).is_err() {
+                            host.state(|state| state.manager.dismiss(at, &Refusal::WrongType));
+                        }
+                    }
+                    Gate::Elsewhere => {
+                        host.state(|state| state.manager.dismiss(at, &Refusal::TryAgain));
+                    }
+                    Gate::Shut => {
+                        host.state(|state| state.manager.postpone(id.clone(), due_at, why));
                     }
                 }
-                Gate::Elsewhere => {
-                    host.state(|state| state.manager.dismiss(at, &Refusal::TryAgain));
-                }
-                Gate::Shut => {
-                    host.state(|state| state.manager.postpone(id.clone(), due_at, why));
+                gate
+            });
+            if gate == Gate::Open {
+                let reports = groups::finish_revocations(host);
+                if !reports.is_empty() {
+                    report(host, reports);
                 }
             }
             gate != Gate::Elsewhere && !host.is_cluster() || gate == Gate::Shut
-        }),
+        }
         Task::Groups(id) => {
             let gate = host.with_name(&id, |name| match is_open {
                 true => Gate::Open,
@@ -92,9 +102,8 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
             let is_shut = match gate {
                 Gate::Shut => true,
                 Gate::Open | Gate::Elsewhere => {
-                    let (is_done, told) = groups::carry_on_in_sweep(host);
-                    reports::publish(host, &told);
-                    reports::answer(host, told, None);
+                    let (is_done, reports) = groups::carry_on_in_sweep(host);
+                    report(host, reports);
                     !is_done
                 }
             };
@@ -119,4 +128,9 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
             true
         }),
     }
+}
+
+fn report<H: Host>(host: &H, reports: Vec<Report>) {
+    reports::publish(host, &reports);
+    reports::answer(host, reports, None);
 }

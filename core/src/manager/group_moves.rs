@@ -35,8 +35,8 @@ impl Manager {
         if let Some((waiter, group)) = self.groups.leaving.pop_front() {
             return Some(GroupWork::Leave(waiter, Box::new(group)));
         }
-        if let Some((waiter, ids)) = self.groups.unheard.pop_first() {
-            return Some(GroupWork::Revoke(waiter, ids));
+        if let Some(work) = self.next_revocation() {
+            return Some(work);
         }
         while let Some(waiter) = self.groups.commits.pop_first() {
             if self.groups.is_over(waiter, now) {
@@ -52,6 +52,12 @@ impl Manager {
             (self.groups.freed_at, self.groups.freed) = (None, 0);
         }
         next
+    }
+
+    /// The next grant of several locks of which a part has ended, so that the rest is revoked.
+    pub fn next_revocation(&mut self) -> Option<GroupWork> {
+        let (waiter, ids) = self.groups.unheard.pop_first()?;
+        Some(GroupWork::Revoke(waiter, ids))
     }
 
     /// This work cannot be done before the gate opens.
