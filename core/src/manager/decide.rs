@@ -1,5 +1,6 @@
 //! Decisions about one lock, with what the manager remembers of it.
 
+use super::group_moves::TouchedGroups;
 use super::tells::PendingRequest;
 use super::{At, Bounds, ExpiryAction, KeyExpiry, LockId, Manager, Mark};
 use crate::value::count::less;
@@ -90,9 +91,23 @@ impl Manager {
         input: &Input<'a>,
     ) -> Option<FastStep<'a>> {
         let is_held = matches!(input, Input::Acquire(_)) && !lock.is_free();
-        let is_known =
-            || self.locks.get(at.db, at.key).is_some() || self.observers.has(at.db, at.key);
-        if is_held || is_known() || self.grace_of(bounds.grace_ms, at.now).is_some() {
+        if is_held || self.locks.get(at.db, at.key).is_some() {
+            return None;
+        }
+        self.run_fast(at, bounds, lock, input)
+    }
+
+    /// [`Lock::try_fast`], unless somebody observes the lock or there is a grace.
+    #[inline]
+    fn run_fast<'a>(
+        &mut self,
+        at: At<'_>,
+        bounds: &Bounds,
+        lock: &mut Lock,
+        input: &Input<'a>,
+    ) -> Option<FastStep<'a>> {
+        let is_observed = self.observers.has(at.db, at.key);
+        if is_observed || self.grace_of(bounds.grace_ms, at.now).is_some() {
             return None;
         }
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
@@ -109,15 +124,10 @@ impl Manager {
         input: &Input<'a>,
     ) -> Option<FastStep<'a>> {
         let is_confirmed = self.locks.get(at.db, at.key).is_some_and(Volatile::is_only_confirmed);
-        if !is_confirmed
-            || self.observers.has(at.db, at.key)
-            || self.is_unseen(at.db, at.key)
-            || self.grace_of(bounds.grace_ms, at.now).is_some()
-        {
+        if !is_confirmed || self.is_unseen(at.db, at.key) {
             return None;
         }
-        (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
-        let step = lock.try_fast(input, at.now, &mut self.tokens, bounds.slow)?;
+        let step = self.run_fast(at, bounds, lock, input)?;
         self.locks.change(at.db, at.key, |volatile, _| (volatile.reset(), None));
         Some(step)
     }
@@ -203,11 +213,11 @@ impl Manager {
                 // queue is served.
                 let is_unserved = volatile.is_unserved;
                 let is_settled = effects.unchecked.is_none() && !is_unserved;
-                let touched = match is_settled {
+                let stands = match is_settled {
                     true => volatile.queue.take_touched_groups(),
                     false => volatile.queue.touched_groups(),
                 };
-                let touched = (touched, is_settled);
+                let touched = TouchedGroups { stands, is_settled };
                 if volatile.is_empty() {
                     return ((lives, over, Vec::new(), touched, false), None);
                 }

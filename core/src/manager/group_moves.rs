@@ -5,6 +5,14 @@ use super::groups::{Groups, bit};
 use super::{LockId, Manager};
 use crate::{GroupStand, Now, WaiterId};
 
+/// Groups whose stand at one lock a step has changed.
+pub(super) struct TouchedGroups {
+    /// Where each stands now; `None` if it no longer stands there.
+    pub stands: Vec<(WaiterId, Option<GroupStand>)>,
+    /// False if that may change again before the step has ended and the queue is served.
+    pub is_settled: bool,
+}
+
 impl Manager {
     /// Whether several locks change together from now on, until this is called again: where groups
     /// wait, their queues are served afterward, as work for groups.
@@ -76,15 +84,11 @@ impl Manager {
         }
     }
 
-    /// A step touched these groups at one lock. They go on from where they are, unless that may
-    /// change before the step has ended and the queue is served (`is_settled`).
-    pub(super) fn groups_are(
-        &mut self,
-        db: i32,
-        key: &[u8],
-        (touched, is_settled): (Vec<(WaiterId, Option<GroupStand>)>, bool),
-    ) {
-        for (waiter, stand) in touched {
+    /// A step touched these groups at one lock. They go on from where they are once that is
+    /// settled.
+    pub(super) fn groups_are(&mut self, db: i32, key: &[u8], touched: TouchedGroups) {
+        let TouchedGroups { stands, is_settled } = touched;
+        for (waiter, stand) in stands {
             let Some(group) = self.groups.waiting(waiter) else { continue };
             let (Some(number), Some(stand)) = (group.number_of(key), stand) else { continue };
             let (reached, others) = (group.reached, group.turns & !bit(number));
