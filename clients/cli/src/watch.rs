@@ -78,7 +78,8 @@ impl Watch<'_> {
         ended
     }
 
-    /// What the servers tell, as messages: no connection is blocked.
+    /// Prints each change of the holder. The servers send it as a message, so no connection is
+    /// blocked.
     async fn observe(
         &mut self,
         election: &Election,

@@ -190,14 +190,14 @@ sealed class Seat permits Group {
     // --- how it is asked for
 
     /**
-      * The request for the lock, to be at this depth afterward. It waits for {@code block} ms, 0 forever, -1 not at all;
-      * {@code tell} names the channel of the late reply.
+     * The request for the lock, to be at this depth afterward. It waits for {@code block} ms, 0 forever, -1 not at all.
+     * The late reply comes on the channel in {@code tell}.
      */
     String[] acquire(Options options, int at, boolean tied, long block, String... tell) {
         return options.acquire(name, at, tied, block, tell);
     }
 
-    /** The request that extends the hold with this token; {@code tell} names the channel of the late reply. */
+    /** The request that extends the hold with this token. The late reply comes on the channel in {@code tell}. */
     String[] renew(Options options, long token, long millis, String... tell) {
         return options.renew(name, token, millis, tell);
     }
