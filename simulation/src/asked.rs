@@ -68,22 +68,12 @@ impl Asked {
     /// An `RLOCK.RENEW`, as far as it is one.
     pub fn to_renew(db: i32, key: &Key, ask: &Renew<'_>) -> Self {
         Self {
-            db,
-            key: key.clone(),
             owner: ask.owner.into(),
             mode: ask.mode.unwrap_or(Mode::Write),
             lease: ask.lease,
-            session: false,
             acks: ask.acks,
-            limit: None,
-            ticket_until: None,
-            upgrade: false,
-            with_ttl: false,
-            of_several: false,
-            had_ticket: false,
             held: true,
-            arrival: u64::MAX,
-            ends_at: None,
+            ..Self::to_observe(db, key)
         }
     }
 }

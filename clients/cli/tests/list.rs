@@ -35,18 +35,14 @@ fn words(line: &str) -> Vec<&str> {
 fn all_holds_are_listed_with_who_waits() {
     let server = Server::start(&[]);
     let token: u64 = server.ask("RLOCK.ACQUIRE order:42 ann LEASE 600000");
-    for line in [
+    server.acquire_all(&[
         "RLOCK.ACQUIRE order:43 bob READ LEASE 600000",
         "RLOCK.ACQUIRE order:43 ann READ LEASE 600000",
         "RLOCK.ACQUIRE order:43 ann READ LEASE 600000",
         "RLOCK.ACQUIRE page web3/17/1 LEASE 600000",
-    ] {
-        server.ask::<u64>(line);
-    }
+    ]);
     let () = server.ask("SET order:text x");
-    let mut waits = server.connect();
-    let block = command("RLOCK.ACQUIRE order:42 cy BLOCK 0").get_packed_command();
-    waits.send_packed_command(&block).unwrap();
+    let _waits = server.send("RLOCK.ACQUIRE order:42 cy BLOCK 0");
     until("cy waits", || server.ask::<Option<u64>>("RLOCK.PLACE order:42 cy") == Some(1));
 
     let (code, out, complaint) = server.run(&["ls"]);
@@ -94,15 +90,13 @@ fn all_holds_are_listed_with_who_waits() {
 #[test]
 fn an_owner_s_holds_are_released_by_their_tokens() {
     let server = Server::start(&[]);
-    for line in [
+    server.acquire_all(&[
         "RLOCK.ACQUIRE a ann LEASE 600000",
         "RLOCK.ACQUIRE a ann LEASE 600000",
         "RLOCK.ACQUIRE b ann READ LEASE 600000",
         "RLOCK.ACQUIRE b bob READ LEASE 600000",
         "RLOCK.ACQUIRE c anna LEASE 600000",
-    ] {
-        server.ask::<u64>(line);
-    }
+    ]);
     let (code, out, complaint) = server.run(&["release", "--owner", "ann", "--all"]);
     assert!(code == 0 && out.matches("would be released").count() == 2, "{out}");
     assert_eq!(complaint, "rlock: 2 holds; add --yes to release them\n");

@@ -12,11 +12,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Rlock, Server, said, until};
-
-fn is_held(server: &Server, key: &str) -> bool {
-    server.ask::<bool>(&format!("EXISTS {key}"))
-}
+use support::{Rlock, Server, is_held, said, until};
 
 /// The server's clock.
 fn now(server: &Server) -> Duration {

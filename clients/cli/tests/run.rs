@@ -16,11 +16,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use support::{Rlock, Server, said, until};
-
-fn is_held(server: &Server, key: &str) -> bool {
-    server.ask::<bool>(&format!("EXISTS {key}"))
-}
+use support::{Rlock, Server, is_held, said, until};
 
 fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()

@@ -129,15 +129,13 @@ fn found(serve: &Serve, text: &str) -> (Vec<String>, usize) {
 #[test]
 fn a_lock_that_nobody_waits_for_is_found() {
     let server = Server::start(&[]);
-    for line in [
+    server.acquire_all(&[
         "RLOCK.ACQUIRE order:42 ann LEASE 600000",
         "RLOCK.ACQUIRE order:43 Bob LEASE 600000",
         "RLOCK.ACQUIRE Invoice bob READ LEASE 600000",
         "RLOCK.ACQUIRE Invoice cy READ LEASE 600000",
         "RLOCK.ACQUIRE <b> dan LEASE 600000",
-    ] {
-        server.ask::<u64>(line);
-    }
+    ]);
     let () = server.ask("SET order:text x");
     let mut other = in_database(&server, 3);
     let () = support::command("RLOCK.ACQUIRE order:3 eve").query(&mut other).unwrap();

@@ -11,15 +11,13 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read};
 
-use support::{Rlock, Server, command, until};
+use support::{Rlock, Server, until};
 
 #[test]
 fn each_step_of_a_run_is_a_line() {
     let server = Server::start(&[]);
     server.ask::<u64>("RLOCK.ACQUIRE job ann LEASE 600000");
-    let mut bob = server.connect();
-    let block = command("RLOCK.ACQUIRE job bob BLOCK 0").get_packed_command();
-    bob.send_packed_command(&block).unwrap();
+    let _bob = server.send("RLOCK.ACQUIRE job bob BLOCK 0");
     until("bob waits", || server.ask::<Option<u64>>("RLOCK.PLACE job bob") == Some(1));
 
     let mut child = server.rlock(&["run", "-v", "job", "echo", "ran"]).spawn().unwrap();

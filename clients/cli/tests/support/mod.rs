@@ -6,7 +6,7 @@ mod server;
 
 use std::process::{Command, Output, Stdio};
 
-pub use server::{Server, cluster, command, free_port, replica_of, until};
+pub use server::{Server, cluster, command, free_port, is_held, replica_of, until};
 
 /// `rlock` beside a server.
 pub trait Rlock {

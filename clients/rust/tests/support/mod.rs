@@ -77,6 +77,13 @@ impl Server {
         command(line).query(&mut self.connect()).unwrap()
     }
 
+    /// Takes locks with these commands.
+    pub fn acquire_all(&self, lines: &[&str]) {
+        for line in lines {
+            self.ask::<u64>(line);
+        }
+    }
+
     /// Sends a command and does not wait for its reply.
     pub fn send(&self, line: &str) -> Connection {
         let mut connection = self.connect();
