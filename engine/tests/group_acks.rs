@@ -167,6 +167,19 @@ fn whatever_ends_one_of_its_holds_ends_all() {
     }
 }
 
+/// The time for a portion of the sweep ends between any two tasks.
+#[test]
+fn a_part_whose_time_is_over_takes_the_rest_along_however_short_the_portion() {
+    let host = primary();
+    host.ask(1, "macquire 3 a b c ann ACKS 1");
+    host.turn();
+    host.world().tick = std::time::Duration::from_millis(10);
+    host.at(2000);
+    let told = host.turn();
+    assert!(has_no_acks(&told, 1), "{told:?}");
+    assert_eq!((held(&host, "a b c"), pending(&host)), (vec!["no key".into(); 3], 0));
+}
+
 #[test]
 fn a_flush_ends_it() {
     let host = primary();
