@@ -166,9 +166,10 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
             group.keys.len()
         }
         GroupWork::Over(waiter) => {
-            let group = host.state(|state| state.manager.group(*waiter).cloned());
+            let keys = host
+                .state(|state| state.manager.group(*waiter).map_or(1, |group| group.keys.len()));
             time_out(host, *waiter);
-            group.map_or(1, |group| group.keys.len())
+            keys
         }
     }
 }

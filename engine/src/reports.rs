@@ -81,3 +81,9 @@ pub(crate) fn answer<H: Host>(host: &H, all: Vec<Report>, parked: Option<WaiterI
     answers::send(host, due);
     own.iter().chain(&own_due).for_each(|wake| answers::send_later(host, wake));
 }
+
+/// Publishes what changed, then answers as [`answer`].
+pub(crate) fn deliver<H: Host>(host: &H, all: Vec<Report>, parked: Option<WaiterId>) {
+    publish(host, &all);
+    answer(host, all, parked);
+}

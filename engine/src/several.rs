@@ -264,8 +264,7 @@ pub(crate) fn is_full<H: Host>(
 
 /// Tells what a command did at several locks.
 pub(crate) fn tell<H: Host>(host: &H, told: Vec<Report>, parked: Option<WaiterId>) {
-    reports::publish(host, &told);
-    reports::answer(host, told, parked);
+    reports::deliver(host, told, parked);
     timers::settle(host);
     if host.state(|state| state.manager.watches_commands()) {
         host.watch_commands();

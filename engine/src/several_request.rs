@@ -41,21 +41,16 @@ pub(crate) fn request<'a, H: Host>(
         return Ok(Some((Reply::Refused(Refusal::TooManySessions), number)));
     }
     let (mut reply, mut number) = several::acquire(host, names, &wants, ask, None)?;
-    let mut acks_then = None;
-    if matches!(reply, Reply::NotNow { .. }) && !GivenUp::of(host, &wants, ask.owner).is_nothing() {
-        let acks;
-        ((reply, number), acks) = would_be(host, names, &wants, ask)?;
-        acks_then = Some(acks);
+    if matches!(reply, Reply::NotNow { .. }) {
+        let mut acks = 0;
+        if !GivenUp::of(host, &wants, ask.owner).is_nothing() {
+            ((reply, number), acks) = would_be(host, names, &wants, ask)?;
+        }
+        if matches!(reply, Reply::NotNow { .. } | Reply::MustConfirm) {
+            return Ok(several::park(host, names, &wants, ask, said, (reply, number), acks));
+        }
     }
-    Ok(match (&reply, acks_then) {
-        (Reply::NotNow { .. }, _) => {
-            several::park(host, names, &wants, ask, said, (reply, number), 0)
-        }
-        (Reply::MustConfirm, Some(acks)) => {
-            several::park(host, names, &wants, ask, said, (reply, number), acks)
-        }
-        _ => confirmed(host, names, &wants, ask, said, reply, number),
-    })
+    Ok(confirmed(host, names, &wants, ask, said, reply, number))
 }
 
 /// A request takes the place of one with TELL. Returns the reply to send at once instead.

@@ -7,7 +7,6 @@ use rlock_core::manager::{At, Mark, Task};
 use rlock_core::{Input, Lock, Refusal};
 
 use crate::host::{During, Gate, Host, OpenKey};
-use crate::reports::Report;
 use crate::{answers, carry_out, gate, groups, observers, publish, reports, timers};
 
 /// How long it works on tasks at least: there may be much to publish every time.
@@ -88,7 +87,7 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
             if gate == Gate::Open {
                 let reports = groups::finish_revocations(host);
                 if !reports.is_empty() {
-                    report(host, reports);
+                    reports::deliver(host, reports, None);
                 }
             }
             gate != Gate::Elsewhere && !host.is_cluster() || gate == Gate::Shut
@@ -103,7 +102,7 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
                 Gate::Shut => true,
                 Gate::Open | Gate::Elsewhere => {
                     let (is_done, reports) = groups::carry_on_in_sweep(host);
-                    report(host, reports);
+                    reports::deliver(host, reports, None);
                     !is_done
                 }
             };
@@ -128,9 +127,4 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
             true
         }),
     }
-}
-
-fn report<H: Host>(host: &H, reports: Vec<Report>) {
-    reports::publish(host, &reports);
-    reports::answer(host, reports, None);
 }
