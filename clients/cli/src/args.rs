@@ -52,7 +52,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
     let mut words: VecDeque<OsString> = words.into_iter().map(W::into).collect();
     let leading = server_options(&mut words)?;
     let Some(job) = words.pop_front().map(text).transpose()? else {
-        return Err(format!("no command is given: it must be one of {}", JOBS.join(", ")));
+        return Err(no_command());
     };
     if matches!(job.as_str(), "-h" | "--help" | "help") {
         let about = words.pop_front().map(text).transpose()?;
@@ -177,7 +177,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
         ("who" | "watch", []) => Err("no key is given".into()),
         ("queues", []) => Ok(Job::Queues { at: at(), count: count.unwrap_or(20) }),
         (_, [first, ..]) => Err(format!("unexpected argument '{first}'")),
-        _ => Err(format!("no command is given: it must be one of {}", JOBS.join(", "))),
+        _ => Err(no_command()),
     }
 }
 
@@ -196,6 +196,10 @@ fn permit(name: &str, text: &str) -> Result<One, String> {
     let wrong = || format!("{name} must be N:KEY, like 3:encoder, not '{text}'");
     let (count, key) = text.split_once(':').ok_or_else(wrong)?;
     Ok(limit(key, number(name, count, 1_000_000)?))
+}
+
+fn no_command() -> String {
+    format!("no command is given: it must be one of {}", JOBS.join(", "))
 }
 
 fn if_it_fails(name: &str, text: &str) -> Result<IfItFails, String> {

@@ -168,26 +168,20 @@ fn walk(job: &List, visit: &mut Visit<'_>) -> Result<(u8, u64), Trouble> {
     };
     let (mut troubles, mut first) = (0, None);
     for (number, server) in servers.iter().enumerate() {
-        match walk.server(number, server) {
+        let outcome = walk.server(number, server);
+        walk.progress.clear();
+        match outcome {
             Ok(ControlFlow::Continue(())) => {}
-            Ok(ControlFlow::Break(code)) => {
-                walk.progress.clear();
-                return Ok((code, walk.listed));
-            }
+            Ok(ControlFlow::Break(code)) => return Ok((code, walk.listed)),
             // Of a Cluster, the others still answer.
             Err(trouble) if servers.len() > 1 => {
-                walk.progress.clear();
                 complain(format_args!("not listed: {trouble}"));
                 troubles += 1;
                 first = first.or(Some(trouble));
             }
-            Err(trouble) => {
-                walk.progress.clear();
-                return Err(trouble);
-            }
+            Err(trouble) => return Err(trouble),
         }
     }
-    walk.progress.clear();
     match first {
         Some(first) if troubles == servers.len() => Err(first),
         _ => Ok((if troubles > 0 || walk.refused > 0 { FAILED } else { 0 }, walk.listed)),

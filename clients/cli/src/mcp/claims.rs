@@ -141,17 +141,13 @@ impl Claims {
             && told.get("token").is_none()
         {
             self.all().1.remove(&id);
-            let mut told = told.clone();
             let mine: BTreeSet<&String> = mine.iter().flat_map(|(_, paths)| paths).collect();
-            if let Some(map) = told.as_object_mut() {
-                map.insert("state".into(), json!("refused"));
-                map.insert("you_hold".into(), json!(mine));
-                map.insert(
-                    "say".into(),
-                    json!("Release what you hold, then claim all that you need in one call: it waits in line."),
-                );
-            }
-            return Ok(told);
+            let refused = json!({
+                "state": "refused",
+                "you_hold": mine,
+                "say": "Release what you hold, then claim all that you need in one call: it waits in line.",
+            });
+            return Ok(with(told.clone(), refused));
         }
         told
     }
@@ -194,25 +190,13 @@ impl Claims {
                 json!({ "claim": id, "state": "held", "paths": paths, "token": token })
             }
             State::Waiting => {
-                let mut told = in_line;
-                if let Some(map) = told.as_object_mut() {
-                    map.insert("claim".into(), json!(id));
-                    map.insert(
-                        "say".into(),
-                        json!("Do not write yet. Call wait with this claim, or release it."),
-                    );
-                }
-                told
+                let say = "Do not write yet. Call wait with this claim, or release it.";
+                with(in_line, json!({ "claim": id, "say": say }))
             }
             State::Ended(why) => {
-                let mut told = self.in_line(&claim).await;
-                if let Some(map) = told.as_object_mut() {
-                    map.insert("claim".into(), json!(id));
-                    map.insert("state".into(), json!("ended"));
-                    map.insert("why".into(), json!(why));
-                }
+                let in_line = self.in_line(&claim).await;
                 self.all().1.remove(&id);
-                told
+                with(in_line, json!({ "claim": id, "state": "ended", "why": why }))
             }
         })
     }
@@ -235,13 +219,10 @@ impl Claims {
     async fn in_line(&self, claim: &Claim) -> Value {
         let (at, keys, owner) = (self.at.clone(), claim.keys.clone(), claim.owner.clone());
         let found = tokio::task::spawn_blocking(move || Place::find(&at, &keys, &owner)).await;
-        let found = match found {
-            Ok(Ok(found)) => found,
-            Ok(Err(trouble)) => {
+        let found = match found.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(found) => found,
+            Err(trouble) => {
                 return json!({ "state": "waiting", "paths": claim.paths, "trouble": trouble });
-            }
-            Err(error) => {
-                return json!({ "state": "waiting", "paths": claim.paths, "trouble": error.to_string() });
             }
         };
         let key = found.key.to_string();
@@ -314,6 +295,14 @@ impl Claims {
         });
         lost
     }
+}
+
+/// That answer, with these members as well.
+pub(crate) fn with(mut answer: Value, members: Value) -> Value {
+    if let (Some(all), Value::Object(members)) = (answer.as_object_mut(), members) {
+        all.extend(members);
+    }
+    answer
 }
 
 /// Acquires, and holds until the claim is released or lost.

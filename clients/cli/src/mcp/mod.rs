@@ -17,7 +17,7 @@ use rmcp::transport::stdio;
 use rmcp::{ErrorData, RoleServer, ServiceExt};
 use serde_json::{Value, json};
 
-use self::claims::Claims;
+use self::claims::{Claims, with};
 use self::paths::{Root, above};
 use crate::args::Mcp;
 use crate::servers::{Trouble, Where, first_of};
@@ -152,12 +152,8 @@ impl ServerHandler for Agent {
             name => return Err(ErrorData::invalid_params(format!("no tool '{name}'"), None)),
         };
         Ok(match answer {
-            Ok(mut answer) => {
-                if let (false, Some(map)) = (lost.is_empty(), answer.as_object_mut()) {
-                    map.insert("lost".into(), json!(lost));
-                }
-                CallToolResult::structured(answer)
-            }
+            Ok(answer) if lost.is_empty() => CallToolResult::structured(answer),
+            Ok(answer) => CallToolResult::structured(with(answer, json!({ "lost": lost }))),
             Err(why) => CallToolResult::structured_error(json!({ "error": why, "lost": lost })),
         }
         .into())
