@@ -50,6 +50,17 @@ def replicas(set_: Members) -> list[Member]:
     return [one for one in set_.servers if one is not primary]
 
 
+def settle(servers: list[Member]) -> None:
+    """No file is being rewritten, as it is after a full sync or a promotion."""
+    busy = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
+
+    def is_settled(one: Member) -> bool:
+        persistence = one.info("persistence")
+        return all(persistence.get(field) == "0" for field in busy)
+
+    until("no file is being rewritten", lambda: all(is_settled(one) for one in servers))
+
+
 def is_held(set_: Members, token: int, key: str = KEY) -> bool:
     """Nobody else may have got it, on any server."""
     for one in set_.servers:
@@ -146,8 +157,7 @@ def lost_files(set_: Members) -> str:
     said = []
     for all_of_them in (False, True):
         token = granted(set_)
-        # The promoted server rewrites its file.
-        time.sleep(4)
+        settle(set_.servers)
         primary = set_.primary()
         if all_of_them:
             set_.kill_all()
@@ -172,7 +182,7 @@ def lost_files(set_: Members) -> str:
 def emptied_state(set_: Members) -> str:
     """The state of a Sentinel is a file of no length, as after a power failure on some file systems."""
     token = granted(set_)
-    time.sleep(3)
+    settle(set_.servers)
     set_.kill_all()
     (set_.sentinels[0].data / "sentinel.conf").write_text("")
     for one in set_.all:
@@ -184,7 +194,7 @@ def emptied_state(set_: Members) -> str:
 def restored(set_: Members) -> str:
     """All volumes are lost, and one server has a copy of a server's folder."""
     token = granted(set_)
-    time.sleep(3)
+    settle(set_.servers)
     copied = set_.folder / "backup"
     shutil.copytree(set_.servers[1].data / "appendonlydir", copied)
     set_.kill_all()
@@ -291,7 +301,7 @@ def frozen(set_: Members) -> str:
     until("another primary", lambda: set_.primary() not in (None, old), members=set_)
     key = "app:F"
     token = granted(set_, key)
-    time.sleep(4)
+    settle([one for one in set_.servers if one is not old])
     others = [one for one in set_.all if one is not old]
     for one in others:
         one.kill()
