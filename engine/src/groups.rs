@@ -130,10 +130,7 @@ fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
 /// Does this. Returns how much it was, counted in steps at one lock.
 fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
     match work {
-        GroupWork::Serve(id) => match at_one(host, id, Input::Tick) {
-            Ok(done) => tell(done, told),
-            Err(_) => 1,
-        },
+        GroupWork::Serve(id) => at_one(host, id, Input::Tick).map_or(1, |done| tell(done, told)),
         GroupWork::Revoke(waiter, ids) => {
             let now = host.now();
             let ids = match host.has_fault(PlantedFault::PartNotRevoked) {
@@ -157,7 +154,9 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
         }
         GroupWork::Join(id, waiters) => join(host, id, waiters, told),
         GroupWork::Back(id, waiter) => {
-            host.state(|state| state.manager.goes_back(id, *waiter)).saturating_add(1)
+            // What no step has seen yet may have given it its turn again.
+            let seen = at_one(host, id, Input::Tick).map_or(1, |done| tell(done, told));
+            host.state(|state| state.manager.goes_back(id, *waiter)).saturating_add(seen)
         }
         GroupWork::Commit(waiter) => {
             let group = host.state(|state| state.manager.group(*waiter).cloned());

@@ -80,6 +80,38 @@ fn a_flush_lets_in_the_group_that_came_first() {
     }
 }
 
+/// A group loses its turn at `a` to a lock that comes from outside, and before it has gone back,
+/// `a` and `b` are flushed. What it does next is decided on what the keys hold by then.
+#[test]
+fn a_group_about_to_go_back_keeps_its_places_where_a_flush_frees_all() {
+    for next in ["", "acquire c y", "acquire a y"] {
+        let host = MapHost::primary();
+        host.ask(1, "acquire b o");
+        host.ask(1, "acquire other o");
+        waits(&host);
+        host.turn();
+        assert_eq!([host.line("a"), host.line("b")], ["g!", "g s"]);
+        // A portion of the sweep is one task.
+        host.world().tick = std::time::Duration::from_millis(10);
+        host.put_lock("a", host.lock("other"));
+        rlock_engine::events::key_came(&host, 0, b"a");
+        let comes_soon = (0..10).any(|_| {
+            host.turn();
+            host.line("a") == "g"
+        });
+        assert!(comes_soon);
+        assert_eq!([host.line("a"), host.line("b")], ["g", "g s"]);
+        ["a", "b", "other"].into_iter().for_each(|key| host.remove(key));
+        rlock_engine::events::flushed(&host, None);
+        if !next.is_empty() {
+            host.ask(2, next);
+        }
+        let told: Vec<String> = (0..10).flat_map(|_| host.turn()).collect();
+        let first = told.first().map(|line| line.split(' ').next().unwrap().to_owned());
+        assert_eq!((first.as_deref(), host.line("b").as_str()), (Some("21:"), "s"), "{next:?}");
+    }
+}
+
 /// A wait for several locks that ends leaves all of them at once.
 #[test]
 fn a_group_that_leaves_its_locks_lets_in_the_group_that_came_first() {
