@@ -85,8 +85,6 @@ def versions() -> list[str]:
         "images/kubernetes-ha.yaml": r"rlock:([0-9.]*[0-9])-",
         "docs/platforms.md": r"docker run rlock:([0-9.]*[0-9])-",
     }
-    for page in ["redlock", "redis-py-and-set-nx", "watchdog", "postgresql"]:
-        said[f"docs/coming-from/{page}.md"] = r"version\s+([0-9.]*[0-9])\s+of\s+the\s+module"
     poms = [pom for pom in (ROOT / "clients/java").rglob("pom.xml") if "target" not in pom.parts]
     others = ["examples/java/pom.xml", "examples/java/spring/pom.xml", "clients/java/README.md", "docs/coming-from/redisson.md"]
     for name in [*(str(pom.relative_to(ROOT)) for pom in poms), *others]:

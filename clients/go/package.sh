@@ -44,7 +44,7 @@ package_test() {
     redsync_tests
 }
 
-# redsync's own tests, on locks of RLOCK's; and the program of docs/coming-from/redsync.md that uses redsync. Its sources
+# redsync's own tests, on locks of RLOCK's; and the program of docs/coming-from/redlock.md that uses redsync. Its sources
 # come from the Go module proxy, and nothing of them stays here.
 redsync_tests() {
     local version=v4.18.1 sources folder=$home/go/redsync
@@ -62,7 +62,7 @@ redsync_tests() {
     chmod -R u+w "$folder"
     cp clients/go/testdata/redsync/adapter_test.go.txt "$folder/adapter_test.go"
     cp clients/go/testdata/redsync/go.mod.txt "$folder/go.mod"
-    sed -n '/^```text$/,/^```$/{/^```/!p}' docs/coming-from/redsync.md >"$folder/page.txt"
+    sed -n '/^## redsync/,$p' docs/coming-from/redlock.md | sed -n '/^```text$/,/^```$/{/^```/!p}' >"$folder/page.txt"
     sed -e "/(the page)/r $folder/page.txt" -e '/(the page)/d' clients/go/testdata/redsync/page_test.go.txt >"$folder/page_test.go"
     if ! (cd "$folder" && go mod tidy -e && go mod download); then
         say 'SKIPPED redsync: what its tests depend on could not be fetched'

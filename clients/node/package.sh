@@ -41,7 +41,7 @@ package_test() {
         check "node-$library: replicas, a restart, new addresses, Sentinel" node tests/servers.mjs "$library" "$tools/servers/default/redis-server" "$RLOCK_MODULE"
         check "node-$library: a slot that is being moved" node tests/slots.mjs "$library" "$tools/servers/default/redis-server" "$RLOCK_MODULE"
     done
-    check 'node: a program that moved from redlock' node tests/moved.mjs "$root/docs/coming-from/node-redlock.md"
+    check 'node: a program that moved from redlock' node tests/moved.mjs "$root/docs/coming-from/redlock.md"
     check 'node: traces of the machine in Rust' node tests/traces.mjs "$root/clients/traces/golden.txt" ${RLOCK_TRACES-}
     check 'node README' node tests/readme.mjs
     check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'

@@ -56,5 +56,5 @@ def test_the_page_shows_what_has_changed():
     before, after = ((here / "moved" / f"{name}.py").read_text().splitlines() for name in ("before", "after"))
     diff = list(difflib.unified_diff(before, after, lineterm="", n=0))[2:]
     shown = [line for line in diff if not line.startswith("@@")]
-    page = (here.parents[2] / "docs/coming-from/redis-py-lock.md").read_text()
+    page = (here.parents[2] / "docs/coming-from/set-nx.md").read_text()
     assert "```diff\n" + "\n".join(shown) + "\n```" in page

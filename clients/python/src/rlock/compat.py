@@ -6,7 +6,7 @@
 `Lock` is for `redis.Redis` and `redis.RedisCluster`, `AsyncLock` for their asyncio counterparts. Arguments, results and
 kinds of errors are redis-py's; `sleep` matters only while a lock of redis-py itself is at the key. What is better: waiters are
 served in order and without polling, and a lock without a `timeout` (`None` or 0) ends 30 s at the latest after its process
-has died. docs/coming-from/redis-py-lock.md has all that differs: `extend` and `reacquire` never shorten a hold, for example.
+has died. docs/coming-from/set-nx.md has all that differs: `extend` and `reacquire` never shorten a hold, for example.
 """
 
 from __future__ import annotations
