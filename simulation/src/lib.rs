@@ -1,6 +1,6 @@
 //! Whole servers in one process, one thread and one seed. Around RLOCK's engine, the very code that
 //! runs in production, stand a simulated keyspace, connections, a network, replicas and failover.
-//! `docs/simulation.md` describes it on one page.
+//! `docs/testing.md` describes it on one page.
 
 // A law that is broken is a value; what else fails panics. The numbers of a run are small.
 #![allow(

@@ -1,6 +1,6 @@
 //! Users of locks: processes that play the machine of `clients/rust`, the very code that ships,
 //! against simulated servers, with silence, loss, delay, restarts, cuts, cancels, forks, frozen
-//! processes and promoted replicas. `docs/simulation.md` describes it.
+//! processes and promoted replicas. `docs/testing.md` describes it.
 
 mod course;
 mod faults;
