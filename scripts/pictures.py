@@ -62,8 +62,8 @@ class Story:
         return said
 
 
-def svg(story, has_times):
-    """A sequence: time goes down, not to scale; the times are on the left."""
+def svg(story, unit=""):
+    """A sequence: time goes down, not to scale; the times are on the left, in ms or s, if there is a unit."""
     left, column, row, top = 92, 222, 34, 74
     width, height = left + column * len(story.who) + 20, top + row * len(story.rows) + 30
     x = {who: left + column * at + column / 2 for at, who in enumerate(story.who)}
@@ -71,19 +71,19 @@ def svg(story, has_times):
            'font-family="sans-serif" font-size="13" role="img">', f"<title>{escape(story.title)}</title>",
            '<rect width="100%" height="100%" fill="#fff"/>',
            '<marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" markerHeight="8" orient="auto"><path d="M0,0L10,5L0,10z"/></marker>',
-           f'<text x="10" y="22" font-weight="bold">{escape(story.title)}</text>', f'<text x="10" y="{top - 18}">{"ms" if has_times else ""}</text>']
+           f'<text x="10" y="22" font-weight="bold">{escape(story.title)}</text>', f'<text x="10" y="{top - 18}">{unit}</text>']
     for who, at in x.items():
         out.append(f'<text x="{at}" y="{top - 18}" text-anchor="middle" font-weight="bold">{escape(who)}</text>')
         out.append(f'<line x1="{at}" x2="{at}" y1="{top - 10}" y2="{height - 10}" stroke="#999" stroke-dasharray="3 4"/>')
     for number, (ms, who, whom, words) in enumerate(story.rows):
         y = top + row * number + 22
-        if has_times:
-            out.append(f'<text x="10" y="{y}">{ms:.0f}</text>')
+        if unit:
+            out.append(f'<text x="10" y="{y}">{f"{max(ms, 0) / 1000:.1f}" if unit == "s" else f"{ms:.0f}"}</text>')
         text = f'text-anchor="middle" paint-order="stroke" stroke="#fff" stroke-width="5">{escape(words)}</text>'
         if whom is None:
             out.append(f'<text x="{x[who]}" y="{y}" font-weight="bold" {text}')
             continue
-        answer = ' stroke-dasharray="6 4"' if who in ("server", "primary", "replica") else ""
+        answer = ' stroke-dasharray="6 4"' if any(kind in who for kind in ("server", "primary", "replica")) else ""
         out.append(f'<line x1="{x[who]}" x2="{x[whom]}" y1="{y}" y2="{y}" stroke="#000" stroke-width="1.4"{answer} marker-end="url(#head)"/>')
         out.append(f'<text x="{(x[who] + x[whom]) / 2}" y="{y - 8}" {text}')
     return "\n".join([*out, "</svg>", ""])
@@ -159,6 +159,83 @@ def failover(folder, name, acks):
         relay.wait()
 
 
+ALL = ["--appendonly", "yes", "--appendfsync", "always", "--min-replicas-to-write", "1"]
+FLOOR = ["acks", "1"]
+
+
+def failover_of_a_set(folder):
+    """A set as in images/compose.yaml loses its primary: three servers, three Sentinels, five seconds until one is missed."""
+    servers = [server(folder, "set-1", *FLOOR, *ALL)]
+    servers += [server(folder, f"set-{number}", *FLOOR, *ALL, "--replicaof", "127.0.0.1", str(servers[0].port)) for number in (2, 3)]
+    sentinels = []
+    for number in (1, 2, 3):
+        conf = pathlib.Path(folder, f"set-{number}.conf")
+        conf.write_text(f"sentinel monitor locks 127.0.0.1 {servers[0].port} 2\nsentinel down-after-milliseconds locks 5000\n")
+        sentinels.append(Server(PROGRAM, f"{folder}/set-sentinel-{number}", [conf, "--sentinel"]))
+    try:
+        until("a grant is acknowledged", lambda: ask(servers[0].address, "RLOCK.ACQUIRE", "other", "ann"), 60)
+        for one in sentinels:
+            until("Sentinel knows all", lambda: len(ask(one.address, "SENTINEL", "REPLICAS", "locks")) == 2
+                  and len(ask(one.address, "SENTINEL", "SENTINELS", "locks")) == 2, 60)
+        ann, bob = Connection(servers[0].address), Connection(servers[0].address)
+        story = Story("A failover: three servers, three Sentinels, rlock.acks 1", ["ann", "bob", "primary", "replica"])
+        token = story.asks("ann", "primary", ann, "RLOCK.ACQUIRE", "job", "ann")
+        story.sends("bob", "primary", bob, "RLOCK.ACQUIRE", "job", "bob", "BLOCK", 60000)
+        until("bob waits", lambda: ask(servers[0].address, "RLOCK.PLACE", "job", "bob") == 1)
+        earlier, story.begun = story.begun, time.perf_counter()
+        story.rows = [((earlier - story.begun) * 1000 + ms, *rest) for ms, *rest in story.rows]
+        servers[0].kill()
+        story.tell("primary", None, "dies")
+        story.tell("bob", None, "loses its connection")
+        until("one is promoted", lambda: any(ask(one.address, "ROLE")[0] == "master" for one in servers[1:]), 60)
+        promoted = next(one for one in servers[1:] if ask(one.address, "ROLE")[0] == "master")
+        story.tell("replica", None, "is promoted")
+        until("it has a replica", lambda: ask(promoted.address, "RLOCK.ACQUIRE", "another", "cy"), 60)
+        story.tell("replica", None, "has a replica of its own")
+        story.asks("ann", "replica", Connection(promoted.address), "RLOCK.RENEW", "job", "ann", "TOKEN", token)
+        bob = Connection(promoted.address)
+        story.sends("bob", "replica", bob, "RLOCK.ACQUIRE", "job", "bob", "BLOCK", 60000)
+        until("bob waits", lambda: ask(promoted.address, "RLOCK.PLACE", "job", "bob") == 1)
+        story.asks("ann", "replica", Connection(promoted.address), "RLOCK.RELEASE", "job", "ann", "TOKEN", token)
+        story.hears("bob", "replica", bob)
+        return story
+    finally:
+        for one in (*servers, *sentinels):
+            one.kill()
+
+
+def partition(folder, acks):
+    """A primary keeps one of its replicas, and the other one is promoted; later the first one follows the new primary."""
+    patience = ["acks-timeout-ms", "500"]
+    old = server(folder, f"cut-{acks}-1", *patience)
+    port = free_port()
+    relay = subprocess.Popen([sys.executable, "-c", RELAY, str(port), str(old.port)])
+    new = server(folder, f"cut-{acks}-2", *patience, "--replicaof", "127.0.0.1", str(port))
+    other = server(folder, f"cut-{acks}-3", *patience, "--replicaof", "127.0.0.1", str(old.port))
+    try:
+        until("both acknowledge", lambda: ask(old.address, "RLOCK.ACQUIRE", "other", "ann", "ACKS", 2), 60)
+        story = Story(f"A partition with ACKS {acks}", ["ann", "old primary", "replica", "new primary", "bob"])
+        relay.send_signal(signal.SIGSTOP)
+        os.waitpid(relay.pid, os.WUNTRACED)
+        story.tell("old primary", None, "is cut off, but for one replica")
+        ask(new.address, "REPLICAOF", "NO", "ONE")
+        story.tell("new primary", None, "is promoted")
+        first = story.asks("ann", "old primary", Connection(old.address), "RLOCK.ACQUIRE", "job", "ann", "ACKS", acks)
+        story.tell("ann", None, "holds the lock" if isinstance(first, int) else "was refused")
+        ask(other.address, "REPLICAOF", "127.0.0.1", new.port)
+        until("it follows", lambda: ask(new.address, "RLOCK.ACQUIRE", "another", "cy", "ACKS", 1), 60)
+        story.tell("replica", None, "follows the new primary")
+        second = story.asks("bob", "new primary", Connection(new.address), "RLOCK.ACQUIRE", "job", "bob", "ACKS", acks)
+        assert isinstance(first, int) == isinstance(second, int) == (acks == 1), (first, second)
+        story.tell("bob", None, "holds it, and so does ann" if acks == 1 else "waits for a second replica")
+        return story
+    finally:
+        for one in (old, new, other):
+            one.kill()
+        relay.kill()
+        relay.wait()
+
+
 def main(pictures):
     pictures.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -168,9 +245,17 @@ def main(pictures):
             sent = message(one)
         finally:
             one.kill()
-        for name, story in (("hand-off", handed_off), ("tell", sent), ("failover-without-acks", failover(folder, "without", False)),
-                            ("failover-with-acks", failover(folder, "with", True))):
-            (pictures / f"{name}.svg").write_text(svg(story, has_times=name.startswith("failover")))
+        stories = {
+            "hand-off": (handed_off, ""),
+            "tell": (sent, ""),
+            "failover-without-acks": (failover(folder, "without", False), "ms"),
+            "failover-with-acks": (failover(folder, "with", True), "ms"),
+            "failover": (failover_of_a_set(folder), "s"),
+            "partition-acks-1": (partition(folder, 1), "ms"),
+            "partition-acks-2": (partition(folder, 2), "ms"),
+        }
+        for name, (story, unit) in stories.items():
+            (pictures / f"{name}.svg").write_text(svg(story, unit))
             print(f"ok {name}")
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # docs/pictures, each of a real run: the sequences (pictures.py), `make demo` and `rlock top` in a terminal (terminal.py), the
-# page of `rlock serve` in a browser; and the plot of the figures of `make bench` (plot.py). $RLOCK_DEMO and $RLOCK name
-# programs that are built already.
+# page of `rlock serve` in a browser; the plot of the figures of `make bench` (plot.py); and the diagrams (diagrams.py).
+# $RLOCK_DEMO and $RLOCK name programs that are built already.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -11,6 +11,7 @@ scripts/setup.sh
 export RLOCK_MODULE=${RLOCK_MODULE:-$(module)} RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
 python3 -B scripts/pictures.py
 python3 -B scripts/plot.py
+python3 -B scripts/diagrams.py
 
 home=$tools/terminal
 if [ ! -x "$home/bin/python" ] || ! "$home/bin/python" -c 'import pyte' 2>/dev/null; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what texts repeat: each figure of README.md is in a page that it links to, times are those of the bench, the
 version is one everywhere, the files and Rust functions that texts name exist, comments say who learns what by a precise
-verb, and no commit's subject is longer than 72 columns.
+verb, diagrams are as drawn, and no commit's subject is longer than 72 columns.
 
 Figures below 10 without a decimal point are not checked, nor is what stands in code. Names are those between backticks;
 links and the targets of `make` are checked by tests/server/documented/links.rs.
@@ -14,6 +14,9 @@ import pathlib
 import re
 import subprocess
 import sys
+
+sys.dont_write_bytecode = True
+import diagrams
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Thousands are grouped by spaces: 505 809.
@@ -180,8 +183,8 @@ def told_in_comments() -> list[str]:
 
 
 def main() -> int:
-    wrong = figures_without_source() + times_not_measured() + versions() + unmerged() + long_subjects() + names_of_nothing() + told_in_comments()
-    print("\n".join(wrong) or "texts: each figure has its source, the version is one, what is named exists, and comments are precise")
+    wrong = figures_without_source() + times_not_measured() + versions() + unmerged() + long_subjects() + names_of_nothing() + told_in_comments() + diagrams.wrong()
+    print("\n".join(wrong) or "texts: each figure has its source, the version is one, what is named exists, comments are precise, and diagrams as drawn")
     return 1 if wrong else 0
 
 
