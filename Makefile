@@ -96,8 +96,8 @@ valgrind: ## the server tests under valgrind: memory errors and leaks
 bench: ## RLOCK compared with its alternatives: docs/benchmarks.md (QUICK=1; SERVERS="default valkey-9.1")
 	@scripts/bench.sh
 
-bench-wait: ## how long jobs that arrive at random wait for a lock, by RLOCK and by its peers: docs/benchmarks.md (LOADS, QUICK=1)
-	@LOADS="$(LOADS)" scripts/bench-wait.sh $(PEERS)
+bench-wait: ## how long jobs that arrive at random wait for a lock, by RLOCK and by others, and what locks cost a cache's server (LOADS, PEERS, QUICK=1)
+	@LOADS="$(LOADS)" PEERS="$(PEERS)" scripts/bench.sh wait
 
 bench-tell: ## waits with TELL compared with BLOCK, QUEUE, PING and WAIT, and a hundred thousand of them (SERVERS, QUICK=1)
 	@scripts/bench.sh tell

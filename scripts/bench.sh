@@ -3,7 +3,9 @@
 # valkey-8.1 valkey-9.1"): prints the table of goals, writes bench/results and docs/benchmarks.md. Some twenty
 # minutes each. QUICK=1: three, and nothing is written. With `acks`, `capacity`, `contended`, `hand-off`,
 # `instructions`, `lease-end`, `long-steps`, `pair`, `peers`, `several` or `tell`, only these, into the results of
-# earlier runs. With `tables`, nothing is measured, and all tables are in target/tables.md. With `gate`, only what
+# earlier runs. With `wait`, how long jobs that arrive at random wait for a lock, by RLOCK's packages and by other locks
+# (LOADS="30 50 80 95" percent, PEERS="go java", PEER_SECONDS each), and what locks cost a server that serves a cache: 25
+# minutes, on the default server. With `tables`, nothing is measured, and all tables are in target/tables.md. With `gate`, only what
 # continuous integration looks at: allocations and instructions as recorded in bench/gate.json (RECORD=1 records them
 # anew), the steps of the core.
 set -euo pipefail
@@ -25,6 +27,7 @@ main() {
             use_server default
             "$bench" gate ${RECORD:+record}
             ;;
+        wait) wait_curve ;;
         tables) "$bench" report ;;
         '') compare run ;;
         acks) compare part acknowledged ;;
@@ -33,7 +36,7 @@ main() {
         lease-end) compare part "waiting: lease end" ;;
         long-steps) compare part "long steps" ;;
         capacity | contended | instructions | pair | peers | several) compare part "$1" ;;
-        *) die "usage: $0 [gate|tables|acks|capacity|contended|hand-off|instructions|lease-end|long-steps|pair|peers|several|tell]" ;;
+        *) die "usage: $0 [gate|acks|capacity|contended|hand-off|instructions|lease-end|long-steps|pair|peers|several|tables|tell|wait]" ;;
     esac
 }
 
@@ -73,6 +76,22 @@ compare() {
         "$bench" "${words[@]}" || code=1
     done
     [ -n "${QUICK-}" ] || "$bench" report
+    exit $code
+}
+
+wait_curve() {
+    local code=0
+    use_server default
+    export PEER_SECONDS=${PEER_SECONDS:-${QUICK:+2}}
+    export PEER_SECONDS=${PEER_SECONDS:-20}
+    if [ -n "${QUICK-}" ]; then
+        "$bench" arrivals && exec "$bench" cache
+        exit 1
+    fi
+    "$bench" part arrivals || code=1
+    "$bench" part cache || code=1
+    "$bench" report
+    python3 -B scripts/wait_curve.py
     exit $code
 }
 

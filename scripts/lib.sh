@@ -202,9 +202,10 @@ module() {
 }
 
 # What is run beside the module: the benchmark, `rlock`, the example and the conformance script's runner. All of them at
-# once, as each alone would compile tokio and the client for the features that it asks for itself.
+# once, as each alone would compile tokio and the client for the features that it asks for itself. With other arguments,
+# these are built beside them.
 build_tools() {
-    cargo build --quiet --locked --profile tools -p rlock-bench -p rlock-cli -p rlock-client -p rlock-example \
+    cargo build --quiet --locked --profile tools -p rlock-bench -p rlock-cli -p rlock-client -p rlock-example "$@" \
         --bins --example conformance
 }
 

@@ -6,7 +6,7 @@
 set -euo pipefail
 . "$(dirname "$0")/../bench/peers/lib.sh"
 cd "$root"
-[ $# -gt 0 ] || set -- java python node go postgresql etcd zookeeper
+[ $# -gt 0 ] || set -- java python node go rust postgresql etcd zookeeper
 
 peer=peers
 need python3
@@ -16,6 +16,9 @@ need python3
     . "$tools/env"
     cargo build --release --locked
 } >&2
+
+# The least that any lock can do.
+! arrivals_only || all_work 'a queue without any delay (computed)' ''
 
 # on_redis NAME OPTION...: the peer, on a server with the module that has these options.
 on_redis() (

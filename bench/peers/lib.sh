@@ -54,13 +54,14 @@ measure() {
 # Then RLOCK is measured by this project's packages.
 arrivals_only() { [ -n "${PEER_LOADS-}" ]; }
 
-# all_work PEER NOTE WORKER...: what every exclusive lock is asked to do.
+# all_work PEER NOTE WORKER...: what every exclusive lock is asked to do. Of jobs that arrive, 200 can wait or hold at a
+# time, or $contenders.
 all_work() {
     local name=$1 note=$2 load
     shift 2
     if arrivals_only; then
         for load in $PEER_LOADS; do
-            measure "$name" arrivals 200 1 "$note" "$@"
+            measure "$name" arrivals "${contenders:-200}" 1 "$note" "$@"
         done
         return
     fi

@@ -14,18 +14,21 @@ the moment at which the acquire had returned and the moment just before the rele
 in nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share. ACQUIRED is 0 where the
 client gave up.
 
-The work `arrivals` is different: jobs arrive at random, at the moments that the file PEER_ARRIVALS
-lists in nanoseconds after the start, and each of them takes the lock for HOLD_MS. They arrive so
+The work `arrivals` is different: jobs are due at random moments, which the file PEER_ARRIVALS lists
+in nanoseconds after the start, and each of them takes the lock for PEER_HOLD_NS. They are due so
 often that a lock without any delay would be held for PERCENT of the time. A free contender takes
-the next job. After SECONDS the worker finishes what has arrived, for at most DRAIN_SECONDS, and
-each of its lines has a fourth number: the moment at which the job arrived. All peers get the same
-arrivals. A job that the client gave up, or that was not served, has failed.
+the next job. After SECONDS the worker finishes what has arrived, for at most PEER_DRAIN_SECONDS,
+and each of its lines has a fourth number: the moment at which the job was due, whether or not the
+worker was late. All peers get the same moments. A job fails if the client gives it up, or if it
+still waits at the end; the wait of the latter counts as far as it was seen.
+The peer PERFECT has no worker: it is a queue without any delay, computed.
 
 All that is said about the work is derived from these lines, here, for every peer
 alike. Two exclusive holds that overlap are an error: then there was no lock.
 """
 
 import argparse
+import ctypes
 import json
 import math
 import os
@@ -44,9 +47,9 @@ WORKS = {
     "shared": "shared",
     "arrivals": "arrivals",
 }
-# How long a job works while it holds the lock, and how long a worker goes on after the last arrival.
-HOLD_MS = 5
-DRAIN_SECONDS = 30
+# How long a job works while it holds the lock.
+HOLD_NS = 5_000_000
+PERFECT = "a queue without any delay (computed)"
 # The jobs of all peers and loads arrive in the same order of gaps.
 SEED = 1
 # A worker that has not ended so long after its time hangs. Starting up counts, on a busy machine.
@@ -69,6 +72,7 @@ def main():
     seconds = float(os.environ.get("PEER_SECONDS", "3"))
     try:
         if args.work == "arrivals":
+            sleep_exactly()
             return print_line(args, waits_of(args, seconds))
         outputs = run(args, args.warm_up + seconds)
         started, grants, refused = read(outputs)
@@ -112,7 +116,7 @@ def parse(argv):
     parser.add_argument("--warm-up", type=float, default=0.5)
     parser.add_argument("--note", default="")
     parser.add_argument("--load", type=int, default=0)
-    parser.add_argument("worker", nargs="+")
+    parser.add_argument("worker", nargs="*")
     return parser.parse_args(argv)
 
 
@@ -120,51 +124,105 @@ def arrivals(load, seconds):
     """Moments in nanoseconds: a Poisson process whose jobs would hold the lock for `load` % of the time."""
     gaps, moments, at = random.Random(SEED), [], 0.0
     while True:
-        at += gaps.expovariate(load / 100 / (HOLD_MS / 1000))
+        at += gaps.expovariate(load / 100 / (HOLD_NS / 1e9))
         if at >= seconds:
             return moments
         moments.append(int(at * 1e9))
 
 
+def perfect(moments):
+    """The jobs of a queue that hands the lock over in no time."""
+    jobs, free = [], 0
+    for moment in moments:
+        acquired = max(moment, free)
+        free = acquired + HOLD_NS
+        jobs.append(Job(moment, acquired, free))
+    return jobs
+
+
 def waits_of(args, seconds):
-    """The figures of the work `arrivals`, of one process. Jobs that arrive during the warm-up do not count."""
+    """The figures of the work `arrivals`, of one process. Jobs that are due during the warm-up do not count."""
     moments = arrivals(args.load, args.warm_up + seconds)
+    warm = int(args.warm_up * 1e9)
+    if args.peer == PERFECT:
+        return {"load": args.load, **waiting(perfect(moments), warm, moments, args.threads)}
     with tempfile.NamedTemporaryFile("w", prefix="arrivals-") as file:
         file.write("\n".join(map(str, moments)))
         file.flush()
-        [output] = run(args, args.warm_up + seconds, {"PEER_ARRIVALS": file.name, "PEER_HOLD_MS": str(HOLD_MS)})
+        [output] = run(
+            args,
+            args.warm_up + seconds,
+            {
+                "PEER_ARRIVALS": file.name,
+                "PEER_HOLD_NS": str(HOLD_NS),
+                # Whoever cannot keep up needs not be watched for longer than that.
+                "PEER_DRAIN_SECONDS": str(seconds / 2),
+            },
+        )
     first, *lines = output.splitlines()
     started = int(first.removeprefix("started "))
     jobs = []
     for line in lines:
         _, acquired, releasing, arrived = map(int, line.split())
         jobs.append(Job(arrived, acquired, releasing))
-    begin = started + int(args.warm_up * 1e9)
-    counted = sum(started + moment >= begin for moment in moments)
-    return {"load": args.load, **waiting(jobs, begin, counted)}
+    return {"load": args.load, **waiting(jobs, started + warm, [started + at for at in moments], args.threads)}
 
 
-def waiting(jobs, begin, counted):
-    """How long jobs waited that arrived from `begin` on, of which there were `counted`."""
+def waiting(jobs, begin, moments, contenders):
+    """How long the jobs waited that were due from `begin` on; `moments` are those of all jobs."""
     served = sorted((job for job in jobs if job.acquired), key=lambda job: job.acquired)
     for before, after in zip(served, served[1:]):
         if after.acquired < before.releasing:
             raise Failed(f"two held the lock at once: {before} and {after}")
     inside = [job for job in served if job.arrived >= begin]
+    if not inside:
+        raise Failed("no job was served")
+    counted = [moment for moment in moments if moment >= begin]
+    # No two jobs are due at the same nanosecond.
+    end = max(job.releasing for job in jobs)
+    unserved = sorted(set(counted) - {job.arrived for job in jobs})
     waits = [(job.acquired - job.arrived) / 1e6 for job in inside]
+    waits += [(end - moment) / 1e6 for moment in unserved]
     overtaken, latest = 0, 0
     for job in served:  # in the order of their grants
         if job.arrived >= begin:
             overtaken += job.arrived < latest
         latest = max(latest, job.arrived)
+    gave_up = len(counted) - len(inside) - len(unserved)
+    notes = []
+    if unserved:
+        notes.append(f"{len(unserved)} jobs still waited at the end")
+    if (peak := most_at_once(jobs, moments, end)) > contenders:
+        notes.append(f"up to {peak} jobs had arrived and were not done, more than the contenders")
     return {
-        "jobs": counted,
-        "wait_p50_ms": percentile(waits, 50) if waits else None,
-        "wait_p99_ms": percentile(waits, 99) if len(waits) >= ENOUGH_FOR_P99 else None,
-        "failed_percent": round(100 * (counted - len(inside)) / counted, 2) if counted else None,
-        "overtaken_percent": round(100 * overtaken / len(inside), 2) if inside else None,
-        "note": "",
+        "jobs": len(counted),
+        "wait_p50_ms": percentile(waits, 50),
+        "wait_p99_ms": percentile(waits, 99),
+        "wait_max_ms": round(max(waits), 1),
+        # Then the percentiles are at least that.
+        "still_waiting_percent": round(100 * len(unserved) / len(counted), 2),
+        "failed_percent": round(100 * (gave_up + len(unserved)) / len(counted), 2),
+        "overtaken_percent": round(100 * overtaken / len(inside), 2),
+        "held_ms": round(sum(job.releasing - job.acquired for job in inside) / len(inside) / 1e6, 2),
+        "note": "; ".join(notes),
     }
+
+
+def most_at_once(jobs, moments, end):
+    """The greatest number of jobs that were due and not done."""
+    done = {job.arrived: job.releasing for job in jobs}
+    changes = sorted([(moment, 1) for moment in moments] + [(done.get(moment, end), -1) for moment in moments])
+    most = now = 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return most
+
+
+def sleep_exactly():
+    """The workers' sleeps end on time, not up to 50 µs later, as Linux saves wake-ups; children inherit that."""
+    set_timer_slack, nanosecond = 29, 1
+    ctypes.CDLL(None).prctl(set_timer_slack, nanosecond)
 
 
 def run(args, seconds, more=None):

@@ -24,12 +24,15 @@ def every(period, contenders, count, held=1, first=0):
 
 
 class Waiting(unittest.TestCase):
+    def waiting(self, jobs, moments=None):
+        return measure.waiting(jobs, 0, [job.arrived for job in jobs] if moments is None else moments, 200)
+
     def test_a_queue_in_order(self):
         # One job each 10 ms, the lock is handed over at once, 5 ms each: nobody waits.
-        jobs = [measure.Job(at * MS, at * MS, (at + 5) * MS) for at in range(10, 2010, 10)]
-        figures = measure.waiting(jobs, 0, len(jobs))
-        self.assertEqual((figures["wait_p50_ms"], figures["wait_p99_ms"]), (0, 0))
+        figures = self.waiting([measure.Job(at * MS, at * MS, (at + 5) * MS) for at in range(10, 2010, 10)])
+        self.assertEqual([figures[f"wait_{what}_ms"] for what in ("p50", "p99", "max")], [0, 0, 0])
         self.assertEqual((figures["failed_percent"], figures["overtaken_percent"]), (0, 0))
+        self.assertEqual((figures["held_ms"], figures["note"]), (5, ""))
 
     def test_who_is_overtaken_and_who_fails(self):
         jobs = [
@@ -37,18 +40,30 @@ class Waiting(unittest.TestCase):
             measure.Job(20 * MS, 50 * MS, 55 * MS),  # overtaken by the one above
             measure.Job(40 * MS, 0, 90 * MS),  # its client gave up
         ]
-        figures = measure.waiting(jobs, 0, 4)  # and one was never served
+        figures = self.waiting(jobs, [30 * MS, 20 * MS, 40 * MS, 10 * MS])  # and one still waits at the end
         self.assertEqual(figures["overtaken_percent"], 50)
-        self.assertEqual(figures["failed_percent"], 50)
+        self.assertEqual((figures["failed_percent"], figures["still_waiting_percent"]), (50, 25))
+        # Whoever gave up has no wait; whoever still waits has one of 80 ms by now.
+        self.assertEqual((figures["wait_p50_ms"], figures["wait_max_ms"]), (30, 80))
+        self.assertEqual(figures["note"], "1 jobs still waited at the end")
 
     def test_two_at_once_is_no_lock(self):
         with self.assertRaises(measure.Failed):
-            measure.waiting([measure.Job(1, 2 * MS, 8 * MS), measure.Job(1, 3 * MS, 9 * MS)], 0, 2)
+            self.waiting([measure.Job(1, 2 * MS, 8 * MS), measure.Job(2, 3 * MS, 9 * MS)])
+
+    def test_jobs_for_which_there_was_no_contender_are_said(self):
+        jobs = measure.perfect(range(201))
+        self.assertIn("201 jobs had arrived", self.waiting(jobs)["note"])
+        self.assertEqual(self.waiting(jobs[:200])["note"], "")
+
+    def test_a_perfect_queue_waits_for_those_before(self):
+        jobs = measure.perfect([1 * MS, 2 * MS, 20 * MS])
+        self.assertEqual([job.acquired // MS for job in jobs], [1, 6, 20])
 
     def test_arrivals_come_at_the_load(self):
         moments = measure.arrivals(50, 100)
-        self.assertAlmostEqual(len(moments) * measure.HOLD_MS / 1000 / 100, 0.5, delta=0.02)
-        self.assertEqual(moments, sorted(moments))
+        self.assertAlmostEqual(len(moments) * measure.HOLD_NS / 1e9 / 100, 0.5, delta=0.02)
+        self.assertEqual(moments, sorted(set(moments)))
 
 
 class Summary(unittest.TestCase):

@@ -17,7 +17,9 @@
 )]
 
 mod acks;
+mod arrivals;
 mod book;
+mod cache;
 mod callgrind;
 mod capacity;
 mod contended;
@@ -106,12 +108,25 @@ fn main() -> ExitCode {
             println!("\n{}", report::goals_of(&book));
             book.missing.is_empty()
         }
+        ["arrivals"] => {
+            let mut book = Book::default();
+            arrivals::measure(&mut book);
+            println!("\n{}", report::arrivals_table(&book));
+            book.missing.is_empty()
+        }
+        ["cache"] => {
+            stage::take_own_core();
+            cache::measure(&mut Book::default(), Profile::Quick);
+            true
+        }
         // Only these sections, into the results of earlier runs.
         ["part", name] => {
             stage::take_own_core();
             let mut book = Book { about: stage::about(Profile::Full), ..Book::default() };
             match name {
                 "acknowledged" => acks::measure(&mut book, Profile::Full),
+                "arrivals" => book.measure("arrivals", arrivals::measure),
+                "cache" => book.measure("cache", |book| cache::measure(book, Profile::Full)),
                 "capacity" => capacity::measure(&mut book, Profile::Full),
                 "contended" => contended::measure(&mut book, Profile::Full),
                 "instructions" => instructions::measure(&mut book),

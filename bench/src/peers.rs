@@ -11,14 +11,23 @@ use crate::book::{Book, short};
 
 /// Records what they print, and which were skipped.
 pub fn measure(book: &mut Book) {
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../scripts/peers.sh");
-    let mut peers = Command::new(script).stdout(Stdio::piped()).spawn().unwrap();
+    run(script(), book, |book, figures| {
+        println!("  {}", cells(&figures).join(" | "));
+        book.peers.push(figures);
+    });
+}
+
+/// What measures them.
+pub fn script() -> Command {
+    Command::new(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../scripts/peers.sh"))
+}
+
+/// Runs the script to its end. Each line of figures is for `record`.
+pub fn run(mut script: Command, book: &mut Book, record: impl Fn(&mut Book, Value)) {
+    let mut peers = script.stdout(Stdio::piped()).spawn().unwrap();
     for line in BufReader::new(peers.stdout.take().unwrap()).lines().map_while(Result::ok) {
         match serde_json::from_str::<Value>(&line) {
-            Ok(figures @ Value::Object(_)) => {
-                println!("  {}", cells(&figures).join(" | "));
-                book.peers.push(figures);
-            }
+            Ok(figures @ Value::Object(_)) => record(book, figures),
             _ if line.starts_with("SKIPPED") => book.miss(line),
             _ => println!("  {line}"),
         }

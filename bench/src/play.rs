@@ -13,15 +13,12 @@ use crate::wire;
 /// A server that is silent for this long hangs.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
-/// How often a game is asked whether it does something by itself.
-const TICK: Duration = Duration::from_millis(1);
-
 /// What the connections send.
 pub trait Game {
-    /// Whether it does something by itself.
-    const TICKS: bool = false;
+    /// A game that does something by itself is asked at least this often; with zero, without a pause.
+    const TICK: Option<Duration> = None;
 
-    /// About a millisecond has passed, or less.
+    /// At most [`Game::TICK`] has passed.
     fn tick(&mut self, _: &mut Table) {}
 
     /// The connection `seat` received `reply`.
@@ -107,8 +104,8 @@ impl Room {
         let mut events = Events::with_capacity(self.seats.len().max(16));
         self.send();
         while !is_over(game) {
-            self.poll.poll(&mut events, Some(if G::TICKS { TICK } else { SILENCE_MAX })).unwrap();
-            assert!(G::TICKS || !events.is_empty(), "no reply within {SILENCE_MAX:?}");
+            self.poll.poll(&mut events, Some(G::TICK.unwrap_or(SILENCE_MAX))).unwrap();
+            assert!(G::TICK.is_some() || !events.is_empty(), "no reply within {SILENCE_MAX:?}");
             game.tick(&mut self.table);
             for event in &events {
                 let seat = event.token().0;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::book::{Book, Figure, short};
 use crate::rows;
-use crate::{goals, instructions, long_steps, peers, plots, rivals};
+use crate::{arrivals, goals, instructions, long_steps, peers, plots, rivals};
 
 /// Runs by the name of their server.
 type Books = BTreeMap<String, Book>;
@@ -66,6 +66,7 @@ fn with_tables(page_name: &str, page: &str, books: &Books, parts: &Books) -> Str
 fn region(name: &str, books: &Books) -> Option<String> {
     Some(match name.split_once(' ') {
         None if name == "machine" => about(books),
+        None if name == "arrivals" => arrivals_table(first(books)),
         None if name == "goals" => goal_table(books),
         None if name == "plots" => plots::draw(first(books)).trim_end().to_owned() + "\n",
         None if name == "peers" => peer_table(books),
@@ -158,6 +159,13 @@ fn marked(figure: String, is_reached: bool) -> String {
 
 fn first(books: &Books) -> &Book {
     books.values().next().expect("bench/results has no run")
+}
+
+/// How long jobs that arrive at random wait, as it is printed and shown.
+pub fn arrivals_table(book: &Book) -> String {
+    let mut lines = arrivals::lines(book);
+    lines.insert(1, vec!["---".to_owned(); lines[0].len()]);
+    lines.iter().map(|cells| row(cells.iter().map(String::as_str))).collect()
 }
 
 fn peer_table(books: &Books) -> String {

@@ -47,6 +47,20 @@ pub const SET_DELIFEQ: &str = "SET NX PX + DELIFEQ";
 pub const REDISSON: &str = "Redisson's scripts, classic";
 pub const REDISSON_NOW: &str = "Redisson's scripts, today's";
 
+/// In a command, the token that an earlier one was answered with.
+pub const TOKEN: &str = "$T";
+
+/// RLOCK as the client packages send it.
+pub fn clients_pair() -> Rival {
+    Rival::of(
+        "RLOCK, as the client packages send it",
+        &[
+            (&format!("RLOCK.ACQUIRE $K {OWNER} WRITE LEASE {LEASE_MS} DEPTH 1"), ":"),
+            (&format!("RLOCK.RELEASE $K {OWNER} WRITE TOKEN {TOKEN} DEPTH 0"), ":0"),
+        ],
+    )
+}
+
 const DELETE_IF_EQUAL: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                                return redis.call('del', KEYS[1]) else return 0 end";
 

@@ -282,7 +282,7 @@ impl Contest for Raced {
 }
 
 impl Game for Raced {
-    const TICKS: bool = true;
+    const TICK: Option<Duration> = Some(Duration::from_millis(1));
 
     /// Whoever has waited too long begins anew, with the same wish.
     fn tick(&mut self, table: &mut Table) {
@@ -397,7 +397,7 @@ impl Contest for Retried {
 }
 
 impl Game for Retried {
-    const TICKS: bool = true;
+    const TICK: Option<Duration> = Some(Duration::from_millis(1));
 
     fn tick(&mut self, table: &mut Table) {
         let now = Instant::now();

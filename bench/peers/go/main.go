@@ -11,6 +11,7 @@ import (
 	"log"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -93,8 +94,18 @@ func (c *contender) alternate(ctx context.Context, next *contender) error {
 	return nil
 }
 
+// until sleeps to that moment. The runtime's timers are up to a millisecond late: the rest is yielding.
+func until(moment int64) {
+	time.Sleep(time.Duration(moment-now()) - timersLate)
+	for now() < moment {
+		runtime.Gosched()
+	}
+}
+
+const timersLate = 1200 * time.Microsecond
+
 // serve takes jobs, each with the moment of its arrival, until there are no more.
-func (c *contender) serve(ctx context.Context, jobs <-chan int64, hold time.Duration) error {
+func (c *contender) serve(ctx context.Context, jobs <-chan int64, hold int64) error {
 	for arrived := range jobs {
 		err := c.acquire(ctx)
 		acquired := now()
@@ -105,7 +116,7 @@ func (c *contender) serve(ctx context.Context, jobs <-chan int64, hold time.Dura
 		case err != nil:
 			return err
 		}
-		time.Sleep(hold)
+		until(acquired + hold)
 		releasing := now()
 		if err := c.release(ctx); err != nil {
 			return err
@@ -121,7 +132,11 @@ func arrive(ctx context.Context, started int64, contenders []*contender) error {
 	if err != nil {
 		return err
 	}
-	ms, err := strconv.Atoi(os.Getenv("PEER_HOLD_MS"))
+	hold, err := strconv.ParseInt(os.Getenv("PEER_HOLD_NS"), 10, 64)
+	if err != nil {
+		return err
+	}
+	drain, err := strconv.ParseFloat(os.Getenv("PEER_DRAIN_SECONDS"), 64)
 	if err != nil {
 		return err
 	}
@@ -129,14 +144,14 @@ func arrive(ctx context.Context, started int64, contenders []*contender) error {
 	jobs := make(chan int64, 1<<20)
 	var serving sync.WaitGroup
 	for _, c := range contenders {
-		serving.Go(func() { check(c.serve(ctx, jobs, time.Duration(ms)*time.Millisecond)) })
+		serving.Go(func() { check(c.serve(ctx, jobs, hold)) })
 	}
 	for _, line := range strings.Fields(string(moments)) {
 		after, err := strconv.ParseInt(line, 10, 64)
 		if err != nil {
 			return err
 		}
-		time.Sleep(time.Duration(started + after - now()))
+		until(started + after)
 		jobs <- started + after
 	}
 	close(jobs)
@@ -147,13 +162,10 @@ func arrive(ctx context.Context, started int64, contenders []*contender) error {
 	}()
 	select {
 	case <-served:
-	case <-time.After(drain):
+	case <-time.After(time.Duration(drain * float64(time.Second))):
 	}
 	return nil
 }
-
-// drain is how long jobs may take after the last arrival, as in ../measure.py.
-const drain = 30 * time.Second
 
 func main() {
 	log.SetFlags(0)

@@ -5,6 +5,7 @@ set -euo pipefail
 
 redis="go-redis $(go_version github.com/redis/go-redis/v9)"
 
+contenders=1000 # they cost little
 all_work "redsync $(go_version github.com/go-redsync/redsync/v4) by $redis" \
     'one server, one client per process; lease 8 s, 32 tries every 50..250 ms: its defaults' \
     "$go_worker" redsync

@@ -6,13 +6,11 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.Supplier;
 
 /** `Worker LOCK WORK THREADS SECONDS`: measure.py says what it does and prints. */
 public final class Worker {
-    /** How long jobs may take after the last arrival, as in measure.py. */
-    private static final long DRAIN_SECONDS = 30;
-
     /** Comes after the last job. */
     private static final long END = Long.MIN_VALUE;
 
@@ -86,7 +84,7 @@ public final class Worker {
         go.countDown();
         if (work.equals("arrivals")) {
             arrive(started, jobs, threads);
-            served.await(DRAIN_SECONDS, TimeUnit.SECONDS);
+            served.await((long) (Double.parseDouble(System.getenv("PEER_DRAIN_SECONDS")) * 1000), TimeUnit.MILLISECONDS);
         } else {
             TimeUnit.NANOSECONDS.sleep(nanoseconds);
         }
@@ -117,18 +115,25 @@ public final class Worker {
     private static void arrive(long started, LinkedBlockingQueue<Long> jobs, int threads) throws Exception {
         for (String line : Files.readAllLines(Path.of(System.getenv("PEER_ARRIVALS")))) {
             long moment = started + Long.parseLong(line);
-            TimeUnit.NANOSECONDS.sleep(moment - System.nanoTime());
+            until(moment);
             jobs.add(moment);
         }
         for (int i = 0; i < threads; i++) jobs.add(END);
     }
 
+    /** Sleeps exactly, which `Thread.sleep` does not promise. */
+    private static void until(long moment) {
+        for (long rest = moment - System.nanoTime(); rest > 0; rest = moment - System.nanoTime()) {
+            LockSupport.parkNanos(rest);
+        }
+    }
+
     private static void serve(Handle handle, Samples samples, LinkedBlockingQueue<Long> jobs) throws Exception {
-        long hold = Long.parseLong(System.getenv("PEER_HOLD_MS"));
+        long hold = Long.parseLong(System.getenv("PEER_HOLD_NS"));
         for (long arrived = jobs.take(); arrived != END; arrived = jobs.take()) {
             handle.acquire();
             long acquired = System.nanoTime();
-            Thread.sleep(hold);
+            until(acquired + hold);
             long releasing = System.nanoTime();
             handle.release();
             samples.add(acquired, releasing, arrived);

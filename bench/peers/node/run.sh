@@ -7,6 +7,7 @@ set -euo pipefail
 export NODE_PATH=$fetched/node_modules
 ioredis="ioredis $(node -p 'require("ioredis/package.json").version')"
 redlock="redlock $(node -p 'require("redlock/package.json").version')"
+contenders=1000 # they cost little
 worker=(node "$here/worker.js")
 
 all_work "$redlock by $ioredis" \

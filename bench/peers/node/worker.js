@@ -3,12 +3,12 @@
 
 const { readFileSync } = require("node:fs");
 const { randomUUID } = require("node:crypto");
-const { setTimeout: sleep } = require("node:timers/promises");
+const { setImmediate: nextTurn, setTimeout: sleep } = require("node:timers/promises");
 const Redis = require("ioredis");
 const Redlock = require("redlock");
 
 const KEY = process.env.PEER_KEY;
-const DRAIN_MS = 30000; // as in ../measure.py
+const TIMERS_LATE_MS = 1.5;
 const [lock, work, threads, seconds] = process.argv.slice(2);
 
 const connect = async () => {
@@ -91,9 +91,16 @@ async function alternate(handle, samples, turn, next) {
   }
 }
 
+/** Resolves at that moment: timers are up to a millisecond late, so the rest is turns of the event loop. */
+async function until(moment) {
+  const ms = Number(moment - now()) / 1e6;
+  if (ms > TIMERS_LATE_MS) await sleep(ms - TIMERS_LATE_MS);
+  while (now() < moment) await nextTurn();
+}
+
 /** Hands each job to a free contender when it arrives, and waits for all of them. */
 async function arrive(all, samples, started) {
-  const holdMs = Number(process.env.PEER_HOLD_MS);
+  const hold = BigInt(process.env.PEER_HOLD_NS);
   const moments = readFileSync(process.env.PEER_ARRIVALS, "utf8").split("\n").map((line) => started + BigInt(line));
   const free = all.map((_, i) => i);
   const jobs = [];
@@ -103,7 +110,7 @@ async function arrive(all, samples, started) {
       const i = free.pop();
       const arrived = jobs.shift();
       running++;
-      serve(all[i], samples[i], arrived, holdMs).then(() => {
+      serve(all[i], samples[i], arrived, hold).then(() => {
         running--;
         free.push(i);
         next();
@@ -111,19 +118,19 @@ async function arrive(all, samples, started) {
     }
   };
   for (const moment of moments) {
-    const ms = Number(moment - now()) / 1e6;
-    if (ms > 0.5) await sleep(ms);
+    await until(moment);
     jobs.push(moment);
     next();
   }
-  for (let waited = 0; (running || jobs.length) && waited < DRAIN_MS; waited += 10) await sleep(10);
+  const drainMs = Number(process.env.PEER_DRAIN_SECONDS) * 1000;
+  for (let waited = 0; (running || jobs.length) && waited < drainMs; waited += 10) await sleep(10);
 }
 
-async function serve(handle, samples, arrived, holdMs) {
+async function serve(handle, samples, arrived, hold) {
   const granted = await handle.acquire();
   const acquired = now();
   if (!granted) return samples.push([0n, acquired, arrived]);
-  await sleep(holdMs);
+  await until(acquired + hold);
   const releasing = now();
   await handle.release();
   samples.push([acquired, releasing, arrived]);

@@ -11,7 +11,6 @@ import uuid
 import redis
 
 KEY = os.environ["PEER_KEY"]
-DRAIN_SECONDS = 30  # as in ../measure.py
 
 
 def client(**options):
@@ -77,12 +76,17 @@ def alternate(lock, samples, turn, following):
         samples.append((acquired, releasing))
 
 
+def until(moment):
+    """Sleeps exactly: ../measure.py has asked the kernel for that."""
+    time.sleep(max(0, (moment - time.monotonic_ns()) / 1e9))
+
+
 def serve(lock, samples, jobs):
-    hold = float(os.environ["PEER_HOLD_MS"]) / 1000
+    hold = int(os.environ["PEER_HOLD_NS"])
     while (arrived := jobs.get()) is not None:
         lock.acquire()
         acquired = time.monotonic_ns()
-        time.sleep(hold)
+        until(acquired + hold)
         releasing = time.monotonic_ns()
         lock.release()
         samples.append((acquired, releasing, arrived))
@@ -97,9 +101,9 @@ def arrive(started, locks, samples):
     with open(os.environ["PEER_ARRIVALS"]) as file:
         moments = [started + int(line) for line in file]
     for moment in moments:
-        time.sleep(max(0, (moment - time.monotonic_ns()) / 1e9))
+        until(moment)
         jobs.put(moment)
-    end = time.monotonic() + DRAIN_SECONDS
+    end = time.monotonic() + float(os.environ["PEER_DRAIN_SECONDS"])
     for _ in threads:
         jobs.put(None)
     for thread in threads:
