@@ -142,8 +142,8 @@ pub fn settle(ctx: &Ctx, during: During) {
     }
 }
 
-/// Closes those whose command waits in the server, past the filter: it would run when a key is
-/// filled or a pause ends.
+/// Closes the connections whose last command still waits in the server. The command has passed the
+/// filter already, so it would run as soon as a key is filled or a pause ends.
 fn close_waiting(during: During) {
     /// So many are closed in one step, and more if that takes no longer than the time; the others
     /// follow in the next loop iterations.

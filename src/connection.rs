@@ -86,7 +86,7 @@ impl<'l> Line<'l> {
         ["exec", "eval", "evalsha", "fcall"].contains(&self.command())
     }
 
-    /// Its last command is one of ours that block.
+    /// Whether its last command is one of our blocking commands.
     pub fn is_ours(&self) -> bool {
         let blocks = |ours: &Command| ours.flags.split(' ').any(|flag| flag == "blocking");
         let is_last = |ours: &Command| ours.name.eq_ignore_ascii_case(self.command());
@@ -107,8 +107,9 @@ impl<'l> Line<'l> {
         (self.is_blocked() || is_next) && !self.is_ours()
     }
 
-    /// Served now, it may open other keys than the one for which it has waited: Redis 7.0 opens
-    /// only a key to write to; later versions run the command again.
+    /// Whether its blocked command, if the server serves it now, may open other keys than the one
+    /// for which it waits. Redis 7.0 opens only a key to write to; later versions run the command
+    /// again.
     pub fn may_be_served(&self, runs_again: bool) -> bool {
         let command = self.command();
         // Other modules' callbacks may open any key.

@@ -227,7 +227,7 @@ fn count(changes: &[Change<'_>], events: &[Event], reply: &Reply, asks: Option<&
     };
     let is_granted = match reply {
         Reply::Granted { .. } => true,
-        // It waits for acknowledgments, or it is a renewal that does.
+        // A grant that waits for acknowledgments; a renewal that waits for them does not count.
         Reply::Pending => asks.is_some(),
         _ => false,
     };

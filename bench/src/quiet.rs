@@ -5,7 +5,7 @@ use redis::Value;
 use crate::crowd::{Crowd, PIPELINED, exchange, exchange_all};
 use rlock_testkit::{Server, Waiter};
 
-/// One owner, this many levels deep; one more level comes and goes.
+/// One owner holds a lock with many levels, and acquires and releases one more.
 pub struct Reentries {
     connection: Waiter,
 }

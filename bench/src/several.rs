@@ -44,7 +44,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
 /// What was seen since the measurement began.
 struct Tally {
     rng: Rng,
-    /// Since when each of them has wanted what it wants now.
+    /// When each client began to wait for its present pair of locks.
     since: Vec<Instant>,
     waited_ms: Sample,
     /// Who is inside, by lock: nobody enters beside another one.

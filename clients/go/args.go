@@ -79,7 +79,7 @@ func checkClient(client redis.UniversalClient) error {
 	return nil
 }
 
-// check is for what only all options together show.
+// check finds errors that involve several options.
 func (o *options) check() error {
 	switch {
 	case o.err != nil:

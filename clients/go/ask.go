@@ -85,7 +85,7 @@ func (o *options) acquire(key string, depth int, op machine.Output, ear *ear) []
 	return o.late(words, ear)
 }
 
-// late adds how many replicas must acknowledge it, and where a late reply goes.
+// late adds the options ACKS and TELL: how many replicas must acknowledge, and where a late reply goes.
 func (o *options) late(words []any, ear *ear) []any {
 	if o.acksSet {
 		words = append(words, "ACKS", o.acks)

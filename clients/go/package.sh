@@ -21,7 +21,7 @@ package_build() {
     say "the module $(go list -m), version $(rlock_version)"
 }
 
-# A cache that can be removed, and no other toolchain than the one that is here.
+# Keeps what Go fetches in a folder that can be removed, and never fetches another toolchain.
 go_here() {
     command -v go || skip 'no go'
     mkdir -p "$home/go"

@@ -238,7 +238,7 @@ func TestAnAnswerThatWasLostIsMadeUpFor(t *testing.T) {
 	if len(c.eat) != 0 {
 		t.Fatal("nothing was cut")
 	}
-	// The answer to the last try is lost as well: what it may have been granted is given back.
+	// The reply to the last try is lost as well: a grant that nobody heard of must be released.
 	for range 100 {
 		c.eat <- struct{}{}
 	}

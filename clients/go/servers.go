@@ -204,7 +204,7 @@ func (s *servers) do(ctx context.Context, key string, words []any) *redis.Cmd {
 	return reply
 }
 
-// ask asks one server, which it returns as well.
+// ask sends a request to one server, and returns its reply and that server.
 func (s *servers) ask(ctx context.Context, at place, words []any) (*redis.Cmd, *node) {
 	n := at.node
 	if s.closed.Load() {

@@ -346,7 +346,7 @@ func (t *tenure) take(by machine.Ms) bool {
 	return true
 }
 
-// releaseInTurn releases. The caller has the seats.
+// releaseInTurn releases the hold. The caller must have its seats.
 func (t *tenure) releaseInTurn() error {
 	t.seat.others = t.others
 	if t.seat.tenure != t { // a later hold has passed it

@@ -112,7 +112,7 @@ pub enum Heard {
 
 /// Requests of which a client remembers that a message may come.
 const OPEN_MAX: usize = 6;
-/// Requests of which it remembers that no message may come any more.
+/// How many ended requests a client remembers, to notice a message that comes too late.
 const DONE_MAX: usize = 64;
 
 /// A client.

@@ -100,7 +100,7 @@ fn an_undo_is_forgotten() {
 fn a_grant_that_was_heard_is_forgotten() {
     let laws =
         ["what was told stands", "a hold ends by its owner, its lease, its session or an operator"];
-    // Nor is a group granted that was counted on to end.
+    // A group may also miss its grant, because the fault keeps a hold that should have ended.
     found_beside(Fault::HeardForgotten, &laws, &["who has reached all of the locks is granted"]);
 }
 

@@ -90,7 +90,8 @@ fn what_an_old_primary_has_acknowledged_after_a_promotion_is_not_promised() {
     plays(3, &steps.concat());
 }
 
-/// Of the law: it forgot the deadline that the connection got which has the session again.
+/// A defect of the law: if the same connection got the session again, the law forgot the deadline
+/// that this connection had been given.
 #[test]
 fn a_session_that_is_tied_again_lasts_as_it_was_told() {
     let session = |ms| Ask { session: true, patience: Patience::Block(ms), ..acked(0) };

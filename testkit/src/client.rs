@@ -161,9 +161,9 @@ impl Client {
         self.deadline_of(expires_at)
     }
 
-    /// The deadline of a hold whose key expires at this, while nobody waits: the server lets a key
-    /// live through that millisecond, the last one of the hold. Redis 8 may end the key in it, so
-    /// it is the next one there.
+    /// The deadline of a hold while nobody waits, from the time at which its key expires. The
+    /// server keeps a key through its expiry millisecond, so the deadline is a millisecond later.
+    /// Redis 8 may delete the key within that millisecond, so there it is the same time.
     #[track_caller]
     pub fn deadline_of(&mut self, expires_at: i64) -> i64 {
         let ends_within_its_ms = self.version().is_since((8, 0), (99, 0));

@@ -1,4 +1,4 @@
-//! How late something is, on a machine that is as busy as it is.
+//! How late something is, compared with how late the busy machine makes everything.
 
 use std::time::Instant;
 

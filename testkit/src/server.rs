@@ -345,7 +345,7 @@ impl Server {
         assert!(status.success(), "{order}");
     }
 
-    /// Why this server may not have been well, if so.
+    /// What went wrong with this server, if anything did.
     pub fn complaint(&mut self) -> Option<String> {
         if let Some(process) = &mut self.process
             && let Some(status) = process.try_wait().unwrap()

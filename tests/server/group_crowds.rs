@@ -101,7 +101,7 @@ impl Crowd {
         (line, Asked { keys: vec![key], owner, is_group: false })
     }
 
-    /// Whoever has a reply goes on. Whether anybody had one.
+    /// Lets everybody who has a reply go on; returns whether anybody had one.
     fn go_on(&mut self) -> bool {
         let mut is_anything = false;
         for at in 0..self.people.len() {

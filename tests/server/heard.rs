@@ -26,7 +26,8 @@ impl Crowd {
         Crowd { sleeper: Waiter::connect(server), clients }
     }
 
-    /// Has everybody ask, and `act` do its part, so that the server reads all that at once.
+    /// Sends the requests of all clients, and calls `act`, while the server sleeps: it then reads
+    /// everything in one loop iteration.
     fn meet(&mut self, act: impl FnOnce()) {
         self.sleeper.say("DEBUG SLEEP 0.03");
         act();

@@ -102,7 +102,8 @@ fn a_slot_that_moves_at_once_keeps_its_locks_whatever_clock_issued_the_tokens() 
     no_lock_is_lost_for_the_clock_that_issued_its_token(Way::AtOnce);
 }
 
-/// What a client brings to a key that this node serves is no primary's word, in a cluster either.
+/// A node accepts any token from another server, but not from a client that restores a key whose
+/// slot this node serves.
 #[test]
 fn a_client_restores_no_token_far_ahead_at_a_node_that_serves_the_slot() {
     let cluster = Cluster::of_two();

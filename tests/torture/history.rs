@@ -204,8 +204,8 @@ pub struct Promise {
     pub errors: &'static [&'static str],
     /// Callers ask for acknowledgments, and hear errors where there are none in time.
     pub is_acked: bool,
-    /// A primary that was cut off grants and renews for so long. What it granted may be granted by
-    /// its successor as well until the leases end, and never afterwards.
+    /// For how long a primary that was cut off still grants and renews. Until these leases end, its
+    /// successor may grant the same locks; afterward, two owners of one lock are a violation.
     pub goes_on_ms: u64,
     /// A free lock goes to a waiter within this time, not counting outages. The server does it
     /// within 2 ms; this bound leaves room for a busy machine.

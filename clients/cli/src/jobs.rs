@@ -86,7 +86,7 @@ pub struct Mcp {
     pub at: Where,
     /// The folder whose paths are claimed; `None` is the current one.
     pub root: Option<String>,
-    /// What the keys begin with; `None` is the name of that folder.
+    /// The prefix of the keys; `None` means the name of that folder.
     pub prefix: Option<String>,
     /// How the agent's owners begin; `None` is the variable, or the host and the process.
     pub agent: Option<String>,

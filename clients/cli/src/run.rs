@@ -273,7 +273,7 @@ fn is_foreground(job: &Run) -> bool {
 }
 
 async fn supervise(job: &Run, hold: &Hold, signals: &mut Ending) -> Result<u8, Trouble> {
-    // Decided once: when the terminal hangs up, the command is where it was.
+    // Read now, because a terminal that hangs up cannot be asked any more.
     let (in_terminal, is_foreground) = (std::io::stdin().is_terminal(), is_foreground(job));
     let mut child = start(job, hold)?;
     let id = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
@@ -329,7 +329,7 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Ending) -> Result<u8, T
     }
 }
 
-/// Whether what the command started goes on after it.
+/// Whether processes that the command started still run after it has ended.
 fn has_members(group: Pid) -> bool {
     // In a container, this may be the process that inherits them.
     while matches!(waitpgid(group, WaitOptions::NOHANG), Ok(Some(_))) {}

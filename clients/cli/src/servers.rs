@@ -1,4 +1,4 @@
-//! Where the servers are, and how to be let in.
+//! The addresses of the servers, and the credentials for them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// What the command line says of the servers.
 #[derive(Debug, Default, Clone)]
 pub struct Where {
-    /// `--url`, as often as it was said.
+    /// The value of each `--url`.
     pub urls: Vec<String>,
     /// `--cluster`
     pub is_cluster: bool,

@@ -34,7 +34,7 @@ pub struct Ask {
     pub sections: &'static [&'static str],
     /// The longest queues, 1 to 1000.
     pub queues: usize,
-    /// The holders and waiters of this many of them.
+    /// For how many of these queues to read the holders and waiters.
     pub described: usize,
     /// The most holders of each of these that are listed.
     pub holders: usize,
@@ -63,7 +63,7 @@ impl Ask {
 /// What one server said.
 #[derive(Debug)]
 pub struct Part {
-    /// The fields of `INFO`, as they are there.
+    /// The fields of `INFO`, with their values as text.
     pub fields: BTreeMap<String, String>,
     /// Its longest queues, longest first.
     pub queues: Vec<Queue>,

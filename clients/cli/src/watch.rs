@@ -99,7 +99,7 @@ impl Watch<'_> {
                 },
             };
             let leader = leader.map_err(|error| error.to_string())?;
-            // Not before: a replica answers whoever does not wait.
+            // The first reply proves nothing: a replica also answers requests that do not wait.
             *is_well |= !std::mem::take(&mut is_first);
             if !self.prints(held(leader), line) {
                 return Ok(());

@@ -44,7 +44,7 @@ export async function holderAfter(shared: Shared, key: string, token: number | u
       pause = FIRST_PAUSE;
     } catch (error) {
       if (signal?.aborted) break;
-      // The latter from a primary that was demoted, while its address still leads there.
+      // A primary that was demoted says "cannot block on a replica" as long as its address is still in use.
       if (!isPassing(error) && !(error as Error).message.includes('cannot block on a replica')) throw error;
       await new Promise((resolve) => setTimeout(resolve, pause));
       pause = Math.min(LONGEST_PAUSE, Math.max(pause * 2, now() - from));

@@ -83,7 +83,7 @@ export class Route {
   async #learnAgain(): Promise<void> {
     this.#learning ??= this.maker.learn().then(({ seeds }) => {
       const known = [...new Set([...seeds, ...this.#seeds])].filter((seed) => !this.#failed.has(seed));
-      // As long as it knows nothing better, they may come back.
+      // If no other server is known, keep the old ones: they may come back.
       if (known.length > 0) this.#seeds = known;
       this.#failed.clear();
     }).catch(() => {}).finally(() => (this.#learning = undefined));

@@ -1,4 +1,4 @@
-// One request, on the shared connection, or on the one that its session has; and the reply, at once or later.
+// Sends one request on the shared connection, or on its session's own, and waits for its reply or message.
 
 import { onAbort } from './abort.js';
 import { Broken, Refused, Silent, Unsent } from './errors.js';

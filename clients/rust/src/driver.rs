@@ -92,7 +92,7 @@ impl Driver {
         self.gone = Some(gone);
     }
 
-    /// What came before the caller had its grant.
+    /// The cancel or close that came before the caller got its grant.
     pub(crate) fn interrupted(&self) -> Option<Input> {
         let is_so =
             |signal: &Option<watch::Receiver<bool>>| signal.as_ref().is_some_and(|so| *so.borrow());
@@ -387,7 +387,7 @@ impl Driver {
         }
     }
 
-    /// If it may be answered late, that is to come as a message, for this request and no other.
+    /// Adds `TELL` if the reply may be late, with an id that no other request has.
     fn telling(&mut self, mut words: Cmd, has_block: bool) -> Cmd {
         self.letter = None;
         if has_block || self.options.has_acks() {

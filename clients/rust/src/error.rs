@@ -19,7 +19,7 @@ pub enum Error {
     TooMany(RedisError),
     /// Too few replicas acknowledged the grant in time, and the grant was revoked.
     NoAcks(RedisError),
-    /// Too few replicas were connected for all that time.
+    /// During the whole wait, too few replicas were connected.
     NoReplicas(RedisError),
     /// This user may not do that.
     NoPerm(RedisError),
@@ -115,7 +115,7 @@ fn is_permanent(error: &RedisError) -> bool {
         | ErrorKind::Parse
         | ErrorKind::Client
         | ErrorKind::RESP3NotSupported => true,
-        // What TLS says of certificates, and of replies that are none of TLS.
+        // A certificate that TLS refuses, or a reply that is not TLS at all.
         ErrorKind::Io => io_kind(error) == Some(std::io::ErrorKind::InvalidData),
         _ => false,
     }

@@ -349,7 +349,7 @@ impl Line {
         self.ended.clone()
     }
 
-    /// Asks without a time limit; goes on by itself.
+    /// Asks without a time limit. The request goes on even if the future is dropped.
     pub(crate) async fn ask(&self, command: &Cmd, asking: bool) -> RedisResult<Value> {
         asked(self.connection.clone(), command, asking).await
     }

@@ -89,8 +89,8 @@ impl Servers {
         }
     }
 
-    /// Whether the address is that of a replica, and not of a primary that is being replaced: a failover takes less time,
-    /// and Sentinels and Clusters name another server.
+    /// Whether the address is that of a replica for good. A primary that is being replaced is a replica only during a
+    /// failover, and Sentinels and Clusters then name another server.
     pub(crate) fn is_replica(&self) -> bool {
         if !matches!(self.topology, Topology::One) {
             return false;

@@ -14,7 +14,7 @@ use crate::options::Options;
 pub struct Event {
     /// The lock's key, as text; of several locks, all keys, separated by `, `.
     pub key: String,
-    /// How long it took, or was held.
+    /// How long the acquisition took, or how long the lock was held.
     pub took: Duration,
     /// When it ended.
     pub at: SystemTime,

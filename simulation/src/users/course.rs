@@ -96,7 +96,7 @@ pub fn told(seed: u64, planted: Planted) -> Found {
     users.found
 }
 
-/// So many traces. At most [`ALIKE`] of them differ in numbers only.
+/// Writes `count` traces. At most [`ALIKE`] of them differ in numbers only.
 pub fn traces(first_seed: u64, planted: Planted, count: u64) -> String {
     let (mut seen, mut text, mut number, mut seed) =
         (BTreeMap::new(), String::new(), 0, first_seed);

@@ -69,7 +69,7 @@ impl Users {
                 if frees == 1 {
                     self.set_seat_state(id, SeatState::Free);
                 }
-                // It goes on after it said that it was done.
+                // With this fault, the undoing goes on after its seat was freed.
                 let goes_on = self.planted == Planted::SeatLeft && undone != FOREVER;
                 if !goes_on || frees == 2 {
                     self.over(id);

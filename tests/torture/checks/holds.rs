@@ -220,8 +220,8 @@ impl OneOwner<'_> {
         self.extend_possibly(op, lease_ms);
         let is_undone = self.history.promise.holds_at_once && self.ends.was_cut_before(op);
         let Some(hold) = self.holds.last_mut() else { return };
-        // A primary that was cut off had released it, which its successor does not know: the hold
-        // exists again, but not without a gap.
+        // A primary that was cut off had released the hold, and its successor does not know of the
+        // release: the hold is in effect again, after a gap.
         if hold.let_go_ns.take().is_some() && is_undone {
             let again = Hold { from_ns: op.received_ns, ..hold.clone() };
             self.holds.push(again);

@@ -42,7 +42,7 @@ pub enum Kind {
     /// A message, to a request with TELL.
     Told,
     Upgrade,
-    /// Of one lock of several, as of one: a grant, a hand-over, a renewal, a message.
+    /// The same kinds for one lock of a request for several.
     Group,
     GroupHandOver,
     GroupRenewal,

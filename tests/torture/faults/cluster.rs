@@ -176,7 +176,7 @@ impl Map {
         let range = self.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
         let port = range.map_or(0, |(_, _, port)| *port);
         let found = self.urls.iter().find(|(known, _)| i64::from(*known) == port);
-        // Nobody serves it; any node will answer so.
+        // No node serves the slot, so any node will reply with that error.
         found.unwrap_or(&self.urls[0]).1.clone()
     }
 

@@ -228,7 +228,7 @@ impl Looker {
         Seen { unix_ms, begun, ended: begun, servers, trouble, now, locks, every, share, point }
     }
 
-    /// Which servers there are. Of one that is named by its address, that is known.
+    /// Finds out which servers there are, unless they were named by their addresses.
     fn discover(&mut self) -> Result<(), Trouble> {
         let is_fixed = self.at.is_fixed();
         let is_known = self

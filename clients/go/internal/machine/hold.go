@@ -26,7 +26,7 @@ type Hold struct {
 	out         []Output
 }
 
-// NewHold is one that has just been granted.
+// NewHold returns a hold that has just been granted.
 func NewHold(kept Kept) *Hold {
 	h := &Hold{kept: kept, renewsAt: Forever, depth: 1}
 	h.renewed(kept.Sent)

@@ -48,7 +48,7 @@ type Outcome struct {
 	Code  string
 }
 
-// IsUnknown says whether it may have been executed, or may still be.
+// IsUnknown says whether the server may have executed the request, or may still do so.
 func (o Outcome) IsUnknown() bool { return o.Ending == Broken || o.Ending == Silent }
 
 var passing = map[string]bool{

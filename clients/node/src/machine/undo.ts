@@ -1,4 +1,4 @@
-// What undoes an attempt, and a release, as machine/index.ts says: no I/O.
+// The steps that undo an attempt, and those that release a hold. As in machine/index.ts: no I/O.
 
 import {
   type Input, type Left, type Machine, type Outcome, type Output, type Request, type Tell, AGAIN, CLOSES, FIRST_PAUSE, isRefused, isUnknown,

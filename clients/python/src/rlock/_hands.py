@@ -184,7 +184,7 @@ class Hands:
 
     def _work(self) -> None:
         while True:
-            # Last of all it says that something is over: whoever wakes up needs the interpreter, which is left in `get`.
+            # A task reports its end last, just before `get` releases the interpreter, which the woken thread needs.
             self._do(self.todo.get())()
 
     def _help(self) -> None:

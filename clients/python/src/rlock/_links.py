@@ -154,7 +154,7 @@ class Route:
             keep.update(socket_keepalive=keep.get("socket_keepalive", True))
         else:  # a unix socket has nothing of the kind
             keep = {k: v for k, v in keep.items() if not k.startswith("socket_keepalive") and k != "socket_type"}
-        # The handshake is bounded; what a reply may take, each read says.
+        # This limits the handshake. The time limit of a reply is set for each read.
         keep.update(socket_timeout=None if self.is_async else REPLY)
         keep.update(socket_connect_timeout=keep.get("socket_connect_timeout") or REPLY)
         if _knows(kind, "maint_notifications_config"):

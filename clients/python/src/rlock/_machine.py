@@ -390,7 +390,7 @@ class Release(Undoing):
         if told == LOST or (left.token is None and not left.lingers):
             self.say("free")
         else:
-            # Until it is known to be executed, nobody asks in this name.
+            # No other request uses this name until this one is known to have been executed.
             yield from self.undo()
 
     def stop(self, how: str) -> None:

@@ -45,7 +45,7 @@ pub struct Attempt {
     ask: Ask,
     planted: Planted,
     at: At,
-    /// When trouble is believed. If it waits, its wait ends then.
+    /// From then on, errors end the attempt. If it waits, its wait ends at this time.
     patience: Ms,
     pause: Ms,
     hops: u8,

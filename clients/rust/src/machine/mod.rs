@@ -69,7 +69,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether it may have been executed, or may still be.
+    /// Whether the server may have executed the request, or may still do so.
     fn is_unknown(&self) -> bool {
         matches!(self, Self::Broken | Self::Silent)
     }

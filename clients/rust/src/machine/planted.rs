@@ -8,7 +8,7 @@ pub enum Planted {
     SeatLeft,
     /// R1: what is undone is not named by its token.
     UndoneUnnamed,
-    /// R1: what was never answered is looked for once only.
+    /// R1: a request without a reply is undone once only, although it may be executed later.
     UndoneOnce,
     /// R1: a forked process keeps the names of its parent.
     NamesKept,

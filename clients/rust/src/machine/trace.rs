@@ -263,7 +263,7 @@ mod tests {
     fn the_traces_in_the_repository_are_answered_as_they_are() {
         let text = include_str!("../../../traces/golden.txt");
         assert_eq!(super::replay(text).map(|count| count >= 24), Ok(true));
-        // More of them, if that names a file.
+        // If RLOCK_TRACES names a file, its traces as well.
         if let Ok(file) = std::env::var("RLOCK_TRACES") {
             let text = std::fs::read_to_string(file).unwrap_or_default();
             assert_eq!(super::replay(&text).map(|count| count > 0), Ok(true));

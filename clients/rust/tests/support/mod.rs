@@ -183,7 +183,7 @@ pub fn replica_of(primary: &Server) -> Server {
     replica
 }
 
-/// How many clients the server has, but for the one that asks, and for its own primary.
+/// The number of the server's clients, without the one that asks and without its primary.
 pub fn connections(server: &Server) -> usize {
     let list: String = server.ask("CLIENT LIST");
     list.lines().filter(|line| !line.contains(" flags=M ")).count() - 1

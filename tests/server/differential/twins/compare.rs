@@ -23,7 +23,7 @@ impl Twins {
         for at in 0..self.connections.len() {
             let client = self.connections[at].1;
             let Some(mut expected) = out.remove(&client_number(client)) else { continue };
-            // An observer that is about to be closed may get a reply about that lock before, or
+            // An observer whose connection is about to be closed may get a reply first, but need
             // not.
             if let [.., Out::Said(Said::Array(_)), Out::Closed] = expected[..]
                 && self.is_closed(at)

@@ -157,7 +157,7 @@ final class Holding extends Machine {
         }
     }
 
-    // Asks, once it is subscribed to the channel that says what replicas acknowledged.
+    // Sends the renewal, but first subscribes to the channel on which a late reply arrives.
     private void begin(long now) {
         if (!kept.hasAcks) {
             ask(now);
