@@ -175,7 +175,7 @@ def waiting(jobs, begin, moments, contenders):
         if after.acquired < before.releasing:
             raise Failed(f"two held the lock at once: {before} and {after}")
     inside = [job for job in served if job.arrived >= begin]
-    if not inside:
+    if not jobs:
         raise Failed("no job was served")
     counted = [moment for moment in moments if moment >= begin]
     # No two jobs are due at the same nanosecond.
@@ -202,8 +202,8 @@ def waiting(jobs, begin, moments, contenders):
         # Then the percentiles are at least that.
         "still_waiting_percent": round(100 * len(unserved) / len(counted), 2),
         "failed_percent": round(100 * (gave_up + len(unserved)) / len(counted), 2),
-        "overtaken_percent": round(100 * overtaken / len(inside), 2),
-        "held_ms": round(sum(job.releasing - job.acquired for job in inside) / len(inside) / 1e6, 2),
+        "overtaken_percent": round(100 * overtaken / len(inside), 2) if inside else None,
+        "held_ms": round(sum(job.releasing - job.acquired for job in inside) / len(inside) / 1e6, 2) if inside else None,
         "note": "; ".join(notes),
     }
 

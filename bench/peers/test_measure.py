@@ -51,6 +51,12 @@ class Waiting(unittest.TestCase):
         with self.assertRaises(measure.Failed):
             self.waiting([measure.Job(1, 2 * MS, 8 * MS), measure.Job(2, 3 * MS, 9 * MS)])
 
+    def test_a_lock_that_serves_nobody_in_time_still_has_waits(self):
+        warm = measure.Job(1 * MS, 2 * MS, 30 * MS)
+        figures = measure.waiting([warm], 10 * MS, [1 * MS, 20 * MS], 200)
+        self.assertEqual((figures["wait_p50_ms"], figures["failed_percent"]), (10, 100))
+        self.assertIsNone(figures["overtaken_percent"])
+
     def test_jobs_for_which_there_was_no_contender_are_said(self):
         jobs = measure.perfect(range(201))
         self.assertIn("201 jobs had arrived", self.waiting(jobs)["note"])

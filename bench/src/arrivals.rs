@@ -1,5 +1,5 @@
-//! How long jobs wait that arrive at random and each hold one lock for 5 ms, by RLOCK's packages and by
-//! other locks: `scripts/peers.sh` measures it, and prints a line of JSON for each lock and load.
+//! How long jobs wait that arrive at random and each hold one lock for 5 ms, by RLOCK's packages and
+//! by other locks: `scripts/peers.sh` measures it, and prints a line of JSON for each lock and load.
 
 use crate::book::{Book, short};
 use crate::peers;
@@ -35,7 +35,9 @@ pub fn measure(book: &mut Book) {
         println!("  {peer}: {note}");
         let load = format!("{} %", figures["load"]);
         for (name, section) in SECTIONS {
-            book.put_value(section, peer, &load, figures[name].as_f64().unwrap());
+            if let Some(value) = figures[name].as_f64() {
+                book.put_value(section, peer, &load, value);
+            }
         }
     });
 }

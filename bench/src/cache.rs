@@ -1,6 +1,6 @@
-//! What locks cost a server that also serves a cache: `GET` and `SET` arrive at a fixed rate, and beside
-//! them a thousand pairs of acquire and release a second. A reply's time counts from the moment at
-//! which its command was due, whether or not it was sent late.
+//! What locks cost a server that also serves a cache: `GET` and `SET` arrive at a fixed rate, and
+//! beside them a thousand pairs of acquire and release a second. A reply's time counts from the
+//! moment at which its command was due, whether or not it was sent late.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -315,9 +315,8 @@ impl HandedOver {
 
     fn ask(&mut self, owner: usize, table: &mut Table) {
         let (key, name, channel) = (&self.key, rivals::owner(owner), channel(VISITORS + owner));
-        let line = format!(
-            "RLOCK.ACQUIRE {key} {name} WRITE LEASE {LEASE_MS} DEPTH 1 BLOCK {LEASE_MS} TELL {channel} 7"
-        );
+        let ask = format!("RLOCK.ACQUIRE {key} {name} WRITE LEASE {LEASE_MS} DEPTH 1");
+        let line = format!("{ask} BLOCK {LEASE_MS} TELL {channel} 7");
         table.say(VISITORS + owner, &wire::line(&line));
         self.inside += 1;
     }

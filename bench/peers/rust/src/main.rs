@@ -1,5 +1,5 @@
-//! `rlock-peer package arrivals`: jobs that arrive at random take one lock through this project's package for Rust.
-//! ../../measure.py says what it does and prints.
+//! `rlock-peer package arrivals`: jobs that arrive at random take one lock through this project's
+//! package for Rust. ../../measure.py says what it does and prints.
 
 use std::env::var;
 use std::error::Error;
