@@ -1,5 +1,5 @@
-//! How long jobs wait that arrive at random and each hold one lock for 5 ms, by RLOCK's packages and
-//! by other locks: `scripts/peers.sh` measures it, and prints a line of JSON for each lock and load.
+//! How long jobs wait that arrive at random and each hold one lock for 5 ms, by RLOCK's packages
+//! and by other locks: `scripts/peers.sh` measures it, and prints a line of JSON for each.
 
 use crate::book::{Book, short};
 use crate::peers;
