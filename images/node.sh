@@ -20,8 +20,10 @@
 # 2. A Sentinel without its state knows nothing and does not answer. It gets the state of a majority of the others. If
 #    that is not possible, it must reach all members: it then names the primary that all servers follow or, if all
 #    servers are empty (the very first start), the first one.
-# 3. A server that the Sentinels name, but whose data is gone, waits until another one has taken over.
-# 4. Sentinel promotes no replica that has not received and saved everything since its start: until then, its
+# 3. A server that finds all others running, and following one of them, follows that one, too: whatever else a Sentinel
+#    knows, it is about a failover that confirmed nothing.
+# 4. A server that the Sentinels name, but whose data is gone, waits until another one has taken over.
+# 5. Sentinel promotes no replica that has not received and saved everything since its start: until then, its
 #    replica-priority is 0.
 #
 # Whatever waits writes the reason to its log. `node.sh promote`, in the container of a server, makes that server the
@@ -180,6 +182,32 @@ is_older() {
     [ -n "$at_start" ] && [ "$at_start" -lt "$epoch" ]
 }
 
+# servers_agree [SERVER]: sets $leader to the server that all but this one follow, and $followers to their number. All of
+# them are running.
+servers_agree() {
+    leader='' followers=0
+    for server in $RLOCK_SERVERS; do
+        [ "$server" != "${1-}" ] || continue
+        state=$(ask node "$server" 6379 info replication </dev/null)
+        case $state in
+            *role:master*) its_leader=$server ;;
+            *master_link_status:up*) its_leader=$(echo "$state" | sed -n 's/^master_host://p') followers=$((followers + 1)) ;;
+            *) return 1 ;;
+        esac
+        [ "${leader:=$its_leader}" = "$its_leader" ] || return 1
+    done
+}
+
+# The Sentinels voted for a failover whose outcome none of those that answer knows, and this server may have been part of
+# it.
+is_uncertain() {
+    [ "$vote" -gt "$epoch" ] && [ "$answers" -lt "$count" ] && [ "$primary" != "$was" ] && ! is_older && ! nobody_has_data
+}
+
+# All other servers are running, and follow one of them. If this server had confirmed anything that they lack, one of them
+# would have followed it, and would wait. It has no replica and confirms nothing, whatever a Sentinel that returns says.
+others_agree() { servers_agree "$RLOCK_SELF" && [ "$followers" -gt 0 ]; }
+
 # Greater than anything that a Sentinel which is now absent may know.
 newest() {
     now=$(date +%s)
@@ -226,7 +254,10 @@ find_primary() {
         elif [ "$answers" -lt "$majority" ]; then
             has_data || show_empty server
             pause "$answers of $count Sentinels know a primary, and $majority must. Without an answer:$silent"
-        elif [ "$vote" -gt "$epoch" ] && [ "$answers" -lt "$count" ] && [ "$primary" != "$was" ] && ! is_older && ! nobody_has_data; then
+        elif { [ "$primary" = "$RLOCK_SELF" ] || is_uncertain; } && others_agree; then
+            primary=$leader
+            break
+        elif is_uncertain; then
             pause "the Sentinels name $primary, but voted for another one since, and do not know the outcome. Without an answer:$silent"
         elif is_being_replaced; then
             patience=$((patience - 1))
@@ -309,16 +340,7 @@ all_are_empty() {
 
 # All Sentinels know a primary or are empty, and all servers are running and follow the same one.
 all_servers_agree() {
-    leader=''
-    for server in $RLOCK_SERVERS; do
-        state=$(ask node "$server" 6379 info replication </dev/null)
-        case $state in
-            *role:master*) its_leader=$server ;;
-            *master_link_status:up*) its_leader=$(echo "$state" | sed -n 's/^master_host://p') ;;
-            *) return 1 ;;
-        esac
-        [ "${leader:=$its_leader}" = "$its_leader" ] || return 1
-    done
+    servers_agree || return 1
     for sentinel in $silent; do
         says empty "$sentinel" 26379 || return 1
     done

@@ -272,6 +272,73 @@ def not_in_its_list(set_: Members) -> str:
     return "a member whose own name is not in its list ends, and says why"
 
 
+# --- a failover that only one Sentinel knows, and whose server nobody followed
+
+def forgotten(set_: Members) -> tuple[Member, Member]:
+    """The promoted server and the Sentinel that knows it are dead; the others went on without the two."""
+    first, (other, promoted) = set_.primary(), replicas(set_)
+    until("the replicas have everything", lambda: set_.follow(""), members=set_)
+
+    def elections(sentinel: Member) -> int:
+        return sum("+elected-leader" in line for line in sentinel.since_start())
+
+    # At the first start, a slow machine may see one in vain.
+    before = {one.name: elections(one) for one in set_.sentinels}
+    other.kill()
+    first.kill()
+    elected = []
+
+    def is_elected() -> bool:
+        elected[:] = [one for one in set_.sentinels if elections(one) > before[one.name]]
+        return bool(elected)
+
+    until("a Sentinel is elected", is_elected, members=set_)
+    voters = [one for one in set_.sentinels if one is not elected[0]]
+    for one in voters:
+        one.kill()
+    until("it is promoted", lambda: leaders(set_) == [promoted.name], members=set_)
+    until("the Sentinel knows", lambda: set_.named(elected[0]) is promoted, members=set_)
+    promoted.kill()
+    elected[0].kill()
+    for one in [*voters, first, other]:
+        one.start()
+    return promoted, elected[0]
+
+
+def forgotten_and_waiting(set_: Members) -> str:
+    """The server starts before the Sentinel, and lacks what was granted in the meantime."""
+    promoted, knows = forgotten(set_)
+    token = granted(set_)
+    promoted.start()
+    until("it waits, or has everything", lambda: promoted.reason() or set_.follow(KEY), members=set_)
+    time.sleep(3)
+    knows.start()
+    whole(set_, token)
+    return "a promoted server that nobody followed does not take over when the Sentinel that knows it returns"
+
+
+def forgotten_and_late(set_: Members) -> str:
+    """The Sentinel starts first, and the server before it is considered dead."""
+    promoted, knows = forgotten(set_)
+    token = granted(set_)
+    knows.start()
+    until("the Sentinels believe it", lambda: all(set_.named(one) is promoted for one in set_.sentinels), members=set_)
+    promoted.start()
+    whole(set_, token)
+    return "nor when it starts after that Sentinel"
+
+
+def forgotten_for_ever(set_: Members) -> str:
+    """The Sentinel has lost its state."""
+    promoted, knows = forgotten(set_)
+    token = granted(set_)
+    knows.lose_data()
+    for one in (promoted, knows):
+        one.start()
+    whole(set_, token)
+    return "nor do the two wait for each other when the Sentinel has lost its state"
+
+
 # --- other ends
 
 def stopped_in_turn(set_: Members) -> str:
@@ -326,7 +393,7 @@ def is_held_or_unknown(set_: Members, key: str, token: int = 0) -> bool:
 
 SCENES = [
     promote_beside_a_primary, promote_of_a_server_that_hangs, promote_of_an_empty_server, lost_files, emptied_state, restored,
-    new_passwords, not_in_its_list, stopped_in_turn, frozen,
+    new_passwords, not_in_its_list, forgotten_and_waiting, forgotten_and_late, forgotten_for_ever, stopped_in_turn, frozen,
 ]
 
 
