@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import pathlib
+import queue
 import re
 import shutil
 import signal
@@ -11,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 
 import pytest
 import redis
@@ -389,6 +391,34 @@ def test_losses_are_told_whatever_blocks_in_other_callbacks(server):
     server.ask("RLOCK.FORCE", "last")
     assert forced.wait(10)
     stay.set()
+
+
+def test_a_callback_may_close_its_client(server):
+    """It is the way to end a program that lost its lock."""
+    locks, took = rlock.Locks(server.client()), queue.SimpleQueue()
+
+    def end():
+        began = time.monotonic()
+        locks.close()
+        took.put(time.monotonic() - began)
+
+    rlock.Lock(locks, "k", lease=1.5).acquire().on_lost(end)
+    server.ask("RLOCK.FORCE", "k")
+    assert took.get(timeout=10) < 1
+
+
+async def test_a_callback_of_a_loop_may_close_its_client(server):
+    locks, ends = rlock.asyncio.Locks(server.client(redis.asyncio.Redis)), asyncio.Queue()
+
+    async def end():
+        began = time.monotonic()
+        await locks.aclose()
+        return time.monotonic() - began
+
+    hold = await rlock.asyncio.Lock(locks, "k", lease=1.5).acquire()
+    hold.on_lost(lambda: ends.put_nowait(asyncio.ensure_future(end())))
+    await asyncio.to_thread(server.ask, "RLOCK.FORCE", "k")
+    assert await (await asyncio.wait_for(ends.get(), 10)) < 1
 
 
 # --- owners ----------------------------------------------------------------------------------------

@@ -12,10 +12,8 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.SynchronousQueue;
-import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
@@ -37,6 +35,7 @@ public final class Locks implements AutoCloseable {
     private final String prefix;
     private final long leaseMillis;
     private final ScheduledThreadPoolExecutor timer;
+    private final Daemons daemons = new Daemons("rlock");
     private final ExecutorService threads;
     private final Map<Tenure, Boolean> tenures = new ConcurrentHashMap<>();
     final Set<Election.Observer> observers = ConcurrentHashMap.newKeySet();
@@ -51,26 +50,16 @@ public final class Locks implements AutoCloseable {
         topology = builder.topology;
         prefix = builder.prefix;
         leaseMillis = builder.leaseMillis;
-        timer = new ScheduledThreadPoolExecutor(1, daemons("rlock-timer"));
+        timer = new ScheduledThreadPoolExecutor(1, new Daemons("rlock-timer"));
         timer.setRemoveOnCancelPolicy(true);
         // Always due soon, so that a new hold is not the timer's first task and wakes no thread.
         timer.scheduleAtFixedRate(() -> {}, HEARTBEAT_MILLIS, HEARTBEAT_MILLIS, TimeUnit.MILLISECONDS);
-        ThreadFactory daemons = daemons("rlock");
         threads = new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), daemons);
-        notices = new Notices(builder.listener, daemons("rlock-listener"));
+        notices = new Notices(builder.listener, new Daemons("rlock-listener"));
         answers = new ThreadPoolExecutor(
-                ANSWERING, ANSWERING, 10, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), daemons("rlock-future"));
+                ANSWERING, ANSWERING, 10, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), new Daemons("rlock-future"));
         answers.allowCoreThreadTimeOut(true);
         links = new Links(this, driver, topology, builder.timeoutMillis, daemons);
-    }
-
-    private static ThreadFactory daemons(String name) {
-        var count = new AtomicInteger();
-        return work -> {
-            Thread thread = new Thread(work, name + "-" + count.incrementAndGet());
-            thread.setDaemon(true);
-            return thread;
-        };
     }
 
     /** The exclusive lock of a key. Objects for the same key are the same lock, and count together. */
@@ -201,8 +190,8 @@ public final class Locks implements AutoCloseable {
         answers.shutdown();
         notices.close();
         try {
-            // Waits for callbacks of the application, and for what abandoned waits left to do.
-            if (!threads.awaitTermination(2, TimeUnit.SECONDS)) threads.shutdownNow();
+            // Waits for callbacks of the application, and for what abandoned waits left to do; but no callback for itself.
+            if (!daemons.haveCaller() && !threads.awaitTermination(2, TimeUnit.SECONDS)) threads.shutdownNow();
         } catch (InterruptedException interrupt) {
             threads.shutdownNow();
             Thread.currentThread().interrupt();

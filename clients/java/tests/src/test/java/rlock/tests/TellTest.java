@@ -213,6 +213,23 @@ class TellTest {
 
     // --- losses
 
+    /** It is the way to end a program that lost its lock: it waits for no callback, least of all for itself. */
+    @ParameterizedTest
+    @EnumSource
+    void aCallbackOfALossMayCloseItsLocks(Over over) throws Exception {
+        try (var session = over.open(server.port)) {
+            var took = new CompletableFuture<Long>();
+            session.locks().lock("closing").acquire().onLost(() -> {
+                long start = System.nanoTime();
+                session.locks().close();
+                took.complete(millisSince(start));
+            });
+            server.say("RLOCK.FORCE", "closing");
+            long millis = took.get(20, TimeUnit.SECONDS);
+            assertTrue(millis < 1_000, millis + " ms");
+        }
+    }
+
     @ParameterizedTest
     @EnumSource
     void aLossIsHeardAtOnceByWhoAsksForIt(Over over) throws Exception {
