@@ -171,6 +171,10 @@ class Member:
             return []
         return self.log.read_text(errors="replace").rpartition("--- start\n")[2].splitlines()
 
+    def logged(self, event: str) -> int:
+        """How often, since it was started."""
+        return sum(event in line for line in self.since_start())
+
     def reason(self) -> str:
         """The last thing that node.sh waits for, since it was started."""
         said = [line for line in self.since_start() if line.startswith("node.sh: ")]
@@ -225,6 +229,21 @@ class Members:
             hosts = folder / "hosts"
             hosts.write_text("127.0.0.1 localhost\n")
             subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
+
+    def killed(self, *servers: Member) -> Member:
+        """They die. The Sentinel that is then elected to replace the primary; on a slow machine, another one was perhaps
+        elected before, in vain."""
+        before = {one.name: one.logged("+elected-leader") for one in self.sentinels}
+        for one in servers:
+            one.kill()
+        elected = []
+
+        def is_elected() -> bool:
+            elected[:] = [one for one in self.sentinels if one.logged("+elected-leader") > before[one.name]]
+            return bool(elected)
+
+        until("a Sentinel is elected", is_elected, members=self)
+        return elected[0]
 
     def kill_all(self) -> None:
         for one in self.all:

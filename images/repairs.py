@@ -278,31 +278,17 @@ def forgotten(set_: Members) -> tuple[Member, Member]:
     """The promoted server and the Sentinel that knows it are dead; the others went on without the two."""
     first, (other, promoted) = set_.primary(), replicas(set_)
     until("the replicas have everything", lambda: set_.follow(""), members=set_)
-
-    def elections(sentinel: Member) -> int:
-        return sum("+elected-leader" in line for line in sentinel.since_start())
-
-    # At the first start, a slow machine may see one in vain.
-    before = {one.name: elections(one) for one in set_.sentinels}
-    other.kill()
-    first.kill()
-    elected = []
-
-    def is_elected() -> bool:
-        elected[:] = [one for one in set_.sentinels if elections(one) > before[one.name]]
-        return bool(elected)
-
-    until("a Sentinel is elected", is_elected, members=set_)
-    voters = [one for one in set_.sentinels if one is not elected[0]]
+    leader = set_.killed(other, first)
+    voters = [one for one in set_.sentinels if one is not leader]
     for one in voters:
         one.kill()
     until("it is promoted", lambda: leaders(set_) == [promoted.name], members=set_)
-    until("the Sentinel knows", lambda: set_.named(elected[0]) is promoted, members=set_)
+    until("the Sentinel knows", lambda: set_.named(leader) is promoted, members=set_)
     promoted.kill()
-    elected[0].kill()
+    leader.kill()
     for one in [*voters, first, other]:
         one.start()
-    return promoted, elected[0]
+    return promoted, leader
 
 
 def forgotten_and_waiting(set_: Members) -> str:
