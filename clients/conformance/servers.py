@@ -19,13 +19,18 @@ taken = set()  # runners that are played at the same time have servers of their 
 
 def free_port():
     while True:
-        with socket.socket() as one:
+        with socket.socket() as one, socket.socket() as bus:
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1]
-        # A cluster's nodes also take the port that is 10 000 higher.
-        if port < 55000 and not {port, port - 10000, port + 10000} & taken:
-            taken.add(port)
-            return port
+            # A cluster's nodes also take the port that is 10 000 higher.
+            if port >= 55000 or {port, port - 10000, port + 10000} & taken:
+                continue
+            try:
+                bus.bind(("127.0.0.1", port + 10000))
+            except OSError:
+                continue
+        taken.add(port)
+        return port
 
 
 def until(what, is_so, within=20.0):
