@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"rlock.example/rlock/internal/machine"
@@ -36,15 +37,38 @@ var errSilent = errors.New("no answer in time")
 
 // notice warns once that an acquisition finds no server.
 type notice struct {
-	of string
-	at machine.Ms // 0: it was given
+	of      string
+	at      machine.Ms // 0: it was given
+	worries *worries
 }
 
 func (n *notice) give(trouble error) {
 	if n != nil && n.at > 0 && now() >= n.at {
 		n.at = 0
-		slog.Warn(fmt.Sprintf("%s: still waiting; last error: %v", n.of, typed(cmp.Or(trouble, errSilent))))
+		n.worries.warn(n.of, typed(cmp.Or(trouble, errSilent)))
 	}
+}
+
+// worries warns once for all acquisitions of a Locker that begin to worry at about the same time.
+type worries struct {
+	sync.Mutex
+	quietUntil machine.Ms
+	others     int
+}
+
+func (w *worries) warn(of string, trouble error) {
+	w.Lock()
+	defer w.Unlock()
+	if now() < w.quietUntil {
+		w.others++
+		return
+	}
+	var also string
+	if w.others > 0 {
+		also = fmt.Sprintf(", and %d other waits since the last such line", w.others)
+	}
+	w.quietUntil, w.others = now()+5000, 0
+	slog.Warn(fmt.Sprintf("%s: still waiting%s; last error: %v", of, also, trouble))
 }
 
 // untilTold goes on until the machine says what comes of it.

@@ -97,7 +97,7 @@ func TestTheEndOfThePatienceIsKeptWithoutAServer(t *testing.T) {
 
 func TestAWaitWithoutAServerWarnsOnce(t *testing.T) {
 	s := start(t)
-	used, unused := s.locker(), s.locker()
+	used, unused, other := s.locker(), s.locker(), s.locker()
 	release(t, must(t)(used.Lock(ctx, "order")))
 	s.kill()
 	said := warnings(t)
@@ -105,7 +105,7 @@ func TestAWaitWithoutAServerWarnsOnce(t *testing.T) {
 	for what, wait := range map[string]func() (*Hold, error){
 		"plain":  func() (*Hold, error) { return used.Lock(ctx, "plain", Wait(6*time.Second)) },
 		"named":  func() (*Hold, error) { return unused.Lock(ctx, "named", Wait(6*time.Second), Owner("ann")) },
-		"leader": func() (*Hold, error) { return unused.Election("leader", "").Campaign(ctx, Wait(6*time.Second)) },
+		"leader": func() (*Hold, error) { return other.Election("leader", "").Campaign(ctx, Wait(6*time.Second)) },
 	} {
 		waits.Go(func() {
 			begin := time.Now()
@@ -120,6 +120,22 @@ func TestAWaitWithoutAServerWarnsOnce(t *testing.T) {
 		if count := strings.Count(said.String(), what+": still waiting; last error: "); count != 1 {
 			t.Error(what, ": ", count, " warnings")
 		}
+	}
+}
+
+func TestWaitsThatFindNoServerTogetherWarnOnce(t *testing.T) {
+	s := start(t)
+	l := s.locker()
+	release(t, must(t)(l.Lock(ctx, "order")))
+	s.kill()
+	said := warnings(t)
+	var waits sync.WaitGroup
+	for range 200 {
+		waits.Go(func() { l.Lock(ctx, "crowd", Wait(8*time.Second)) })
+	}
+	waits.Wait()
+	if count := strings.Count(said.String(), "still waiting"); count == 0 || count > 2 {
+		t.Error(count, " warnings:\n", said.String())
 	}
 }
 

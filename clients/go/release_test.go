@@ -290,8 +290,12 @@ func TestAWarningNamesTheTrouble(t *testing.T) {
 		}
 		return next()
 	})
-	l := s.locker()
-	release(t, must(t)(l.Lock(ctx, "order")))
+	used := func() *Locker { // each warns once in a while
+		l := s.locker()
+		release(t, must(t)(l.Lock(ctx, "order")))
+		return l
+	}
+	plain, named, session := used(), used(), used()
 	said := warnings(t)
 	s.signal(syscall.SIGSTOP)
 	var waits sync.WaitGroup
@@ -304,9 +308,9 @@ func TestAWarningNamesTheTrouble(t *testing.T) {
 			}
 		})
 	}
-	wait("plain", l)
-	wait("named", l, Owner("ann"))
-	wait("session", l, Session())
+	wait("plain", plain)
+	wait("named", named, Owner("ann"))
+	wait("session", session, Session())
 	wait("stuck", stuck)
 	waits.Wait()
 	if text := said.String(); strings.Contains(text, "<nil>") || strings.Count(text, "still waiting; last error: ") != 4 {

@@ -42,6 +42,7 @@ type Locker struct {
 	none     chan struct{} // gets a value when it is closed and the last of them has ended
 
 	telemetry telemetry
+	worries   worries
 }
 
 // Setting is a setting of a Locker.
@@ -228,7 +229,7 @@ func (l *Locker) lock(ctx context.Context, key string, o *options) (hold *Hold, 
 	ended := l.telemetry.waits(ctx, o.called(key))
 	defer func() { ended(err) }()
 	begin := now() + 1 // the clock is cut to milliseconds; a wait is never short
-	o.notice = &notice{o.called(key), begin + machine.Patience}
+	o.notice = &notice{o.called(key), begin + machine.Patience, &l.worries}
 	if end, has := ctx.Deadline(); has && o.wait > 0 {
 		o.wait = min(o.wait, max(1, millis(time.Until(end))))
 	}

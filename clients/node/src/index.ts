@@ -25,7 +25,7 @@ import { type Leader, leaderNow, observe } from './observe.js';
 import { Route } from './route.js';
 import { sendInTime } from './send.js';
 import { merged, type One, permits } from './several.js';
-import { type Asked, type Busy, isPassing, type Part, type Shared, Watch } from './shared.js';
+import { type Asked, type Busy, isPassing, type Part, type Shared, Watch, Worries } from './shared.js';
 import { type Counts, type Listener, type OnError, Telemetry } from './telemetry.js';
 import { join, nameOf, problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
 import { inTime, now } from './time.js';
@@ -124,7 +124,7 @@ export class Locks {
     const telemetry = new Telemetry(options.listener);
     const open = new Set<Busy>();
     this.#shared = {
-      route: new Route(client), open, emptied: () => {}, patience, telemetry, watch: new Watch(open), closing: new AbortController(),
+      route: new Route(client), open, emptied: () => {}, patience, telemetry, worries: new Worries(), watch: new Watch(open), closing: new AbortController(),
     };
   }
 
@@ -279,9 +279,8 @@ export class Locks {
       driver.onPause = (trouble) => {
         if (wait === 0 || now() < warnsAt) return;
         driver.onPause = undefined;
-        const text = `${asked.key}: still waiting`;
-        if (this.#shared.telemetry.error(() => unavailable(text, trouble))) return;
-        process.emitWarning(`${text}; last error: ${(trouble as Error).message}`, 'RlockWarning');
+        if (this.#shared.telemetry.error(() => unavailable(`${asked.key}: still waiting`, trouble))) return;
+        this.#shared.worries.warn(asked.key, trouble as Error);
       };
       driver.tell({ on: 'call' });
     });

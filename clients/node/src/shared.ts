@@ -45,9 +45,28 @@ export interface Shared {
   /** How long a request that does not wait is repeated. */
   readonly patience: number;
   readonly telemetry: Telemetry;
+  readonly worries: Worries;
   readonly watch: Watch;
   /** Aborted when the locks are being closed. */
   readonly closing: AbortController;
+}
+
+/** Warns of waits that no server answers: once for all that begin to worry at about the same time. */
+export class Worries {
+  #quietUntil = 0;
+  #others = 0;
+
+  warn(key: string, trouble: Error): void {
+    const time = performance.now();
+    if (time < this.#quietUntil) {
+      this.#others += 1;
+      return;
+    }
+    const also = this.#others ? `, and ${this.#others} other waits since the last such line` : '';
+    this.#quietUntil = time + 5_000;
+    this.#others = 0;
+    process.emitWarning(`${key}: still waiting${also}; last error: ${trouble.message}`, 'RlockWarning');
+  }
 }
 
 /** Whether it ends by itself. */

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import pathlib
 import queue
@@ -278,6 +279,20 @@ async def test_a_replica_is_named_as_the_cause(server, caplog):
         await rlock.asyncio.Lock(locks, "k").acquire(1.5)
     assert "still waiting; last error" in caplog.text
     await locks.aclose()
+
+
+async def test_waits_that_worry_together_are_logged_once(server, caplog):
+    server.ask("REPLICAOF", "127.0.0.1", str(free_port()))
+    tasks, threads = rlock.asyncio.Locks(server.client(redis.asyncio.Redis), patience=0.5), rlock.Locks(server.client(), patience=0.5)
+
+    async def one(acquire):
+        with pytest.raises(rlock.Unavailable):
+            await acquire(1.5)
+
+    await asyncio.gather(*(one(rlock.asyncio.Lock(tasks, "task").acquire) for _ in range(200)))
+    await asyncio.gather(*(one(functools.partial(asyncio.to_thread, rlock.Lock(threads, "thread").acquire)) for _ in range(10)))
+    assert [caplog.text.count(f"{key}: still waiting") for key in ("task", "thread")] == [1, 1]
+    await tasks.aclose()
 
 
 @pytest.mark.parametrize("owner", ["", "x" * 513, 7])
