@@ -100,7 +100,7 @@ final class Acquisition {
             if (Clock.now() >= end) throw unavailable(failure);
             if (Clock.now() >= warnsAt) {
                 warnsAt = Machine.FOREVER;
-                Job.warn(key, failure);
+                locks.links.worries.of(key, failure);
             }
             pause = Math.min(2 * pause, Machine.LONGEST_PAUSE);
         }

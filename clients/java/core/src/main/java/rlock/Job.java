@@ -20,7 +20,6 @@ import rlock.Machine.Tell;
 
 /** Does what the machine of an attempt or a release says, for the seat's holder, until the seat is free. */
 sealed class Job permits AsyncJob {
-    private static final System.Logger LOG = System.getLogger("rlock");
     /** The longest BLOCK that the server accepts, apart from 0, which is without a limit. */
     private static final long LONGEST_BLOCK = TimeUnit.DAYS.toMillis(7);
 
@@ -57,10 +56,6 @@ sealed class Job permits AsyncJob {
         this.warnsAt = warnsAt;
         this.waiter = links.inbox.waiter(this::signal);
         links.jobs.add(this);
-    }
-
-    static void warn(String key, RuntimeException trouble) {
-        LOG.log(System.Logger.Level.WARNING, key + ": still waiting; last error: " + trouble.getMessage());
     }
 
     /** The result. */
@@ -320,7 +315,7 @@ sealed class Job permits AsyncJob {
     void warnOnce() {
         if (told == null && trouble != null && Clock.now() >= warnsAt) {
             warnsAt = Machine.FOREVER;
-            warn(seat.toString(), trouble);
+            links.worries.of(seat.toString(), trouble);
         }
     }
 }

@@ -50,6 +50,7 @@ final class Links implements AutoCloseable {
     private final Driver driver;
     private final Map<Address, Server> servers = new ConcurrentHashMap<>();
     private final ThreadFactory threads;
+    final Worries worries = new Worries();
     /** All that is under way for an owner. */
     final Set<Job> jobs = ConcurrentHashMap.newKeySet();
     final Inbox inbox = new Inbox(this);

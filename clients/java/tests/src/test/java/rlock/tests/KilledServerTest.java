@@ -15,6 +15,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.logging.Handler;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -146,6 +147,10 @@ class KilledServerTest {
             assertTrue(waiting.join().isHeld());
             assertEquals(1, said.size(), said.toString());
             assertTrue(said.get(0).startsWith("logged: still waiting; last error: "), said.get(0));
+            server.kill();
+            var crowd = IntStream.range(0, 200).mapToObj(one -> session.locks().lock("crowd").acquireAsync(Duration.ofSeconds(8))).toList();
+            Server.until(15, () -> crowd.stream().allMatch(CompletableFuture::isDone));
+            assertTrue(said.size() <= 4, said.toString()); // one line in five seconds
         } finally {
             logger.removeHandler(handler);
         }
