@@ -177,6 +177,7 @@ impl Users {
                 self.audit();
                 false
             }
+            930..970 => self.some_replica(),
             _ => false,
         };
         if !is_done {
@@ -250,7 +251,8 @@ impl Users {
         let is_named = self.rng.bool();
         let wait = *self.rng.choice(&[0, 0, 5, 50, 500, 2000, 2000, FOREVER]).unwrap_or(&0);
         let session = self.rng.u8(0..6) == 0;
-        let least = if session { 1000 } else { 300 };
+        let has_acks = self.world.machines.len() > 1 && self.rng.u8(0..5) == 0;
+        let least = if session || has_acks { 1000 } else { 300 };
         let lease = (*self.rng.choice(&[300, 1000, LEASE_MAX]).unwrap_or(&300)).max(least);
         let has_max_queue = self.rng.u8(0..6) == 0;
         let process = &mut self.processes[number];
@@ -258,7 +260,7 @@ impl Users {
             if is_named { (process.names.image(), 0) } else { process.names.draw() };
         let owner = format!("{image:x}-{count}{}", if reads { "r" } else { "w" });
         let who = &mut process.users[user];
-        who.ask = crate::machine::Ask { wait, lease, session, ..no_ask() };
+        who.ask = crate::machine::Ask { wait, lease, session, has_acks, ..no_ask() };
         who.has_max_queue = has_max_queue;
         who.place = (key, owner.into(), reads);
         who.start = self.now;

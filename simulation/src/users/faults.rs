@@ -93,11 +93,14 @@ impl Users {
         }
     }
 
-    fn step(&mut self, step: Step) {
-        if let Err(broken) = self.world.step(step) {
+    fn step(&mut self, step: Step) -> bool {
+        let done = self.world.step(step);
+        let is_done = done.unwrap_or_else(|broken| {
             self.broken.get_or_insert(broken);
-        }
+            false
+        });
         self.collect();
+        is_done
     }
 
     /// A server's process ends: what was on its way is lost, and its connections close.
@@ -121,6 +124,25 @@ impl Users {
             self.catch_up(replica);
         });
         self.found.restarts += 1;
+    }
+
+    /// A replica gets what comes next, or says what it has; or the primary reads that. Once all is
+    /// calm, it keeps up.
+    pub(super) fn some_replica(&mut self) -> bool {
+        let nodes = 0..self.world.machines.len();
+        let Some(replica) = nodes.into_iter().find(|node| *node != self.leader) else {
+            return false;
+        };
+        let number = replica as u8;
+        if self.is_calm {
+            self.catch_up(replica);
+            self.step(Step::Ack(number));
+            while self.step(Step::HearAck(number)) {}
+            return true;
+        }
+        let steps = [Step::Deliver(number), Step::Ack(number), Step::HearAck(number)];
+        let Some(step) = self.rng.choice(steps) else { return false };
+        self.step(step)
     }
 
     fn catch_up(&mut self, replica: usize) {

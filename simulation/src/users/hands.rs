@@ -116,6 +116,7 @@ impl Users {
     fn words(job: &Job, output: &Output) -> Option<String> {
         let ((key, owner, reads), ask) = (&job.place, &job.ask);
         let (lease, mode) = (ask.lease, if *reads { "READ" } else { "WRITE" });
+        let acks = if ask.has_acks { " ACKS 1" } else { "" };
         let acquire = |depth: u32, block: Option<Ms>, is_session: bool| {
             let mode = if *reads { " READ" } else { "" };
             let mut line =
@@ -123,6 +124,7 @@ impl Users {
             if is_session {
                 line.push_str(" SESSION");
             }
+            line.push_str(acks);
             if let Some(ms) = block {
                 line.push_str(&format!(" BLOCK {ms}"));
                 line.push_str(if job.has_max_queue { " MAXQUEUE 1" } else { "" });
@@ -136,7 +138,10 @@ impl Users {
             Output::Send(request, _) => match request {
                 Request::Acquire(block) => acquire(ask.depth, *block, false),
                 Request::Renew(token) => {
-                    format!("RLOCK.RENEW k{key} {owner} {mode} LEASE {lease} TOKEN {token}")
+                    let tell = job.letter.words(job.process);
+                    format!(
+                        "RLOCK.RENEW k{key} {owner} {mode} LEASE {lease} TOKEN {token}{acks}{tell}"
+                    )
                 }
                 Request::Cancel => format!("RLOCK.CANCEL k{key} {owner}"),
                 Request::Info => format!("RLOCK.INFO k{key} {owner} {mode}"),
@@ -269,7 +274,7 @@ impl Users {
                 sent,
                 margin: 0,
                 session: ask.session,
-                has_acks: false,
+                has_acks: ask.has_acks,
                 renews: true,
             };
             let hold =

@@ -35,9 +35,12 @@ impl Letter {
 impl Users {
     /// Draws the id for a request that may be answered late.
     pub(super) fn addresses(&mut self, job: Id, output: &Output) {
+        let has_acks = self.jobs.get(&job).is_some_and(|job| job.ask.has_acks);
         let is_late = match output {
-            Output::Own { block, .. } | Output::Send(Request::Acquire(block), _) => block.is_some(),
-            Output::Send(Request::Renew(_), _) => false,
+            Output::Own { block, .. } | Output::Send(Request::Acquire(block), _) => {
+                block.is_some() || has_acks
+            }
+            Output::Send(Request::Renew(_), _) => has_acks,
             _ => return,
         };
         let id = is_late.then(|| self.id());

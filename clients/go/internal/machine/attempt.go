@@ -171,8 +171,10 @@ func (a *Attempt) asked(now Ms, outcome Outcome) {
 			return
 		}
 		a.finish(now, Output{Tell: NotAcquired})
-	case Waiting: // an earlier request of this owner no longer waits: this one has its place
-		a.at, a.pause, a.hadDoubt = waiting, FirstPause, false
+	// An earlier request of this owner no longer waits: this one has its place. But a server that was
+	// restarted keeps a grant, and has forgotten that it was pending.
+	case Waiting:
+		a.at, a.pause, a.hadDoubt = waiting, FirstPause, a.hadDoubt && a.ask.HasAcks
 		a.emit(Output{Act: Wait, By: a.by(now, Looks)})
 	default:
 		if a.hasLink {
@@ -243,7 +245,9 @@ func (a *Attempt) failed(now Ms, outcome Outcome) {
 	switch {
 	case outcome.Ending == Refused:
 		if wasAsked {
-			a.left.inDoubt = a.hadDoubt
+			// The server may have granted it before it stopped to decide.
+			isPending := a.at == waiting && a.ask.HasAcks && Passes(outcome.Code)
+			a.left.inDoubt = a.hadDoubt || isPending
 		}
 		switch code := outcome.Code; {
 		case code == "NOTHELD":

@@ -137,7 +137,9 @@ export class Attempt implements Machine {
       case 'waiting':
         this.at = 'wait';
         this.pause = FIRST_PAUSE;
-        this.hadDoubt = false; // an earlier request of this owner no longer waits: this one has its place
+        // An earlier request of this owner no longer waits: this one has its place. But a server that was restarted keeps
+        // a grant, and has forgotten that it was pending.
+        this.hadDoubt &&= this.ask.hasAcks;
         this.out.push({ do: 'wait', by: this.by(LOOKS) });
         return;
     }
@@ -187,7 +189,9 @@ export class Attempt implements Machine {
     this.isBusy = false;
     if (outcome.is === 'refused') {
       const { code } = outcome;
-      if (wasAsked) this.left.inDoubt = this.hadDoubt;
+      // The server may have granted it before it stopped to decide.
+      const isPending = this.at === 'wait' && this.ask.hasAcks && passes(code);
+      if (wasAsked) this.left.inDoubt = this.hadDoubt || isPending;
       if (code === 'NOTHELD') return this.finish({ told: 'lost' });
       if ((code === 'MOVED' || code === 'ASK') && this.hops < HOPS && this.now < this.patience) {
         this.hops++;

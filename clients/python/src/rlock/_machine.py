@@ -323,8 +323,9 @@ class Attempt(Undoing):
         else:
             outcome = yield "send", ("acquire", block), self.by(REPLY)
         if outcome == WAITING:
-            # An earlier request of this owner no longer waits: this one has its place.
-            self.pause, self.had_doubt = FIRST_PAUSE, False
+            # An earlier request of this owner no longer waits: this one has its place. But a server that was restarted
+            # keeps a grant, and has forgotten that it was pending.
+            self.pause, self.had_doubt = FIRST_PAUSE, self.had_doubt and self.has_acks
             told = yield "wait", self.by(LOOKS)
             if told[0] == "own":
                 # The wait ended with the session's connection.
@@ -336,6 +337,9 @@ class Attempt(Undoing):
                     return AGAIN_NOW
                 return NIL if self.waits else UNAVAILABLE
             outcome = told[1:]
+            if self.has_acks and outcome[0] == "refused" and outcome[1] in PASSING:
+                # The server may have granted it before it stopped to decide.
+                self.had_doubt = True
             if outcome == NIL:
                 self.left.in_doubt = False
                 # The server may have ended it early, or is nearer than it was during a pause.

@@ -202,9 +202,11 @@ impl Attempt {
                 }
                 self.end(now, Tell::Nil, out);
             }
-            // An earlier request of this owner no longer waits: this one has its place.
+            // An earlier request of this owner no longer waits: this one has its place. But a server
+            // that was restarted keeps a grant, and has forgotten that it was pending.
             Outcome::Waiting => {
-                (self.at, self.pause, self.had_doubt) = (At::Waiting, FIRST_PAUSE, false);
+                (self.at, self.pause) = (At::Waiting, FIRST_PAUSE);
+                self.had_doubt &= self.ask.has_acks;
                 let takes = if self.planted == Planted::WaitUnrepeated { FOREVER } else { LOOKS };
                 out.push(Output::Wait(self.by(now, takes)));
             }
@@ -272,7 +274,9 @@ impl Attempt {
         match outcome {
             Outcome::Refused(code) => {
                 if was_asked {
-                    self.left.in_doubt = self.had_doubt;
+                    // The server may have granted it before it stopped to decide.
+                    let is_pending = self.at == At::Waiting && self.ask.has_acks && passes(&code);
+                    self.left.in_doubt = self.had_doubt || is_pending;
                 }
                 match code.as_str() {
                     "NOTHELD" => self.end(now, Tell::Lost, out),

@@ -123,10 +123,12 @@ final class Attempt extends Undoing {
             if (ask.waits > 0) asksFirst = false;
             if (waits) next(now);
             else finish(now, Told.NIL);
-        } else if (outcome.ending() == Ending.WAITING) { // it has the place of an earlier one of this owner
+        } else if (outcome.ending() == Ending.WAITING) {
             at = At.WAITING;
             pause = FIRST_PAUSE;
-            hadDoubt = false;
+            // It has the place of an earlier one of this owner. But a server that was restarted keeps a grant, and has
+            // forgotten that it was pending.
+            hadDoubt &= ask.hasAcks;
             say(Output.of(Act.WAIT, by(now, LOOKS)));
         } else {
             if (hasLink) say(outcome.isUnknown() ? Act.DROP : Act.KEEP);
@@ -182,7 +184,9 @@ final class Attempt extends Undoing {
         switch (outcome.ending()) {
             case REFUSED -> {
                 String code = outcome.code();
-                if (wasAsked) inDoubt = hadDoubt;
+                // The server may have granted it before it stopped to decide.
+                boolean isPending = at == At.WAITING && ask.hasAcks && passes(code);
+                if (wasAsked) inDoubt = hadDoubt || isPending;
                 if (outcome.isNotHeld()) {
                     finish(now, Told.LOST);
                 } else if ((code.equals("MOVED") || code.equals("ASK")) && hops < HOPS && now < patience) {
