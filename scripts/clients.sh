@@ -14,7 +14,7 @@
 #   clients.sh storm [LANGUAGE...]   builds them, a storm of STORM (180) seconds for each: clients/conformance/storm.py
 #   clients.sh bench [LANGUAGE...]   what a free acquire and release cost beside the bare commands
 #
-# SERVERS="default valkey-9.1" chooses the servers of `test`, JOBS how many runners are played at a time (2; 4 in the short
+# SERVERS="default valkey-9.1" chooses the servers of `test`, JOBS how many runners are played at a time (2; 5 in the short
 # form). A language is a folder clients/LANGUAGE with a package.sh, which defines what is done in it:
 #   package_tools     skips (below) where a tool is missing; may be left out
 #   package_build     builds the package; the last line that it prints names the file
@@ -60,12 +60,13 @@ main() {
             python3 -B clients/conformance/results.py page
             ;;
         replay) replays "$@" ;;
-        # Most of it is waiting for a lease or a wait to end.
+        # Most of it is waiting for a lease or a wait to end. There are nine runners: with four at a time, the last would
+        # be alone.
         short)
-            conformance default --short --on standalone,replicated --jobs "${JOBS:-4}"
+            conformance default --short --on standalone,replicated --jobs "${JOBS:-5}"
             # One wait and one renewal each, as the documented user.
             conformance default --as app --short --only 'order of arrival|renewals extend a hold' \
-                --on sentinel,cluster --jobs "${JOBS:-4}"
+                --on sentinel,cluster --jobs "${JOBS:-5}"
             ;;
         users)
             for name in ${SERVERS:-default}; do

@@ -155,8 +155,7 @@ fetched_in_place() {
 try_go() {
     command -v go || skip 'no go'
     mkdir -p "$home/go"
-    # A cache that can be removed, and no other toolchain than the one that is here.
-    export GOPATH=$home/go/path GOCACHE=$home/go/cache GOFLAGS='-modcacherw -mod=readonly' GOTOOLCHAIN=local
+    in_go_folders
     cd examples/go
     [ "$(go list -m 2>&1)" = example ] || skip "$(go list -m 2>&1 | tail -n 1)"
     go mod download || skip 'what it depends on could not be fetched'

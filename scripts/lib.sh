@@ -212,6 +212,12 @@ build_tools() {
 # Where `build_tools` leaves programs.
 tools_folder() { say "$(dirname "$(dirname "$(module)")")/tools"; }
 
+# What Go fetches and compiles: once, for the package, the example and the benchmarks. A cache that can be removed, and no
+# other toolchain than the one that is here.
+in_go_folders() {
+    export GOPATH=$tools/go/path GOCACHE=$tools/go/cache GOFLAGS='-modcacherw -mod=readonly' GOTOOLCHAIN=local
+}
+
 # private_server FOLDER [OPTION...]: a server with the module on a free port, until this script ends. $PORT says which.
 private_server() {
     local tries folder=$1

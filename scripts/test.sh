@@ -4,8 +4,8 @@
 # `test.sh check` these and the core's tests.
 #
 # The core's tests need no server and little to compile, so they come first. The tests on real servers mostly wait, and the
-# packages of the other languages mostly compile. So the two run side by side: the output of the second is printed when
-# both are done.
+# packages of the other languages mostly compile. So the two run side by side, from the moment at which the first tests
+# are compiled: the output of the second is printed when both are done.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -49,8 +49,8 @@ parts=(
     'compile|compilation of the other tests'
     'on_servers|tests on real servers'
     'run_torture|torture, the short profile'
-    'wait_for_packages|packages and examples in all languages'
     'gate|allocations and instructions'
+    'wait_for_packages|packages and examples in all languages'
 )
 
 test_all() {
@@ -72,15 +72,16 @@ test_all() {
     printf '%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"
 }
 
-# Alone, so that the first results come soon; then what runs beside the rest is started.
+# They are compiled alone, so that the first results come soon; then what runs beside the rest is started.
 without_servers() {
-    run_tests "${tested[@]}" --test all
+    cargo test --locked --no-run "${tested[@]}" --test all || true # which fails once more, and counts, below
     # A process group of its own, so that an interrupted run leaves nothing that goes on.
     set -m
     { step cargo build --release --locked && say "$RLOCK_MODULE" >"$built" && packages; } >"$lines" 2>&1 </dev/null &
     second=$!
     set +m
     trap 'kill -- -$second 2>/dev/null || true' EXIT
+    run_tests "${tested[@]}" --test all
 }
 
 compile() {

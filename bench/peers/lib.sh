@@ -99,12 +99,11 @@ java_version() {
 
 go_worker=$tools/peers/go/worker
 
-# What Go fetches stays in .tools too, and may be removed by its owner.
+# Peers may want a newer Go than the one that is here.
 in_go() {
     local folder=$1
     shift
-    (cd "$folder" && GOMODCACHE=$tools/peers/go/modules GOCACHE=$tools/peers/go/cache \
-        GOFLAGS="-mod=readonly -modcacherw" go "$@")
+    (in_go_folders && cd "$folder" && GOTOOLCHAIN=auto go "$@")
 }
 
 build_go_worker() {

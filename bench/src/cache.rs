@@ -35,7 +35,7 @@ const NO_LOCKS: &str = "no locks";
 pub fn measure(book: &mut Book, profile: Profile) {
     let (rounds, time) = match profile {
         Profile::Quick => (1, Duration::from_secs(1)),
-        Profile::Full => (5, Duration::from_secs(4)),
+        Profile::Full => (5, Duration::from_secs(3)),
     };
     let server = stage::server(&["notify-keyspace-events", "KEd"]);
     let mut admin = server.client();

@@ -15,7 +15,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// What the connections send.
 pub trait Game {
-    /// A game that does something by itself is asked at least this often; with zero, always.
+    /// A game that does something by itself is asked at least this often, with zero in each round.
     const TICK: Option<Duration> = None;
 
     /// At most [`Game::TICK`] has passed.

@@ -21,11 +21,10 @@ package_build() {
     say "the module $(go list -m), version $(rlock_version)"
 }
 
-# Keeps what Go fetches in a folder that can be removed, and never fetches another toolchain.
 go_here() {
     command -v go || skip 'no go'
     mkdir -p "$home/go"
-    export GOPATH=$home/go/path GOCACHE=$home/go/cache GOFLAGS='-modcacherw -mod=readonly' GOTOOLCHAIN=local
+    in_go_folders
     (cd clients/go && go list -m) || skip "$(cd clients/go && go list -m 2>&1 | tail -n 1)"
 }
 
