@@ -5,7 +5,8 @@
 # `instructions`, `lease-end`, `long-steps`, `pair`, `peers`, `several` or `tell`, only these, into the results of
 # earlier runs. With `wait`, how long jobs that arrive at random wait for a lock, by RLOCK's packages and by other locks
 # (LOADS="30 50 80 95" percent, PEERS="go java", PEER_SECONDS each), and what locks cost a server that serves a cache: 25
-# minutes, on the default server. With `tables`, nothing is measured, and all tables are in target/tables.md. With `gate`, only what
+# minutes, on the default server. With `tables`, nothing is measured: the tables are written anew. With
+# `gate`, only what
 # continuous integration looks at: allocations and instructions as recorded in bench/gate.json (RECORD=1 records them
 # anew), the steps of the core.
 set -euo pipefail

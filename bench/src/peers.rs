@@ -50,32 +50,37 @@ pub const COLUMNS: [&str; 9] = [
 ];
 
 /// The columns of the table with one line for each peer.
-pub const SUMMARY_COLUMNS: [&str; 7] = [
+pub const SUMMARY_COLUMNS: [&str; 9] = [
     "lock and client",
     "each grant on disk",
     "free lock, pairs per second",
-    "contended by 4 processes, grants per second",
+    "contended, grants per second: by 4 processes",
+    "by 10 threads of one",
+    "by 100 threads of one",
     "ratio of most to least served",
     "hand-off p50, µs",
     "p99, µs",
 ];
 
 /// The lines of that table: those peers that were measured with contended locks.
-pub fn summary(figures: &[Value]) -> Vec<[String; 7]> {
-    let of = |peer: &Value, work: &str, processes: u64| {
+pub fn summary(figures: &[Value]) -> Vec<[String; 9]> {
+    let of = |peer: &Value, work: &str, processes: u64, threads: u64| {
         let is_it = |f: &&Value| {
             ["peer", "on_disk"].iter().all(|name| f[name] == peer[name])
                 && f["work"] == work
                 && f["processes"].as_u64() == Some(processes)
+                && f["threads"].as_u64() == Some(threads)
         };
         figures.iter().find(is_it).map_or_else(Default::default, cells)
     };
     let firsts = figures.iter().filter(|figures| figures["work"] == "free pair");
     let line = |first: &Value| {
         let [peer, on_disk, _, _, free, ..] = cells(first);
-        let [_, _, _, _, grants, _, _, share, _] = of(first, "contended", 4);
-        let [_, _, _, _, _, p50, p99, ..] = of(first, "hand-off", 1);
-        [peer, on_disk, free, grants, share, p50, p99]
+        let [_, _, _, _, grants, _, _, share, _] = of(first, "contended", 4, 1);
+        let [_, _, _, _, ten, ..] = of(first, "contended", 1, 10);
+        let [_, _, _, _, hundred, ..] = of(first, "contended", 1, 100);
+        let [_, _, _, _, _, p50, p99, ..] = of(first, "hand-off", 1, 2);
+        [peer, on_disk, free, grants, ten, hundred, share, p50, p99]
     };
     firsts.map(line).collect()
 }

@@ -1,5 +1,5 @@
-//! The tables between the marks of `docs/benchmarks.md`, which has the essential ones, and all of
-//! them in `target/tables.md`. The text around them is left alone.
+//! The tables between the marks of `docs/benchmarks.md`, which has the essential ones, and of
+//! `bench/results/README.md`, which has all of them. The text around them is left alone.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,21 +11,23 @@ use crate::{arrivals, goals, instructions, long_steps, peers, plots, rivals};
 /// Runs by the name of their server.
 type Books = BTreeMap<String, Book>;
 
-/// A page with marks, and where it is written with its tables.
-const PAGES: [(&str, &str); 2] =
-    [("docs/benchmarks.md", "docs/benchmarks.md"), ("bench/results/README.md", "target/tables.md")];
+/// The pages with marks.
+const PAGES: [&str; 2] = ["docs/benchmarks.md", "bench/results/README.md"];
+
+/// The servers of the tables that readers see first: the oldest, and the newest of each kind with a
+/// whole run. The others are in the tables of all servers.
+const SHOWN: [&str; 3] = ["Redis 7.0", "Redis 8.0", "Valkey 9.1"];
 
 /// Writes the tables of all runs in `bench/results` into the pages.
 pub fn write() {
     let (books, parts): (Books, Books) =
         rows::load_all().into_iter().partition(|(_, book)| book.is_whole());
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
-    std::fs::create_dir_all(root.join("target")).unwrap();
-    for (name, into) in PAGES {
+    for name in PAGES {
         let page = std::fs::read_to_string(root.join(name));
         let page = page.unwrap_or_else(|e| panic!("{name}: {e}"));
-        std::fs::write(root.join(into), with_tables(name, &page, &books, &parts)).unwrap();
-        println!("written into {into}");
+        std::fs::write(root.join(name), with_tables(name, &page, &books, &parts)).unwrap();
+        println!("written into {name}");
     }
 }
 
@@ -65,11 +67,14 @@ fn with_tables(page_name: &str, page: &str, books: &Books, parts: &Books) -> Str
 
 fn region(name: &str, books: &Books) -> Option<String> {
     Some(match name.split_once(' ') {
-        None if name == "machine" => about(books),
+        None if name == "machine" => about(&shown(books)),
+        None if name == "missed" => goal_table(&shown(books), Rows::Missed),
         None if name == "arrivals" => arrivals_table(first(books)),
-        None if name == "goals" => goal_table(books),
         None if name == "plots" => plots::draw(first(books)).trim_end().to_owned() + "\n",
         None if name == "peers" => peer_table(books),
+        None if name == "pairs" => pairs(first(books)),
+        Some(("all", "machines")) => about(&books.values().collect::<Vec<_>>()),
+        Some(("all", "goals")) => goal_table(&books.values().collect::<Vec<_>>(), Rows::All),
         None if name == "steps" => steps(books),
         Some(("peers", "summary")) => peer_summary(books),
         Some(("table", section)) => section_table(first(books), section),
@@ -78,10 +83,10 @@ fn region(name: &str, books: &Books) -> Option<String> {
     })
 }
 
-fn about(books: &Books) -> String {
+fn about(books: &[&Book]) -> String {
     let mut out = row(["", "machine", "run"]);
     out += &row(["---"; 3]);
-    for book in books.values() {
+    for book in books {
         let machine = book.about("machine");
         let mut run = format!("{} profile, {}", book.about("profile"), book.when());
         for (part, when) in book.parts() {
@@ -94,20 +99,51 @@ fn about(books: &Books) -> String {
     out
 }
 
-fn goal_table(books: &Books) -> String {
-    let servers = || books.values().map(|book| book.about("server"));
+fn shown(books: &Books) -> Vec<&Book> {
+    let is_shown = |book: &&Book| SHOWN.iter().any(|name| book.about("server").starts_with(name));
+    books.values().filter(is_shown).collect()
+}
+
+/// Which goals a table has.
+#[derive(Clone, Copy, PartialEq)]
+enum Rows {
+    All,
+    /// Those that one of the servers misses.
+    Missed,
+}
+
+fn goal_table(books: &[&Book], rows: Rows) -> String {
+    let servers = || books.iter().map(|book| book.about("server"));
     let mut out = row(["work", "compared with", "goal"].into_iter().chain(servers()));
     out += &row(vec!["---"; books.len() + 3]);
+    let mut first = "";
     for goal in goals::ALL {
-        let mut limits: Vec<String> = books.values().map(|book| goal.limit(book)).collect();
+        // "the same" is the work of a row above, which a table of missed goals may lack.
+        let work = match goal.work.strip_prefix("the same") {
+            Some("") if rows == Rows::Missed => first.to_owned(),
+            Some(rest) if rows == Rows::Missed => {
+                // What is measured stands behind the last comma.
+                first.rsplit_once(", ").map_or(first, |(work, _)| work).to_owned() + rest
+            }
+            Some(_) => goal.work.to_owned(),
+            None => {
+                first = goal.work;
+                first.to_owned()
+            }
+        };
+        let is_missed = |book: &&Book| goal.figure(book).is_some_and(|(_, is_reached)| !is_reached);
+        if rows == Rows::Missed && !books.iter().any(is_missed) {
+            continue;
+        }
+        let mut limits: Vec<String> = books.iter().map(|book| goal.limit(book)).collect();
         limits.dedup();
         let limits = limits.join(" / ");
-        let figures = books.values().map(|book| {
+        let figures = books.iter().map(|book| {
             goal.figure(book)
                 .map_or_else(String::new, |(figure, is_reached)| marked(figure, is_reached))
         });
         let figures: Vec<String> = figures.collect();
-        let cells = [goal.work, goal.rival, &limits].into_iter();
+        let cells = [work.as_str(), goal.rival, &limits].into_iter();
         out += &row(cells.chain(figures.iter().map(String::as_str)));
     }
     out
@@ -130,6 +166,28 @@ fn servers<'b>(books: impl Iterator<Item = &'b Book>) -> String {
         let ratios = pairs.map(|(_, ours, rival)| book.ratio(section, column, ours, rival));
         let cells = ratios.map(|it| it.map_or_else(String::new, |ratio| format!("{ratio:.2}")));
         out += &row([book.about("server")].into_iter().chain(cells.iter().map(String::as_str)));
+    }
+    out
+}
+
+/// What a free lock costs with each setting of the server: its CPU per pair in a pipeline, and pairs
+/// per second with one command at a time.
+fn pairs(book: &Book) -> String {
+    let settings = ["no persistence", "notifications KEd", "append-only file every second"];
+    let settings = settings.into_iter().chain(["append-only file always", "a replica"]);
+    let rivals = [rivals::RLOCK, rivals::SET_DEL, rivals::SET_SCRIPT];
+    let columns = ["CPU µs, P50", "pairs/s, P1"];
+    let titles = columns.iter().flat_map(|column| rivals.map(|rival| format!("{rival}: {column}")));
+    let titles: Vec<String> = titles.collect();
+    let mut out = row([book.about("server")].into_iter().chain(titles.iter().map(String::as_str)));
+    out += &row(vec!["---"; titles.len() + 1]);
+    for setting in settings {
+        let section = format!("pair, {setting}");
+        let value =
+            |column, rival| book.value(&section, rival, column).map_or(String::new(), short);
+        let cells = columns.iter().flat_map(|column| rivals.map(|rival| value(column, rival)));
+        let cells: Vec<String> = cells.collect();
+        out += &row([setting].into_iter().chain(cells.iter().map(String::as_str)));
     }
     out
 }
