@@ -280,4 +280,8 @@ fn fields(tell: &mut dyn FnMut(&str, u64)) {
     // Whole seconds: for its first one a server's tokens are ahead on purpose.
     tell("tokens_ahead_s", ahead_us / 1_000_000);
     tell("aof_incomplete", disk::is_incomplete().into());
+    let queues: Vec<(i32, usize)> = state::with(|state| state.manager.queues().collect());
+    for (db, queues) in queues {
+        tell(&format!("queues_db{db}"), u64::try_from(queues).unwrap_or(u64::MAX));
+    }
 }

@@ -122,6 +122,34 @@ fn queues_are_listed_longest_first() {
     assert_eq!(queues(&mut client, ""), [""; 0]);
 }
 
+/// `INFO keyspace` does not name a database in which a lock is only reserved: it has no key.
+#[test]
+fn info_names_the_databases_in_which_somebody_waits() {
+    let (server, mut client) = held();
+    let named = |client: &mut Client| -> Vec<String> {
+        let info = text(&client.ask("INFO rlock"));
+        info.lines().filter(|line| line.contains("_queues_db")).map(str::to_owned).collect()
+    };
+    assert_eq!(named(&mut client), [""; 0]);
+    let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
+    client.ask("SELECT 5");
+    for key in ["one", "two"] {
+        client.granted(&format!("RLOCK.ACQUIRE {key} ann"));
+        client.refused(&format!("RLOCK.ACQUIRE {key} cid QUEUE 60000"));
+        client.ask(&format!("RLOCK.RELEASE {key} ann"));
+    }
+    assert_eq!(client.info("keyspace", "db5"), None);
+    assert_eq!(named(&mut client), ["rlock_queues_db0:1", "rlock_queues_db5:2"]);
+    client.granted("RLOCK.ACQUIRE one cid");
+    assert_eq!(named(&mut client), ["rlock_queues_db0:1", "rlock_queues_db5:1"]);
+    client.ask("SWAPDB 5 6");
+    client.ask("RLOCK.CANCEL two cid");
+    client.ask("SELECT 0");
+    client.ask("RLOCK.RELEASE door ann");
+    bob.granted();
+    until(5_000, || named(&mut client).is_empty());
+}
+
 #[test]
 fn queues_say_how_long_the_head_has_waited() {
     let (_server, mut client) = held();

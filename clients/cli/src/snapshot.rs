@@ -183,9 +183,6 @@ impl Part {
     ) -> RedisResult<Part> {
         let mut both = Pipeline::new();
         both.cmd("INFO").arg("rlock").arg(ask.sections);
-        if ask.is_everywhere {
-            both.arg("keyspace");
-        }
         both.add_command(longest(ask));
         let (info, longest): (String, Longest) = both.query(connection)?;
         let fields = info.lines().filter_map(|line| line.split_once(':'));
@@ -300,10 +297,11 @@ fn longest(ask: Ask) -> Cmd {
     words
 }
 
-/// The databases that have keys, besides that one.
+/// The databases in which somebody waits, besides that one. `INFO keyspace` does not list all of them: a free lock that is
+/// reserved for somebody in its queue has no key.
 #[must_use]
 pub fn others(fields: &BTreeMap<String, String>, home: i64) -> Vec<i64> {
-    let each = fields.keys().filter_map(|name| name.strip_prefix("db")?.parse().ok());
+    let each = fields.keys().filter_map(|name| name.strip_prefix("rlock_queues_db")?.parse().ok());
     each.filter(|db| *db != home).collect()
 }
 

@@ -105,6 +105,24 @@ fn all_databases_are_shown_and_measured() {
     assert_eq!(server.ask::<i64>("RLOCK.HOLDS job ann:0"), 1);
 }
 
+/// A lock that is free and reserved has no key, and `INFO keyspace` does not name its database.
+#[test]
+fn a_database_without_keys_in_which_somebody_waits_is_shown() {
+    let server = Server::start(&[]);
+    let mut other = in_database(&server, 7);
+    for line in ["ACQUIRE job ann", "ACQUIRE job bob QUEUE 60000", "RELEASE job ann"] {
+        let _: redis::Value = support::command(&format!("RLOCK.{line}")).query(&mut other).unwrap();
+    }
+    assert_eq!(server.ask::<String>("INFO keyspace").matches("db7").count(), 0);
+    assert_eq!(info(&server).get("rlock_queues_db7"), Some(&1));
+    let (_, all, _) = server.run(&["queues", "--all-databases"]);
+    assert!(all.starts_with("job (database 7): 1 in line"), "{all}");
+    let serve = serve_with(&server, &["--all-databases"]);
+    let metrics = serve.metrics();
+    let length = sample(&metrics, "rlock_longest_queue", &["db=\"7\"", "kind=\"lock\""]);
+    assert_eq!(length, Some(1.0), "{metrics}");
+}
+
 /// The whole search: the keys in hexadecimal, sorted, and how many answers it took.
 fn found(serve: &Serve, text: &str) -> (Vec<String>, usize) {
     let (mut keys, mut answers, mut at) = (Vec::new(), 0, String::new());

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 pub use totals::Totals;
 
 use super::names::LockIndex;
+use crate::value::count::less;
 use crate::value::small_map::SmallMap;
 use crate::{ClientId, EpochMs, Now, Volatile};
 
@@ -83,6 +84,9 @@ pub struct Locks {
     sessions: BTreeMap<ClientId, SmallMap<Slot>>,
     /// The locks with blocked connections.
     with_waiters: BTreeSet<(i32, Slot)>,
+    /// The number of locks with a queue, by their database. A number that comes to 0 stays: else a
+    /// hand-off would free memory, and allocate it again.
+    queued: BTreeMap<i32, usize>,
     totals: Totals,
     /// For a lock without a volatile part; empty between uses.
     scratch: Box<Known>,
@@ -95,6 +99,11 @@ impl Locks {
     /// The numbers of waiters and sessions on this server.
     pub fn totals(&self) -> Totals {
         self.totals
+    }
+
+    /// How many locks of each database have a queue, without those databases that have none.
+    pub fn queues(&self) -> impl Iterator<Item = (i32, usize)> {
+        self.queued.iter().map(|(db, count)| (*db, *count)).filter(|(_, count)| *count > 0)
     }
 
     /// The place of this lock, if it has a volatile part. A hand-off asks for the same lock a dozen
@@ -200,6 +209,7 @@ impl Locks {
         if before.has_blocked() != after.has_blocked() {
             self.index_waiters(db, number, after.has_blocked());
         }
+        self.count_queue(db, before, after);
         self.index_sessions(number, tied);
         self.forget_if_empty(number);
         result
@@ -218,6 +228,7 @@ impl Locks {
         }
         self.names.insert(id.db, &id.key, number);
         self.index_waiters(id.db, number, totals.has_blocked());
+        self.count_queue(id.db, Totals::default(), totals);
         let session_end = known.volatile.sessions.next_end();
         let renewal = known.volatile.sessions.next_renewal();
         (known.id, known.alarm, known.session_end) = (id, alarm, session_end);
@@ -290,6 +301,15 @@ impl Locks {
         } else {
             self.with_waiters.remove(&(db, number));
         }
+    }
+
+    #[inline]
+    fn count_queue(&mut self, db: i32, before: Totals, after: Totals) {
+        if before.has_queue() == after.has_queue() {
+            return;
+        }
+        let count = self.queued.entry(db).or_default();
+        *count = if after.has_queue() { count.saturating_add(1) } else { less(*count, 1) };
     }
 
     fn index_sessions(&mut self, number: Slot, touched: SmallVec<[ClientId; 1]>) {

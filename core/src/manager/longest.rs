@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
+use super::Manager;
 use super::locks::Locks;
 use crate::Now;
 
@@ -16,6 +17,13 @@ pub struct LongQueue {
     pub len: usize,
     /// Since when the first of them waits.
     pub since: Now,
+}
+
+impl Manager {
+    /// How many locks of each database have a queue, without those databases that have none.
+    pub fn queues(&self) -> impl Iterator<Item = (i32, usize)> {
+        self.locks.queues()
+    }
 }
 
 impl Locks {

@@ -15,6 +15,7 @@ impl Locks {
         let mut totals = Totals::default();
         let [mut alarms, mut renewals, mut ends] = [const { BTreeSet::new() }; 3];
         let mut with_waiters = BTreeSet::new();
+        let mut queues: BTreeMap<i32, usize> = BTreeMap::new();
         let mut marked = BTreeSet::new();
         let mut sessions: BTreeMap<ClientId, SmallMap<Slot>> = BTreeMap::new();
         for (number, known) in self.known.iter().enumerate() {
@@ -38,6 +39,9 @@ impl Locks {
             marked.extend(mark.map(|_| number));
             let has_blocked = Totals::of(volatile).has_blocked();
             with_waiters.extend(has_blocked.then_some((id.db, number)));
+            if !volatile.queue.is_empty() {
+                *queues.entry(id.db).or_default() += 1;
+            }
             for client in volatile.sessions.clients() {
                 sessions.entry(client).or_default().insert(number, ());
             }
@@ -48,6 +52,7 @@ impl Locks {
             ("alarms", alarms == self.alarms && ends == self.session_ends),
             ("renewals", renewals == self.renewals),
             ("crowded", with_waiters == self.with_waiters),
+            ("queues", queues == self.queues().collect()),
             ("sessions", sessions == self.sessions),
             ("marked", marked.iter().all(|number| queued.contains(number))),
             ("names", self.names.len() == self.known.iter().flatten().count()),

@@ -55,4 +55,9 @@ impl Totals {
     pub(super) fn has_blocked(self) -> bool {
         self.waiters > 0 || self.told > 0 || self.groups > 0
     }
+
+    /// Whether somebody waits here, in whatever way.
+    pub(super) fn has_queue(self) -> bool {
+        self.has_blocked() || self.tickets > 0
+    }
 }
