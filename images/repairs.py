@@ -308,9 +308,15 @@ def forgotten_and_late(set_: Members) -> str:
     promoted, knows = forgotten(set_)
     token = granted(set_)
     knows.start()
-    until("the Sentinels believe it", lambda: all(set_.named(one) is promoted for one in set_.sentinels), members=set_)
+    until("the Sentinel answers", lambda: set_.named(knows) is promoted, members=set_)
+    time.sleep(3)  # the others hear of it
     promoted.start()
-    whole(set_, token)
+    if promoted.is_pod:
+        # Sentinels do not switch to a server whose name they could not resolve, and do not try again.
+        followed = lambda: set_.primary().info("replication").get("connected_slaves") == "2"
+        until("it follows, and the lock is held", lambda: is_held(set_, token) and followed(), members=set_)
+    else:
+        whole(set_, token)
     return "nor when it starts after that Sentinel"
 
 
