@@ -30,6 +30,12 @@ impl Program {
         Program::started(server, &["--no-raw"])
     }
 
+    /// The same in RESP3, in which a map has a line for each of its fields.
+    #[track_caller]
+    pub fn with_maps(server: &Server) -> Program {
+        Program::started(server, &["--no-raw", "-3"])
+    }
+
     #[track_caller]
     fn started(server: &Server, options: &[&str]) -> Program {
         let mut command = Command::new(cli_program());

@@ -3,8 +3,8 @@
 //! A line `> COMMAND` is sent on a connection of its own, and `name> COMMAND` on the connection of
 //! that name, which stays; the lines below it are its reply. Without a reply below, it waits, and
 //! `name< REPLY` is what it gets later; QUIT ends the connection. `sql> STATEMENT` goes to a
-//! database. On a page that has users, each name speaks as its user. Tokens stand for the tokens of
-//! this run, in the same order.
+//! database. On a page that has users, each name speaks as its user. A session that shows a map is
+//! played in RESP3. Tokens stand for the tokens of this run, in the same order.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +37,10 @@ impl Users {
 pub fn play(session: &str, conf: &str, users: Users, database: Option<Database>, place: &str) {
     let is_module_loaded_in_it = session.contains("MODULE LOAD");
     let server = if is_module_loaded_in_it { Server::without_module() } else { Server::of(conf) };
+    let enter = if session.contains("# \"") { Program::with_maps } else { Program::as_shown };
     let mut stage = Stage {
         server,
+        enter,
         users,
         database,
         speakers: BTreeMap::new(),
@@ -72,6 +74,8 @@ fn spoken(line: &str) -> Option<(&str, bool, &str)> {
 
 struct Stage<'a> {
     server: Server,
+    /// How a speaker begins.
+    enter: fn(&Server) -> Program,
     users: Users,
     database: Option<Database>,
     speakers: BTreeMap<&'a str, Speaker<'a>>,
@@ -96,7 +100,7 @@ impl<'a> Stage<'a> {
             let replied = database.ask(&real, printed.len());
             self.values.compare(printed, &replied, &context);
         } else if who.is_empty() && self.users.of(who).is_none() {
-            let mut terminal = Program::as_shown(&self.server);
+            let mut terminal = (self.enter)(&self.server);
             terminal.say(&real);
             terminal.say("QUIT");
             self.values.compare(printed, &terminal.all_lines(), &context);
@@ -116,9 +120,9 @@ impl<'a> Stage<'a> {
         context: &str,
     ) {
         let waiting = self.waiting();
-        let (server, login) = (&self.server, self.users.of(who));
+        let (server, enter, login) = (&self.server, self.enter, self.users.of(who));
         let speaker = self.speakers.entry(who).or_insert_with(|| Speaker {
-            terminal: entered(server, login),
+            terminal: logged_in(enter(server), login),
             waits_for: None,
             is_listening: false,
         });
@@ -164,8 +168,7 @@ impl<'a> Stage<'a> {
 }
 
 /// A terminal in which that user has logged in.
-fn entered(server: &Server, login: Option<&str>) -> Program {
-    let mut terminal = Program::as_shown(server);
+fn logged_in(mut terminal: Program, login: Option<&str>) -> Program {
     if let Some(login) = login {
         terminal.say(&format!("AUTH {login}"));
         assert_eq!(terminal.lines(1), ["OK"], "{login}");

@@ -30,13 +30,15 @@ impl Values {
     pub fn compare(&mut self, printed: &[&str], replied: &[String], context: &str) {
         assert_eq!(printed.len(), replied.len(), "{context}: {replied:#?}");
         for at in 0..printed.len() {
+            // The name of a field is on the line before or, in a map, on the same line.
             let before = at.checked_sub(1).map_or("", |before| printed[before]);
+            let before = printed[at].split_once(" => ").map_or(before, |(name, _)| name);
             let is_wait = context.contains("RLOCK.QUEUES") && printed[at].contains("3) ");
             if let Some(start) = printed[at].strip_suffix('…') {
                 assert!(replied[at].starts_with(&self.real(start)), "{context}: {replied:#?}");
                 continue;
             }
-            let (left, right) = (parts(printed[at]), parts(&replied[at]));
+            let (left, right) = (parts(printed[at].trim_end()), parts(replied[at].trim_end()));
             assert_eq!(left.len(), right.len(), "{context}: {replied:#?}");
             for (left, right) in left.into_iter().zip(right) {
                 let is_same = match (left.parse(), right.parse()) {
@@ -110,6 +112,8 @@ fn a_page_that_prints_something_else_is_noticed() {
     assert!(!differs(&["(error) NOPERM …"], &["(error) NOPERM x"]));
     assert!(differs(&["\"ttl-ms\"", "(integer) 29990"], &["\"ttl-ms\"", "(integer) -1"]));
     assert!(!differs(&["\"ttl-ms\"", "(integer) 29990"], &["\"ttl-ms\"", "(integer) 7"]));
+    assert!(!differs(&["5# \"ttl-ms\" => (integer) 1"], &["5# \"ttl-ms\" => (integer) 7"]));
+    assert!(differs(&["3# \"depth\" => (integer) 1"], &["3# \"depth\" => (integer) 7"]));
     let client = |number| ["\"client\"", number, "\"client\"", number];
     assert!(!differs(&client("(integer) 1042"), &client("(integer) 7")));
     assert!(differs(&client("(integer) 0"), &client("(integer) 7")));
