@@ -128,7 +128,7 @@ pub fn observe(happening: Happening<'_>) {
         Happening::Unblocked(..) => {}
         Happening::TooFewReplicas => add(Metric::NoReplicas, 1),
         Happening::Told => add(Metric::Told, 1),
-        Happening::Untold => add(Metric::Untold, 1),
+        Happening::Untold(_) => add(Metric::Untold, 1),
         Happening::Deadlock => add(Metric::Deadlocks, 1),
         Happening::GrantedSeveral => add(Metric::GroupsGranted, 1),
         Happening::SearchGivenUp => add(Metric::DeadlockSearchesGivenUp, 1),

@@ -293,7 +293,7 @@ fn grant<'a, H: Host>(
             return None;
         }
         Right::Unheard => {
-            host.observe(Happening::Untold);
+            host.observe(Happening::Untold(waiter));
             let now = host.now();
             host.state(|state| state.manager.group_is_unheard(waiter, now));
             return None;

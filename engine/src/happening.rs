@@ -42,7 +42,7 @@ pub enum Happening<'e> {
     /// A message was sent.
     Told,
     /// Nobody listened when a message was due, or a grant.
-    Untold,
+    Untold(WaiterId),
     /// A ticket has its turn.
     Turn {
         /// The database.

@@ -255,7 +255,7 @@ pub(crate) fn send<H: Host>(host: &H, waiter: WaiterId, listener: Listener<'_>) 
     };
     let message = reply::message_of(&due.id, end, &line.lock.key, owner);
     if !may_hear || !host.publish_message(&line.channel, &message) && !is_known {
-        host.observe(Happening::Untold);
+        host.observe(Happening::Untold(waiter));
         return lost(host, waiter);
     }
     if host.has_fault(PlantedFault::ToldTwice) {

@@ -96,7 +96,7 @@ pub(crate) fn decide<'a, H: Host>(
         key.set(new);
     }
     if let Some(effects) = effects.as_mut() {
-        effects.unheard.drain(..).for_each(|_| host.observe(Happening::Untold));
+        effects.unheard.drain(..).for_each(|waiter| host.observe(Happening::Untold(waiter)));
     }
     match &decided {
         Decided::Fast(_, expiry) => set_ttl(key, *expiry),

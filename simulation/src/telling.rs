@@ -156,6 +156,14 @@ impl Server {
         true
     }
 
+    /// Nobody listened when its message was due: what was granted in it may be revoked from now on.
+    pub(crate) fn nobody_heard(&mut self, waiter: WaiterId) {
+        self.tells.untold += 1;
+        let tell = self.tells.all.get_mut(&waiter);
+        let notes = tell.map(|tell| tell.waiting.take_unheard()).unwrap_or_default();
+        notes.into_iter().for_each(|note| self.note(note));
+    }
+
     /// An outcome is decided of one who waited in line: somebody listens.
     pub(crate) fn note_heard(&mut self, waiter: WaiterId, reply: &Reply) {
         let Some(tell) = self.tells.all.get(&waiter).filter(|tell| tell.is_in_line) else { return };

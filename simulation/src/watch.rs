@@ -65,7 +65,7 @@ impl Server {
             Happening::Unblocked(waiter, reply) => self.unconfirmed(waiter, reply),
             Happening::Waits(waiter) => self.tell_opens(running, waiter),
             Happening::Told => self.tells.told += 1,
-            Happening::Untold => self.tells.untold += 1,
+            Happening::Untold(waiter) => self.nobody_heard(waiter),
             Happening::Deadlock => self.note(Note::Saw(Kind::Deadlock)),
             Happening::Renewed(_)
             | Happening::Turn { .. }

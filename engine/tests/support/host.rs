@@ -428,7 +428,7 @@ impl MapHost {
             }
             Happening::Waits(_) => "waits".into(),
             Happening::Told => "told".into(),
-            Happening::Untold => "untold".into(),
+            Happening::Untold(_) => "untold".into(),
             Happening::Deadlock => "deadlock".into(),
             Happening::GrantedSeveral => "granted several".into(),
             Happening::SearchGivenUp => "search given up".into(),
