@@ -175,6 +175,26 @@ fn force_of_one_hold_of_a_session_is_two_steps() {
     assert_eq!([host.turn(), host.turn()].concat(), ["22: #3"]);
 }
 
+/// `RENAME c a`: all holds of one grant have its token, and the one that comes to `a` is READ.
+#[test]
+fn a_hold_from_another_key_does_not_cover_what_its_token_covered() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a early");
+    assert_eq!(host.ask(20, "macquire 2 a c o MODES WRITE READ BLOCK 0"), "");
+    assert_eq!(host.ask(21, "macquire 2 a c o BLOCK 0"), "");
+    host.ask(1, "release a early");
+    assert_eq!(host.turn().len(), 1);
+    assert_eq!([host.line("a"), host.line("c")], ["", "o"]);
+    let lock = host.lock("c");
+    host.remove("c");
+    host.put_lock("a", lock);
+    assert_eq!([host.turn(), host.turn()].concat(), [""; 0]);
+    assert_eq!([host.line("a"), host.line("c")], ["o", ""], "it waits for READ of `a` to end");
+    host.ask(1, "release a o READ");
+    let told = [host.turn(), host.turn()].concat();
+    assert!(told.first().is_some_and(|line| line.starts_with("21: #")), "{told:?}");
+}
+
 /// A lease by which a group had reached a lock ends beside the hold of another.
 #[test]
 fn the_end_of_a_lease_that_covers_a_lock_is_noticed() {

@@ -26,15 +26,17 @@ impl Lock {
         }
     }
 
-    /// The same for all holds that are gone without a word, or count as ended.
+    /// The same for all holds that are gone without a word or count as ended, and for those that may
+    /// have become others.
     pub(crate) fn uncover_ended(&self, volatile: &mut Volatile) {
         if !volatile.queue.has_covered() {
             return;
         }
         let until = self.holders.ended_until();
         for token in volatile.queue.covering() {
-            let hold = self.holders.by_token(token).map(|(_, hold)| hold);
-            if hold.is_none_or(|hold| Some(hold.deadline) <= until) {
+            let hold = self.holders.by_token(token);
+            // All holds of one grant have its token: the one here may have come from another key.
+            if hold.is_none_or(|(mode, hold)| mode == Mode::Read || Some(hold.deadline) <= until) {
                 self.uncover(volatile, token);
             }
         }
