@@ -18,12 +18,21 @@ const ASKED: &str = "TELL: GETACKs per confirmed grant";
 pub const WAIT: &str = "followed by WAIT 1";
 pub const TELL: &str = "ACKS 1 TELL";
 
-/// How a grant is confirmed: the row, what is added to the command, what follows it in the same
-/// write, and the replies to all that, with the one to the release.
-const WAYS: [(&str, &str, &str, usize); 3] = [
-    (WAIT, "", "WAIT 1 20000", 3),
-    ("ACKS 1, blocked", "ACKS 1", "", 2),
-    (TELL, "ACKS 1 TELL $C 7", "", 3),
+/// How a grant is confirmed.
+struct Way {
+    row: &'static str,
+    /// What is added to the command.
+    word: &'static str,
+    /// What follows it in the same write.
+    behind: &'static str,
+    /// The number of replies to all that, with the one to the release.
+    replies: usize,
+}
+
+const WAYS: [Way; 3] = [
+    Way { row: WAIT, word: "", behind: "WAIT 1 20000", replies: 3 },
+    Way { row: "ACKS 1, blocked", word: "ACKS 1", behind: "", replies: 2 },
+    Way { row: TELL, word: "ACKS 1 TELL $C 7", behind: "", replies: 3 },
 ];
 
 const CONNECTIONS: [usize; 3] = [1, 50, 500];
@@ -70,11 +79,8 @@ struct Playing {
 }
 
 impl Playing {
-    fn begin(
-        primary: &Server,
-        connections: usize,
-        (row, word, behind, replies): (&'static str, &str, &str, usize),
-    ) -> Playing {
+    fn begin(primary: &Server, connections: usize, way: Way) -> Playing {
+        let Way { row, word, behind, replies } = way;
         let mut room = Room::open(primary.tcp_port(), connections);
         // Valkey 9 blocks no connection that is subscribed.
         room.greet_in_resp3(|seat| word.contains("TELL").then(|| channel(row, seat)));

@@ -26,7 +26,8 @@ impl WaitGraph for Locks {
         waits.take(most).collect()
     }
 
-    fn blockers(&mut self, (name, waiter): &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
+    fn blockers(&mut self, wait: &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
+        let (name, waiter) = wait;
         self.look(name, Stand::Parked(*waiter), steps)
     }
 }

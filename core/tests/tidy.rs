@@ -186,6 +186,80 @@ fn no_room_knows_of_one_that_is_built_on_it() {
     }
 }
 
+/// Splits at the commas that are in no bracket.
+fn split_at_commas(text: &str) -> Vec<String> {
+    let (mut depth, mut parts, mut before) = (0, vec![String::new()], ' ');
+    for letter in text.chars() {
+        match letter {
+            '(' | '[' | '{' | '<' => depth += 1,
+            '>' if before == '-' || before == '=' => {}
+            ')' | ']' | '}' | '>' => depth -= 1,
+            _ => {}
+        }
+        before = letter;
+        match letter {
+            ',' if depth == 0 => parts.push(String::new()),
+            letter => parts.last_mut().unwrap().push(letter),
+        }
+    }
+    parts
+}
+
+/// The parameters of the function whose name, generics and parameters begin this text.
+fn parameters(text: &str) -> Vec<String> {
+    let (mut generics, mut parens, mut before, mut inside) = (0, 0, ' ', String::new());
+    for letter in text.chars() {
+        match letter {
+            '<' if parens == 0 => generics += 1,
+            '>' if parens == 0 && before != '-' => generics -= 1,
+            ')' if generics == 0 && parens == 1 => return split_at_commas(&inside),
+            _ => {}
+        }
+        if parens > 0 {
+            inside.push(letter);
+        }
+        match letter {
+            '(' if generics == 0 => parens += 1,
+            ')' if generics == 0 => parens -= 1,
+            _ => {}
+        }
+        before = letter;
+    }
+    Vec::new()
+}
+
+/// A tuple has no names: neither for what it is nor, where the function is called, for its parts.
+fn is_anonymous_tuple(parameter: &str) -> bool {
+    let parameter = parameter.trim();
+    let of_type = parameter.split_once(": ").map_or("", |(_, of_type)| of_type);
+    let of_type = of_type.trim_start_matches(['&', ' ']);
+    let of_type = of_type.trim_start_matches("mut ");
+    parameter.starts_with('(') || of_type.starts_with('(') && !of_type.starts_with("()")
+}
+
+#[test]
+fn no_parameter_is_an_anonymous_tuple() {
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for (name, text) in sources() {
+        let is_code = |line: &&str| !line.trim_start().starts_with("//");
+        let code: Vec<&str> = text.lines().filter(is_code).collect();
+        for function in code.join(" ").split(" fn ").skip(1) {
+            for parameter in parameters(function) {
+                seen += 1;
+                if is_anonymous_tuple(&parameter) {
+                    wrong.push(format!(
+                        "{name}: {} {}",
+                        function.split('(').next().unwrap(),
+                        parameter.trim()
+                    ));
+                }
+            }
+        }
+    }
+    assert!(seen > 5_000, "only {seen} parameters were seen");
+    assert_eq!(wrong, [""; 0]);
+}
+
 /// What the server gives and takes as pointers stays at the border.
 #[test]
 fn no_pointer_leaves_the_border() {

@@ -107,15 +107,15 @@ fn told_renewal<H: Host>(host: &H, parked: &Parked, ask: &Renew<'_>) -> Option<O
 pub(crate) fn told_group_wait<H: Host>(
     host: &H,
     wants: &[Want<'_>],
-    (owner, is_renewal): (&[u8], bool),
+    is_renewal: bool,
     said: &Arguments<'_>,
 ) -> Option<OwnWait> {
     let takes_place = said.tell.is_some() || sink::may_wait(host, said);
     if !takes_place || host.state(|state| state.manager.tell_count() == 0) {
         return None;
     }
-    let (db, owner, user) = (host.db(), Owner::from(owner), sink::user_of(host, said));
-    let own = host.state(|state| state.manager.told_group(db, &owner, &user, (wants, is_renewal)));
+    let (db, owner, user) = (host.db(), Owner::from(said.owner), sink::user_of(host, said));
+    let own = host.state(|state| state.manager.told_group(db, &owner, &user, wants, is_renewal));
     own.map(|(waiter, is_granted)| OwnWait { waiter, is_granted })
 }
 

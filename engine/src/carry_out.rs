@@ -1,11 +1,9 @@
 //! The only path of a change: open the key, let the manager decide, save, replicate, publish,
 //! answer.
 
-use std::slice;
-
 use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Decided};
-use rlock_core::{Effects, FastStep, Input, Reply};
+use rlock_core::{Input, Reply};
 
 use crate::host::{During, Host, KeyName};
 use crate::unit::{Done, RequestError, answer, decide, open, pass_on, publish_events};
@@ -56,7 +54,7 @@ fn request_with<H: Host>(
         Input::Cancel(_) => Serving::WithOthers,
         _ => Serving::AtOnce,
     };
-    let (reply, remembers) = carry_out(host, name, (&input, serving), hears)?;
+    let (reply, remembers) = carry_out(host, name, &input, serving, hears)?;
     // Where nothing is remembered, the timers stay as they are.
     if remembers {
         let (next, is_watching) =
@@ -80,7 +78,7 @@ pub(crate) fn by_itself<H: Host>(
     name: &H::Name<'_>,
     input: Input<'_>,
 ) -> Result<(), RequestError> {
-    carry_out(host, name, (&input, Serving::Later), CallerHears::Last).map(|_| ())
+    carry_out(host, name, &input, Serving::Later, CallerHears::Last).map(|_| ())
 }
 
 /// When the queue is served of a lock that a step frees, where somebody waits for several locks.
@@ -116,7 +114,8 @@ pub fn is_decided_here<H: Host>(host: &H) -> bool {
 fn carry_out<H: Host>(
     host: &H,
     name: &H::Name<'_>,
-    (input, serving): (&Input<'_>, Serving),
+    input: &Input<'_>,
+    serving: Serving,
     hears: CallerHears,
 ) -> Result<(Reply, bool), RequestError> {
     let mut key = open(host, || host.open(name, Access::Writes));
@@ -136,19 +135,15 @@ fn carry_out<H: Host>(
     }
     let (start, decided) = decided?;
     match decided {
-        Decided::Fast(FastStep { change, event, reply, is_request_enough }, _) => {
-            let (changes, events) = (slice::from_ref(&change), event.as_slice());
-            let done = Done { changes, events, reply: &reply, pending: &[], replaced: &[] };
+        Decided::Fast(step, _) => {
             drop(key);
-            pass_on(host, at, name, (start, is_request_enough, None), done);
-            publish_events(host, name, true, events);
-            return Ok((reply, false));
+            pass_on(host, at, name, start, None, (&step).into());
+            publish_events(host, name, true, step.event.as_slice());
+            return Ok((step.reply, false));
         }
         Decided::MustWait(reply) => {
-            let done =
-                Done { changes: &[], events: &[], reply: &reply, pending: &[], replaced: &[] };
             drop(key);
-            pass_on(host, at, name, (start, false, asks), done);
+            pass_on(host, at, name, start, asks, Done::of_reply(&reply));
             return Ok((reply, false));
         }
         Decided::Step(_) => {}
@@ -160,13 +155,11 @@ fn carry_out<H: Host>(
     if expects_keys {
         host.watch_new_keys();
     }
-    let Effects { reply, changes, events, pending, replaced, .. } = &effects;
-    let done = Done { changes, events, reply, pending, replaced };
     drop(key);
-    pass_on(host, at, name, (start, effects.is_request_enough, asks), done);
+    pass_on(host, at, name, start, asks, (&effects).into());
     // What it lets groups do belongs to it, and is told with it.
     let others = if has_groups { groups::carry_on(host) } else { Vec::new() };
-    publish_events(host, name, !changes.is_empty(), events);
+    publish_events(host, name, !effects.changes.is_empty(), &effects.events);
     reports::publish(host, &others);
     if let (CallerHears::First, Reply::Count(count)) = (hears, &effects.reply) {
         host.reply_integer(count.cast_signed());

@@ -174,7 +174,7 @@ pub fn mrelease<H: Host>(
     said: &Arguments<'_>,
     keys: &SeveralKeys<'_>,
 ) -> Result<(), String> {
-    let ended = several::release(host, names, &keys.wants(said), (said.owner, said.token));
+    let ended = several::release(host, names, &keys.wants(said), said.owner, said.token);
     ended.map_err(RequestError::line)
 }
 
@@ -191,7 +191,7 @@ pub fn mrenew<H: Host>(
     refuse_if_closing(host, said)?;
     may_ask(host, said)?;
     let wants = keys.wants(said);
-    let decided = several::renew(host, names, &wants, (said.renew(), None));
+    let decided = several::renew(host, names, &wants, said.renew(), None);
     let (mut reply, number) = decided.map_err(RequestError::line)?;
     if reply == Reply::MustConfirm {
         match several::park_renewal(host, names, &wants, said) {

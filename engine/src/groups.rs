@@ -16,7 +16,7 @@ use crate::planted::PlantedFault;
 use crate::reports::Report;
 use crate::sink::{self, Audience};
 use crate::state::State;
-use crate::unit::{self, Done, RequestError};
+use crate::unit::{self, RequestError};
 
 /// How many steps at one lock are done within a command: some milliseconds' work. The rest is done
 /// outside commands.
@@ -219,10 +219,7 @@ fn at_one<H: Host>(host: &H, id: &LockId, input: Input<'_>) -> Result<Report, Re
         if host.state(|state| state.manager.expects_keys()) {
             host.watch_new_keys();
         }
-        let (changes, events) = (effects.changes.as_slice(), effects.events.as_slice());
-        let (pending, replaced) = (effects.pending.as_slice(), effects.replaced.as_slice());
-        let done = Done { changes, events, reply: &effects.reply, pending, replaced };
-        unit::pass_on(host, at, name, (start, false, None), done);
+        unit::pass_on(host, at, name, start, None, (&effects).into());
         Ok(Report::of_step(id.clone(), effects))
     })
 }
@@ -264,7 +261,7 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
         let Ok(mut locks) = OpenLocks::open(host, names, &wants) else {
             return refuse(host, waiter, Refusal::WrongType);
         };
-        let granted = grant(host, waiter, &mut locks, (ask, names, group));
+        let granted = grant(host, waiter, &mut locks, ask, names, group);
         told.extend(locks.into_reports());
         let Some(first) = group.keys.first() else { return };
         let id = LockId { db: group.db, key: first.key.clone() };
@@ -277,7 +274,9 @@ fn grant<'a, H: Host>(
     host: &H,
     waiter: WaiterId,
     locks: &mut OpenLocks<'_, '_, '_, 'a, H>,
-    (ask, names, group): (AcquireAll<'a>, &[H::Name<'_>], &Group),
+    ask: AcquireAll<'a>,
+    names: &[H::Name<'_>],
+    group: &Group,
 ) -> Option<Wake> {
     let judged = locks.judge_all(ask).ok()?;
     // What had come due may have sent it back.
@@ -302,7 +301,7 @@ fn grant<'a, H: Host>(
     if ask.acks.max(judged.pending_acks) > 0 {
         let Group { since, ends_at, .. } = *group;
         let patient = Patient { number: waiter, since, ends_at };
-        let reply = held_back::enter(host, locks, (ask, &judged), patient, group.clone()).ok()?;
+        let reply = held_back::enter(host, locks, ask, &judged, patient, group.clone()).ok()?;
         if reply != Reply::Pending {
             end(host, waiter, reply, Outcome::Refused);
         }
@@ -380,7 +379,7 @@ pub(crate) fn time_to_wait<H: Host>(host: &H, waiter: WaiterId) -> Option<u64> {
             let mut open = host.open(name, Access::Reads);
             let (free, at) = (Lock::default(), At { db: id.db, key: &id.key, now: host.now() });
             let lock = open.lock(&free).unwrap_or(&free);
-            host.state(|state| state.manager.group_wait_ms(waiter, at, &bounds, (lock, claim)))
+            host.state(|state| state.manager.group_wait_ms(waiter, at, &bounds, lock, claim))
         });
         if let Some(wait_ms) = wait_ms {
             longest = longest.max(wait_ms?);

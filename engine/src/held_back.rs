@@ -25,7 +25,8 @@ pub(crate) struct Patient {
 pub(crate) fn enter<'a, H: Host>(
     host: &H,
     locks: &mut OpenLocks<'_, '_, '_, 'a, H>,
-    (ask, judged): (AcquireAll<'a>, &Judged),
+    ask: AcquireAll<'a>,
+    judged: &Judged,
     patient: Patient,
     group: Group,
 ) -> Result<Reply, RequestError> {
@@ -45,7 +46,7 @@ pub(crate) fn enter<'a, H: Host>(
 }
 
 /// Holds back the reply to a caller that began no hold.
-pub(crate) fn hold_back<H: Host>(host: &H, (waiter, acks): (WaiterId, u8), group: Group) {
+pub(crate) fn hold_back<H: Host>(host: &H, waiter: WaiterId, acks: u8, group: Group) {
     let reply = HeldBackReply { acks, holds: 0 };
     host.state(|state| state.manager.reply_is_held_back(waiter, group, reply));
 }

@@ -40,7 +40,7 @@ pub(crate) fn ask<H: Host>(
         return Ok(());
     }
     let is_blocked = match block_ms {
-        Some(ms) => block(host, name, held, (said, ms)).map_err(line)?,
+        Some(ms) => block(host, name, held, said, ms).map_err(line)?,
         None => false,
     };
     if !is_blocked {
@@ -56,7 +56,8 @@ fn block<H: Host>(
     host: &H,
     name: &H::Name<'_>,
     held: Option<&SeenHold>,
-    (said, ms): (&Arguments<'_>, u64),
+    said: &Arguments<'_>,
+    ms: u64,
 ) -> Result<bool, Refusal> {
     let max = host.settings().bounds.max_waiters;
     let id = LockId { db: host.db(), key: name.bytes().into() };

@@ -170,13 +170,13 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
                 ToPublish::Step(Box::new(decided.effects(effects)))
             }
         };
-        Ok(self.decisions.add((place, start), asks, done))
+        Ok(self.decisions.add(place, start, asks, done))
     }
 
     /// Hands what was decided to the replicas.
     fn send(&mut self) {
         let (names, wants) = (self.names, self.wants);
-        self.decisions.send(self.host, (self.db, self.now), |place| name_of(names, wants, place));
+        self.decisions.send(self.host, self.db, self.now, |place| name_of(names, wants, place));
     }
 
     fn name_of(&self, place: usize) -> Option<&'n H::Name<'m>> {
@@ -304,7 +304,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             let (at, claim) = (self.at(place), ask.claim(want));
             let judged = self.look(place, |lock| {
                 host.state(|state| {
-                    let standing = state.manager.judge_without(at, &bounds, (lock, claim));
+                    let standing = state.manager.judge_without(at, &bounds, lock, claim);
                     (standing, state.manager.acks_to_enter(at, standing))
                 })
             });

@@ -53,7 +53,7 @@ pub(crate) fn effects<H: Host>(
     }
     let each = names.iter().zip(&mut keys).zip(effects);
     let events: Vec<Vec<Event>> =
-        each.map(|((name, key), effect)| at_one(host, name, key, (effect, now))).collect();
+        each.map(|((name, key), effect)| at_one(host, name, key, effect, now)).collect();
     host.replicate_as_it_came();
     unsaved::save(keys);
     finish(host, names, &events);
@@ -66,7 +66,8 @@ fn at_one<H: Host>(
     host: &H,
     name: &H::Name<'_>,
     key: &mut impl OpenKey,
-    (effect, now): (&Effect<Vec<Change<'_>>>, Now),
+    effect: &Effect<Vec<Change<'_>>>,
+    now: Now,
 ) -> Vec<Event> {
     let (mut events, mut life) = (Vec::new(), None);
     match key.content() {

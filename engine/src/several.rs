@@ -71,7 +71,7 @@ fn enter<'a, H: Host>(
                 // It is granted at once.
                 let patient = Patient { since: locks.at(0).now, ..patient };
                 let group = new_group(host, wants, ask);
-                held_back::enter(host, locks, (ask, judged), patient, group)
+                held_back::enter(host, locks, ask, judged, patient, group)
             }
             None => Ok(locks
                 .may_tie(ask, judged)
@@ -95,7 +95,8 @@ fn block_for_acks<H: Host>(
     host: &H,
     names: &[H::Name<'_>],
     wants: &[Want<'_>],
-    (said, has_place): (&Arguments<'_>, bool),
+    said: &Arguments<'_>,
+    has_place: bool,
 ) -> Result<Parking, Refusal> {
     match said.tell {
         Some(_) => blocked::may_begin(host, said, has_place)?,
@@ -126,8 +127,8 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
     said: &Arguments<'_>,
     number: usize,
 ) -> Option<Several> {
-    let own = blocked::told_group_wait(host, wants, (ask.owner, false), said);
-    let parking = match block_for_acks(host, names, wants, (said, own.is_some())) {
+    let own = blocked::told_group_wait(host, wants, false, said);
+    let parking = match block_for_acks(host, names, wants, said, own.is_some()) {
         Ok(parking) => parking,
         Err(refusal) => return Some((Reply::Refused(refusal), number)),
     };
@@ -177,7 +178,7 @@ pub(crate) fn park<H: Host>(
         let wait_ms = if let Reply::NotNow { wait_ms } = reply { wait_ms } else { None };
         return Some((Reply::NotNow { wait_ms }, number));
     }
-    let own = blocked::told_group_wait(host, wants, (ask.owner, false), asked);
+    let own = blocked::told_group_wait(host, wants, false, asked);
     let is_late = must_wait || asked.tell.is_some() && acks > 0;
     if is_late && let Err(refusal) = blocked::may_begin(host, asked, own.is_some()) {
         return Some((Reply::Refused(refusal), number));
@@ -281,7 +282,8 @@ pub(crate) fn release<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
     wants: &[Want<'a>],
-    (owner, token): (&'a [u8], Option<Token>),
+    owner: &'a [u8],
+    token: Option<Token>,
 ) -> Result<(), RequestError> {
     let mut locks = OpenLocks::open(host, names, wants)?;
     let mut ended: u64 = 0;
@@ -303,7 +305,8 @@ pub(crate) fn renew<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
     wants: &[Want<'a>],
-    (ask, parking): (Renew<'a>, Option<Parking>),
+    ask: Renew<'a>,
+    parking: Option<Parking>,
 ) -> Result<Several, RequestError> {
     let mut locks = OpenLocks::open(host, names, wants)?;
     locks.catch_up()?;
@@ -314,7 +317,7 @@ pub(crate) fn renew<'a, H: Host>(
             let (owner, lease, session) = (ask.owner, ask.lease, None);
             let all = AcquireAll { owner, lease, session, acks, place: OwnPlace::None };
             let said = locks.renew(Renew { acks, ..ask }, Some(parking))?;
-            held_back::hold_back(host, (parking.waiter, acks), new_group(host, wants, all));
+            held_back::hold_back(host, parking.waiter, acks, new_group(host, wants, all));
             (said, 0)
         }
         (Err(said), _) => said,
@@ -331,13 +334,13 @@ pub(crate) fn park_renewal<H: Host>(
     wants: &[Want<'_>],
     said: &Arguments<'_>,
 ) -> Option<Reply> {
-    let own = blocked::told_group_wait(host, wants, (said.owner, true), said);
-    let parking = match block_for_acks(host, names, wants, (said, own.is_some())) {
+    let own = blocked::told_group_wait(host, wants, true, said);
+    let parking = match block_for_acks(host, names, wants, said, own.is_some()) {
         Ok(parking) => parking,
         Err(refusal) => return Some(Reply::Refused(refusal)),
     };
     // The locks may have changed in between.
-    match renew(host, names, wants, (said.renew(), Some(parking))) {
+    match renew(host, names, wants, said.renew(), Some(parking)) {
         Ok((Reply::Pending, _)) => blocked::replaces(host, own),
         Ok((reply, _)) => return blocked::reply_instead(host, parking.waiter, reply, said),
         Err(_) => {

@@ -25,7 +25,7 @@ pub(crate) fn request<'a, H: Host>(
     mut ask: AcquireAll<'a>,
 ) -> Result<Option<Several>, RequestError> {
     let wants = keys.wants(said);
-    if let Some(own) = blocked::told_group_wait(host, &wants, (ask.owner, false), said)
+    if let Some(own) = blocked::told_group_wait(host, &wants, false, said)
         && !own.is_granted
     {
         return Ok(takes_place(host, names, &wants, ask, said, own));
@@ -141,7 +141,7 @@ fn lacks_sessions<H: Host>(
         let (mut key, free) = (host.open(name, Access::Reads), Lock::default());
         let Some(lock) = key.lock(&free) else { return false };
         let ties = host.state(|state| {
-            match state.manager.judge_without(at, &bounds, (lock, ask.claim(want))) {
+            match state.manager.judge_without(at, &bounds, lock, ask.claim(want)) {
                 Standing::Covered(hold) => Some(!state.manager.has_session(at, hold.token)),
                 Standing::Open => Some(true),
                 Standing::Barred { .. } | Standing::WouldDeadlock => None,

@@ -3,8 +3,11 @@
 
 use rlock_core::manager::{At, Cause, Decided, ExpiryAction, KeyExpiry};
 use rlock_core::snapshot::{self, Start};
+use std::slice;
+
 use rlock_core::{
-    Change, Effects, End, Event, Input, Lock, Refusal, Reply, Right, Rights, Token, WaiterId,
+    Change, Effects, End, Event, FastStep, Input, Lock, Refusal, Reply, Right, Rights, Token,
+    WaiterId,
 };
 use smallvec::SmallVec;
 
@@ -174,6 +177,36 @@ pub(crate) struct Done<'e> {
     pub(crate) reply: &'e Reply,
     pub(crate) pending: &'e [WaiterId],
     pub(crate) replaced: &'e [Token],
+    /// The request that is decided says all to a replica, so it is replicated as it came.
+    pub(crate) is_request_enough: bool,
+}
+
+impl<'e> From<&'e FastStep<'_>> for Done<'e> {
+    fn from(step: &'e FastStep<'_>) -> Self {
+        let FastStep { change, event, reply, is_request_enough } = step;
+        Self {
+            changes: slice::from_ref(change),
+            events: event.as_slice(),
+            is_request_enough: *is_request_enough,
+            ..Self::of_reply(reply)
+        }
+    }
+}
+
+impl<'e> From<&'e Effects<'_>> for Done<'e> {
+    fn from(effects: &'e Effects<'_>) -> Self {
+        let Effects { reply, changes, events, pending, replaced, .. } = effects;
+        let is_request_enough = effects.is_request_enough;
+        Self { changes, events, reply, pending, replaced, is_request_enough }
+    }
+}
+
+impl<'e> Done<'e> {
+    /// Nothing but this reply.
+    pub(crate) const fn of_reply(reply: &'e Reply) -> Self {
+        let (changes, events, pending, replaced) = (&[], &[], &[], &[]);
+        Self { changes, events, reply, pending, replaced, is_request_enough: false }
+    }
 }
 
 /// Replicates the changes, and reports them. What follows may call other modules, which change
@@ -183,12 +216,12 @@ pub(crate) fn pass_on<H: Host>(
     host: &H,
     at: At<'_>,
     name: &H::Name<'_>,
-    (start, is_request_enough, asks): (Start, bool, Option<&[u8]>),
+    start: Start,
+    asks: Option<&[u8]>,
     done: Done<'_>,
 ) {
-    let changes = done.changes;
-    if !changes.is_empty() {
-        replicate(host, name, start, changes, is_request_enough);
+    if !done.changes.is_empty() {
+        replicate(host, name, start, done);
     }
     report(host, at, asks, done);
 }
@@ -196,7 +229,7 @@ pub(crate) fn pass_on<H: Host>(
 /// Reports a decision, of which replicas have the changes.
 #[inline(always)]
 pub(crate) fn report<H: Host>(host: &H, at: At<'_>, asks: Option<&[u8]>, done: Done<'_>) {
-    let Done { changes, events, reply, pending, replaced } = done;
+    let Done { changes, events, reply, pending, replaced, .. } = done;
     let At { db, key, now } = at;
     host.observe(Happening::Decided {
         db,
@@ -226,18 +259,12 @@ pub(crate) fn publish_events<H: Host>(
     }
 }
 
-fn replicate<H: Host>(
-    host: &H,
-    name: &H::Name<'_>,
-    start: Start,
-    changes: &[Change<'_>],
-    is_request_enough: bool,
-) {
-    if is_request_enough {
+fn replicate<H: Host>(host: &H, name: &H::Name<'_>, start: Start, done: Done<'_>) {
+    if done.is_request_enough {
         return host.replicate_as_it_came();
     }
     let mut bytes = host.state(State::take_effect);
-    snapshot::save_effect(start, changes, &mut bytes);
+    snapshot::save_effect(start, done.changes, &mut bytes);
     host.replicate(&[name], &bytes);
     host.state(|state| state.keep_effect(bytes));
 }

@@ -57,7 +57,8 @@ fn several(owner: &str, wants: &[Wanted], lease_ms: u64) -> String {
     format!("macquire {} {keys} {owner} MODES {modes} LEASE {lease_ms}", wants.len())
 }
 
-fn single(owner: &str, (key, mode): Wanted, lease_ms: u64) -> String {
+fn single(owner: &str, want: Wanted, lease_ms: u64) -> String {
+    let (key, mode) = want;
     let mode = match mode {
         "WRITE" | "READ" => mode.to_owned(),
         limit => format!("LIMIT {limit}"),

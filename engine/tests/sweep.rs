@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{MapHost, START_MS, Value};
+use rlock_core::manager::LockId;
 use rlock_core::{Change, ClientId, EpochMs, Lock, Mode, Token};
 use rlock_engine::{Deferred, Gate, events, run_deferred, timers};
 
@@ -309,7 +310,7 @@ fn a_session_whose_lock_was_flushed_behind_a_shut_gate_is_closed() {
     host.ask(1, "acquire k ann SESSION");
     host.ask(2, "acquire l bob SESSION");
     host.world().gate = Gate::Shut;
-    host.world().keys.remove(&(0, b"k".to_vec()));
+    host.world().keys.remove(&LockId { db: 0, key: b"k".as_slice().into() });
     events::loading_is(&host, false);
     events::loading_is(&host, true);
     host.take_log();
@@ -323,7 +324,7 @@ fn a_pending_grant_whose_key_is_gone_is_refused_behind_a_shut_gate() {
     host.world().acknowledged = vec![0];
     host.ask(1, "acquire k ann ACKS 1");
     host.world().gate = Gate::Shut;
-    host.world().keys.remove(&(0, b"k".to_vec()));
+    host.world().keys.remove(&LockId { db: 0, key: b"k".as_slice().into() });
     events::loading_is(&host, false);
     events::loading_is(&host, true);
     let told = host.turn();
@@ -335,7 +336,8 @@ fn behind_a_shut_gate_another_type_is_seen_as_a_free_lock() {
     let host = MapHost::primary();
     host.ask(1, "acquire k ann SESSION");
     host.world().gate = Gate::Shut;
-    host.world().keys.get_mut(&(0, b"k".to_vec())).unwrap().value = Value::Other;
+    host.world().keys.get_mut(&LockId { db: 0, key: b"k".as_slice().into() }).unwrap().value =
+        Value::Other;
     events::loading_is(&host, false);
     events::loading_is(&host, true);
     host.take_log();

@@ -1,6 +1,7 @@
 //! Requests that wait for a message: when it leaves, and who is left out.
 
 use crate::support::{MapHost, replica};
+use rlock_core::manager::LockId;
 use rlock_engine::{Deferred, PlantedFault, events};
 
 /// `ann` holds `k`, and the channels `one` and `two` have subscribers.
@@ -132,7 +133,10 @@ fn a_subscriber_that_is_gone_before_the_acknowledgment_gets_no_grant() {
     replica::acknowledge(&host);
     host.turn();
     assert_eq!(told(&host), [""; 0]);
-    assert!(!host.world().keys.contains_key(&(0, b"k".to_vec())), "it is revoked");
+    assert!(
+        !host.world().keys.contains_key(&LockId { db: 0, key: b"k".as_slice().into() }),
+        "it is revoked"
+    );
 }
 
 #[test]

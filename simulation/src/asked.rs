@@ -3,7 +3,7 @@
 use rlock_core::{LeaseMs, Mode, Now, Owner, Renew, Token};
 
 use crate::history::Point;
-use crate::keyspace::Key;
+use crate::keyspace::{Key, KeyRef};
 
 /// An `RLOCK.ACQUIRE`.
 #[derive(Clone, Debug)]
@@ -43,6 +43,11 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// The lock.
+    pub fn key_ref(&self) -> KeyRef<'_> {
+        KeyRef { db: self.db, key: &self.key }
+    }
+
     /// An `RLOCK.AWAIT`, as far as it is one.
     pub fn to_observe(db: i32, key: &Key) -> Self {
         Self {

@@ -238,7 +238,7 @@ impl Server {
             })
         };
         self.tell_opened(caller.client, reply == Some(Said::Waiting));
-        self.note_question((caller, asks), command, &said, &reply, from);
+        self.note_question(caller, asks, command, &said, &reply, from);
         reply
     }
 
@@ -317,7 +317,8 @@ impl Server {
     /// What a client asked for, noted before what came of it.
     fn note_question(
         &mut self,
-        (caller, asks): (Caller, Vec<Asked>),
+        caller: Caller,
+        asks: Vec<Asked>,
         command: &Command,
         said: &grammar::Arguments<'_>,
         reply: &Option<Said>,

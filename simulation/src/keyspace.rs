@@ -8,6 +8,30 @@ use rlock_core::Lock;
 /// A key's name.
 pub type Key = Rc<[u8]>;
 
+/// A key of one of the databases.
+pub type LockName = (i32, Key);
+
+/// The same, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRef<'k> {
+    /// The database.
+    pub db: i32,
+    /// The key.
+    pub key: &'k Key,
+}
+
+impl KeyRef<'_> {
+    /// Its name, to keep.
+    pub fn name(self) -> LockName {
+        (self.db, self.key.clone())
+    }
+
+    /// It has this name.
+    pub fn is(self, name: &LockName) -> bool {
+        (self.db, self.key) == (name.0, &name.1)
+    }
+}
+
 /// The value at a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {

@@ -6,7 +6,7 @@ use rlock_core::{Change, ClientId, Mode, Reply, Token, WaiterId, Wake};
 use rlock_engine::Happening;
 
 use crate::host::Running;
-use crate::keyspace::{Key, Slot, Value};
+use crate::keyspace::{Key, KeyRef, Slot, Value};
 use crate::notes::{Asked, Note, Noted, Pending};
 use crate::seen::Kind;
 use crate::server::Server;
@@ -45,7 +45,9 @@ impl Server {
                 if !changes.is_empty() {
                     self.effect_events += events.len() as u64;
                 }
-                pending.iter().for_each(|waiter| self.pend((*waiter, db, &key), None));
+                pending
+                    .iter()
+                    .for_each(|waiter| self.pend(*waiter, KeyRef { db, key: &key }, None));
                 // The caller's own; where several locks are entered, the waiter was named above.
                 let is_for_several = |waiter: &WaiterId| {
                     self.waiting_of(*waiter).is_some_and(|waiting| waiting.is_for_several)
@@ -54,7 +56,7 @@ impl Server {
                     let waiting = running.client.and_then(|client| self.waiting_mut(client));
                     let waiter = waiting.map(|waiting| waiting.waiter);
                     if let Some(waiter) = self.tells.opened().or(waiter) {
-                        self.pend((waiter, db, &key), None);
+                        self.pend(waiter, KeyRef { db, key: &key }, None);
                     }
                 }
             }
@@ -84,7 +86,7 @@ impl Server {
         };
         if running.is_for_several {
             let asks: Vec<Asked> = std::iter::once(asked).chain(&running.others).cloned().collect();
-            self.granted_all(client, &asks, (*token, *remaining_ms), (None, Vec::new()));
+            self.granted_all(client, &asks, *token, *remaining_ms, None, &[]);
             return;
         }
         let (asked, granted_at) = (Box::new(asked.clone()), self.now);
@@ -98,8 +100,10 @@ impl Server {
         &mut self,
         client: ClientId,
         asks: &[Asked],
-        (newest, remaining_ms): (Token, u64),
-        (blocked, pending): (Option<bool>, Vec<(usize, Pending)>),
+        newest: Token,
+        remaining_ms: u64,
+        blocked: Option<bool>,
+        pending: &[(usize, Pending)],
     ) -> Vec<Token> {
         let held: Vec<Option<Token>> = asks.iter().map(|asked| self.hold_of(asked)).collect();
         self.note(Note::ToldSeveral { asks: asks.into(), held: held.clone(), newest });
@@ -158,9 +162,10 @@ impl Server {
         match (&wake.reply, waiting.is_for_several) {
             (Reply::Granted { token, remaining_ms }, true) => {
                 let asks: Vec<Asked> = waiting.asks().cloned().collect();
-                let (waited, told) = (wake.waited_us > 0, (*token, *remaining_ms));
-                let told_as = (Some(waited), std::mem::take(&mut waiting.pending));
-                let tokens = self.granted_all(client, &asks, told, told_as);
+                let (waited, pending) =
+                    (Some(wake.waited_us > 0), std::mem::take(&mut waiting.pending));
+                let tokens =
+                    self.granted_all(client, &asks, *token, *remaining_ms, waited, &pending);
                 let waiting = self.waiting_of(wake.waiter);
                 waiting.into_iter().for_each(|waiting| waiting.granted.clone_from(&tokens));
             }
@@ -238,11 +243,11 @@ impl Server {
 
     /// This waiting connection's hold has begun and is pending. `until`: if the locks were open
     /// when it began, how many holds had begun by then.
-    fn pend(&mut self, (waiter, db, key): (WaiterId, i32, &Key), until: Option<usize>) {
+    fn pend(&mut self, waiter: WaiterId, lock: KeyRef<'_>, until: Option<usize>) {
         let (at, now) = (self.history.point(), self.now);
         let all = self.all_waiting().filter(|waiting| !waiting.is_answered);
         let Some(waiting) = all.into_iter().find(|one| one.waiter == waiter) else { return };
-        let is_it = |asked: &Asked| (asked.db, &asked.key) == (db, key);
+        let is_it = |asked: &Asked| asked.key_ref() == lock;
         let Some(place) = waiting.asks().position(is_it) else { return };
         let Some(asked) = waiting.asks().nth(place) else { return };
         let (renewal, only) = (&waiting.renewal, waiting.renews);
@@ -252,7 +257,7 @@ impl Server {
         let slot = self.keys.get(asked.db, &asked.key);
         if until.is_none() && slot.is_none_or(|slot| slot.value == Value::Other) {
             // Of several locks, all of which are open: it is looked at when they are closed.
-            self.gated.push((waiter, db, key.clone(), self.begun.len()));
+            self.gated.push((waiter, lock.db, lock.key.clone(), self.begun.len()));
             return;
         }
         let asked = asked.clone();
@@ -289,7 +294,9 @@ impl Server {
     /// What was left pending while several locks were open.
     pub(crate) fn pend_gated(&mut self) {
         let gated = std::mem::take(&mut self.gated).into_iter();
-        gated.for_each(|(waiter, db, key, until)| self.pend((waiter, db, &key), Some(until)));
+        gated.for_each(|(waiter, db, key, until)| {
+            self.pend(waiter, KeyRef { db, key: &key }, Some(until))
+        });
         self.begun.clear();
     }
 

@@ -43,7 +43,7 @@ fn release() -> [Step; 3] {
 }
 
 #[track_caller]
-fn rule(nodes: u8, steps: &[Step], kind: Kind, (fault, law): (Fault, &str)) {
+fn rule(nodes: u8, steps: &[Step], kind: Kind, fault: Fault, law: &str) {
     let seen = plays_among(nodes, 3, steps);
     assert!(seen.of(kind) > 0, "{kind:?} was not seen");
     assert_eq!(breaks(fault, nodes, steps), Some(law), "{fault:?}");
@@ -53,7 +53,7 @@ fn rule(nodes: u8, steps: &[Step], kind: Kind, (fault, law): (Fault, &str)) {
 fn t3_who_waits_has_exactly_one_message() {
     let steps = [&begin(true, &[waits(0)])[..], &release(), &[Step::Hear(0), TURN]].concat();
     let fault = Fault::Engine(PlantedFault::ToldTwice);
-    rule(1, &steps, Kind::ToldByMessage, (fault, "exactly one message"));
+    rule(1, &steps, Kind::ToldByMessage, fault, "exactly one message");
 }
 
 /// Client 0 does not listen: client 2, which is blocked behind it, has the lock in the same step.
@@ -62,14 +62,14 @@ fn t5_who_does_not_listen_is_not_granted() {
     let steps = [&begin(false, &[waits(0)])[..], &says(2, Command::Acquire(waits(2))), &release()];
     let fault = Fault::Engine(PlantedFault::ListenersNotAsked);
     let law = "nothing is granted to who does not listen";
-    rule(1, &steps.concat(), Kind::Untold, (fault, law));
+    rule(1, &steps.concat(), Kind::Untold, fault, law);
 }
 
 #[test]
 fn t7_who_asks_again_takes_its_place() {
     let again = Ask { lease: 3000, ..waits(0) };
     let steps = [&begin(true, &[waits(0), again])[..], &release(), &[Step::Hear(0), TURN]].concat();
-    rule(1, &steps, Kind::AskedAgain, (Fault::UserUnknown, "who asks again takes its place"));
+    rule(1, &steps, Kind::AskedAgain, Fault::UserUnknown, "who asks again takes its place");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn t13_a_request_for_a_session_ends_with_its_connection() {
     let session = Ask { session: true, ..waits(0) };
     let steps = [&begin(true, &[session])[..], &[Step::CutOff(0), TURN], &release()].concat();
     let law = "a request for a session ends with its connection";
-    rule(1, &steps, Kind::TellClosed, (Fault::AskerKept, law));
+    rule(1, &steps, Kind::TellClosed, Fault::AskerKept, law);
 }
 
 /// The replica gets the next, which asks how far it is; its primary hears that, and looks.
@@ -96,5 +96,5 @@ fn t14_the_message_leaves_when_replicas_have_acknowledged_the_grant() {
         &[&ACKNOWLEDGES[..], &[Step::Hear(0)]].concat(),
     ];
     let law = "nobody is told before replicas acknowledged";
-    rule(2, &steps.concat(), Kind::ToldByMessage, (Fault::ToldAtOnce, law));
+    rule(2, &steps.concat(), Kind::ToldByMessage, Fault::ToldAtOnce, law);
 }

@@ -127,7 +127,7 @@ impl Ctx {
         name: &Name<'_>,
         owner: &[u8],
     ) -> bool {
-        self.may_send(user, db, (command, None), slice::from_ref(name), owner)
+        self.may_send(user, db, command, None, slice::from_ref(name), owner)
     }
 
     /// The same for a command that names several keys, behind their number.
@@ -140,14 +140,15 @@ impl Ctx {
         owner: &[u8],
     ) -> bool {
         let count = names.len().to_string();
-        self.may_send(user, db, (command, Some(count.as_bytes())), names, owner)
+        self.may_send(user, db, command, Some(count.as_bytes()), names, owner)
     }
 
     fn may_send(
         &self,
         user: &[u8],
         db: c_int,
-        (command, count): (&'static CStr, Option<&[u8]>),
+        command: &'static CStr,
+        count: Option<&[u8]>,
         names: &[Name<'_>],
         owner: &[u8],
     ) -> bool {

@@ -166,7 +166,7 @@ impl Client {
     /// Redis 8 may delete the key within that millisecond, so there it is the same time.
     #[track_caller]
     pub fn deadline_of(&mut self, expires_at: i64) -> i64 {
-        let ends_within_its_ms = self.version().is_since((8, 0), (99, 0));
+        let ends_within_its_ms = self.version().is_since([8, 0], [99, 0]);
         expires_at + i64::from(!ends_within_its_ms)
     }
 

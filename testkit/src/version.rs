@@ -17,19 +17,19 @@ impl Version {
 
     /// Whether a module can make an ACL category of its own.
     pub fn has_module_categories(self) -> bool {
-        self.is_since((7, 4), (8, 0))
+        self.is_since([7, 4], [8, 0])
     }
 
     /// Whether `ACL CAT` names commands of modules.
     pub fn lists_module_commands(self) -> bool {
-        self.is_since((8, 0), (8, 1))
+        self.is_since([8, 0], [8, 1])
     }
 
     /// Whether it is this Redis, this Valkey, or a later one of its kind.
-    pub fn is_since(self, redis: (u32, u32), valkey: (u32, u32)) -> bool {
+    pub fn is_since(self, redis: [u32; 2], valkey: [u32; 2]) -> bool {
         match self {
-            Version::Redis(major, minor) => (major, minor) >= redis,
-            Version::Valkey(major, minor) => (major, minor) >= valkey,
+            Version::Redis(major, minor) => [major, minor] >= redis,
+            Version::Valkey(major, minor) => [major, minor] >= valkey,
         }
     }
 }

@@ -288,7 +288,10 @@ fn parsed(bytes: &[u8]) -> Option<(Result<Value, String>, usize)> {
         b'*' => return parsed_array(bytes, begin, line.parse().unwrap()),
         // Of RESP3 a map, as its keys and values, and a message.
         b'%' => return parsed_array(bytes, begin, 2 * line.parse::<usize>().unwrap()),
-        b'>' => return parsed_array(bytes, begin, line.parse().unwrap()).map(message),
+        b'>' => {
+            let (array, len) = parsed_array(bytes, begin, line.parse().unwrap())?;
+            return Some((message(array), len));
+        }
         other => panic!("neither RESP2 nor a part of RESP3 that is known here: {other}"),
     };
     Some((reply, begin))
@@ -309,13 +312,13 @@ fn parsed_array(
 }
 
 /// An array that is a message: its first word says of what kind.
-fn message(parsed: (Result<Value, String>, usize)) -> (Result<Value, String>, usize) {
-    let (Ok(Value::Array(mut data)), len) = parsed else { panic!("{parsed:?}") };
+fn message(array: Result<Value, String>) -> Result<Value, String> {
+    let Ok(Value::Array(mut data)) = array else { panic!("{array:?}") };
     let kind = match text(&data.remove(0)).as_str() {
         "smessage" => PushKind::SMessage,
         other => PushKind::Other(other.to_owned()),
     };
-    (Ok(Value::Push { kind, data }), len)
+    Ok(Value::Push { kind, data })
 }
 
 #[test]

@@ -105,7 +105,7 @@ const OTHERS: [&str; 13] = [
 const UNSEEN: [&str; 2] = ["RENAME s k", "COPY s k"];
 
 fn others(server: &Server) -> impl Iterator<Item = &'static str> {
-    let sees_all = !server.version().is_since((99, 0), (8, 1));
+    let sees_all = !server.version().is_since([99, 0], [8, 1]);
     OTHERS.into_iter().filter(move |line| sees_all || !UNSEEN.contains(line))
 }
 

@@ -384,7 +384,7 @@ fn a_grant_that_was_told_stands_though_a_session_elsewhere_is_lost_at_once() {
         let is_told = !ann.last_words().is_empty();
         until(5_000, || client.gauges() == (0, 0, 0));
         // Where the reply is handed over in the step that grants, nobody knows whether it was read.
-        let stands = is_told || !server.version().is_since((7, 4), (8, 0));
+        let stands = is_told || !server.version().is_since([7, 4], [8, 0]);
         assert_eq!(client.number("RLOCK.HOLDS gate ann"), i64::from(stands), "{wait}");
         assert!(is_told || !stands, "{wait}: nobody was told of a grant that stands");
     }

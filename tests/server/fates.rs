@@ -101,7 +101,7 @@ fn in_one_turn(server: &Server, lines: &[&str], is_transaction: bool) -> Vec<Val
 /// The server puts a grant into the connection's output at once, and from then on nobody knows
 /// whether it has been read.
 fn replies_at_once(server: &Server) -> bool {
-    !server.version().is_since((7, 4), (8, 0))
+    !server.version().is_since([7, 4], [8, 0])
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn client_unblock_with_error_in_the_turn_of_the_grant_takes_it_back_where_the_er
     let unblock = format!("CLIENT UNBLOCK {} ERROR", bob.id());
     in_one_turn(&server, &["RLOCK.RELEASE door ann", &unblock], false);
     let first = bob.reply();
-    if first.is_ok() && !server.version().is_since((7, 4), (8, 0)) {
+    if first.is_ok() && !server.version().is_since([7, 4], [8, 0]) {
         // The older servers let the token through, and say the error behind it.
         assert!(bob.error().starts_with("UNBLOCKED "));
     }

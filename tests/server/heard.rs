@@ -55,7 +55,7 @@ fn closes_at_once(mut waiter: Waiter) -> impl FnOnce() -> (i64, i64) {
 
 /// Bob holds the lock with this token although his connection has closed.
 #[track_caller]
-fn stands(client: &mut Client, (id, token): (i64, i64), round: usize) {
+fn stands(client: &mut Client, id: i64, token: i64, round: usize) {
     until(5_000, || !is_connected(client, id));
     // Whatever comes of the close is done with the next request.
     client.ask("RLOCK.ACQUIRE door eve");
@@ -77,7 +77,8 @@ fn releases_behind(server: &Server, before: &str, ends: &str) {
         ann.park(server, before);
         ann.say("RLOCK.RELEASE door ann");
         crowd.meet(|| other.say(ends));
-        stands(&mut client, bob(), round);
+        let (id, token) = bob();
+        stands(&mut client, id, token, round);
         ann.reply().unwrap();
         assert_eq!(ann.answer(), redis::Value::Int(0));
         other.reply().unwrap();
@@ -117,7 +118,8 @@ fn a_grant_by_a_release_that_was_postponed_stands_though_its_reader_closes_at_on
         let mut ann = Waiter::connect(&server);
         ann.park(&server, "RLOCK.RELEASE door ann");
         crowd.meet(|| other.say("CLIENT UNPAUSE"));
-        stands(&mut client, bob(), round);
+        let (id, token) = bob();
+        stands(&mut client, id, token, round);
         ann.answer();
         other.answer();
         client.ask("RLOCK.FORCE door");

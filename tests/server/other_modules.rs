@@ -27,7 +27,7 @@ fn another_module_that_would_have_to_wait_is_told_so_at_once() {
 #[test]
 fn another_module_that_allows_its_calls_to_block_is_told_at_once_all_the_same() {
     let Some(server) = with_caller() else { return };
-    if !server.version().is_since((7, 2), (7, 2)) {
+    if !server.version().is_since([7, 2], [7, 2]) {
         return say_not_seen("calls of other modules that may block");
     }
     let mut client = server.client();

@@ -144,7 +144,7 @@ fn who_lost_the_right_while_it_waited_is_not_granted() {
 #[test]
 fn who_may_use_only_the_locks_database_is_granted_there_until_it_loses_that() {
     let server = Server::start();
-    if !server.version().is_since((u32::MAX, 0), (9, 1)) {
+    if !server.version().is_since([u32::MAX, 0], [9, 1]) {
         return say_not_seen("a user that is limited to a database");
     }
     for (change, is_granted) in [

@@ -182,7 +182,7 @@ fn one_who_is_held_back_by_a_pause_is_not_to_be_unblocked() {
     until(5_000, || client.info_number("clients", "blocked_clients") == 2);
     // Some patch releases of older series do not die of it either: 8.0.6, but not 8.0.2.
     let dies = operator.number(&format!("CLIENT UNBLOCK {} ERROR", other.id())) == 1;
-    assert!(!dies || !version.is_since((8, 2), (9, 1)), "{version:?}");
+    assert!(!dies || !version.is_since([8, 2], [9, 1]), "{version:?}");
     let Some(server) = survives(server, &mut operator, &format!("CLIENT UNBLOCK {id}")) else {
         assert!(dies, "docs/servers.md says who dies of it");
         say_not_seen(&format!("CLIENT UNBLOCK in a pause: {version:?} dies of it"));

@@ -223,20 +223,21 @@ impl Manager {
     /// The wait of a group ends with this reply. Those behind it are served with the next work for
     /// groups.
     pub fn end_group_with(&mut self, waiter: WaiterId, reply: Reply, by: Outcome, now: Now) {
-        self.end_group_but_at(waiter, None, (reply, by), now);
+        self.end_group_but_at(waiter, None, reply, by, now);
     }
 
     /// The wait of a group is canceled with this reply. Its place at `key` is left to the step that
     /// cancels its owner's other waits there: none of those may be granted before.
     pub fn cancel_group(&mut self, waiter: WaiterId, key: &[u8], reply: Reply, now: Now) {
-        self.end_group_but_at(waiter, Some(key), (reply, Outcome::Cancelled), now);
+        self.end_group_but_at(waiter, Some(key), reply, Outcome::Cancelled, now);
     }
 
     fn end_group_but_at(
         &mut self,
         waiter: WaiterId,
         but: Option<&[u8]>,
-        (reply, by): (Reply, Outcome),
+        reply: Reply,
+        by: Outcome,
         now: Now,
     ) {
         let Some(group) = self.group(waiter) else { return };

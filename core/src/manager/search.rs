@@ -74,10 +74,10 @@ pub fn search<W: World>(world: &mut W, wait: Wait<'_>, now: Now) -> Search<LockI
     let (db, user) = (wait.lock.db, wait.user);
     let mut waits = DbWaitGraph { world, db, user, now, seen: BTreeMap::new() };
     let first = waits.at(wait.lock, wait.stand, steps);
-    let at = (None, wait.lock.clone());
+    let at = WaitAt { waiter: None, lock: wait.lock.clone() };
     match waits_for::search(&mut waits, wait.owner, at, first, steps) {
         Search::Cycle(cycle) => {
-            Search::Cycle(cycle.into_iter().map(|(owner, (_, lock))| (owner, lock)).collect())
+            Search::Cycle(cycle.into_iter().map(|(owner, at)| (owner, at.lock)).collect())
         }
         Search::GaveUp => Search::GaveUp,
         Search::NoCycle => Search::NoCycle,
@@ -103,6 +103,13 @@ fn nobody_waits_for<W: World>(world: &mut W, wait: Wait<'_>, now: Now, steps: &m
                 })
         })
     })
+}
+
+/// A wait for a lock.
+struct WaitAt {
+    /// Nobody, if it is the wait of the caller, which is not blocked yet.
+    waiter: Option<WaiterId>,
+    lock: LockId,
 }
 
 /// The waits of one database.
@@ -131,19 +138,22 @@ impl<W: World> DbWaitGraph<'_, W> {
 }
 
 impl<W: World> WaitGraph for DbWaitGraph<'_, W> {
-    type Wait = (Option<WaiterId>, LockId);
+    type Wait = WaitAt;
 
     fn of(&mut self, owner: &Owner, most: usize) -> Vec<Self::Wait> {
         let (db, user) = (self.db, self.user);
         self.world.manager(|manager| {
             let told = manager.told_of_owner(db, owner, (!user.is_empty()).then_some(user));
             let waits = manager.waits.of_owner(db, owner, user).chain(told);
-            waits.take(most).map(|(waiter, lock)| (Some(waiter), lock.clone())).collect()
+            waits
+                .take(most)
+                .map(|(waiter, lock)| WaitAt { waiter: Some(waiter), lock: lock.clone() })
+                .collect()
         })
     }
 
-    fn blockers(&mut self, (waiter, lock): &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
-        let Some(waiter) = *waiter else { return Vec::new() };
+    fn blockers(&mut self, wait: &WaitAt, steps: &mut Steps) -> Vec<Owner> {
+        let WaitAt { waiter: Some(waiter), ref lock } = *wait else { return Vec::new() };
         if !self.world.is_left(Some(lock)) {
             return self.at(lock, Stand::Parked(waiter), steps);
         }
@@ -171,7 +181,7 @@ impl<W: World> DbWaitGraph<'_, W> {
         while let Some(next) = group.keys.get(number).filter(|_| steps.take()) {
             let (now, claim) = (self.now, group.claim(next));
             let standing = self.world.lock(&group.id(next), |lock, volatile| {
-                lock.judge(volatile, claim, OwnPlace::None, (volatile.grace, now))
+                lock.judge(volatile, claim, OwnPlace::None, volatile.grace, now)
             });
             if !matches!(standing, Standing::Open | Standing::Covered(_)) {
                 break;

@@ -32,7 +32,7 @@ impl Manager {
         place: OwnPlace,
     ) -> Standing {
         let volatile = self.locks.get_or_empty(at.db, at.key);
-        lock.judge(volatile, claim, place, (self.grace_of(bounds.grace_ms, at.now), at.now))
+        lock.judge(volatile, claim, place, self.grace_of(bounds.grace_ms, at.now), at.now)
     }
 
     /// What the time to wait is at a lock that the group has not reached, as for
@@ -42,7 +42,8 @@ impl Manager {
         waiter: WaiterId,
         at: At<'_>,
         bounds: &Bounds,
-        (lock, claim): (&Lock, Claim<'_>),
+        lock: &Lock,
+        claim: Claim<'_>,
     ) -> Option<Option<u64>> {
         let volatile = self.locks.get_or_empty(at.db, at.key);
         if volatile.queue.group_stand(waiter) == Some(GroupStand::Line) {
@@ -61,7 +62,8 @@ impl Manager {
         &self,
         at: At<'_>,
         bounds: &Bounds,
-        (lock, claim): (&Lock, Claim<'_>),
+        lock: &Lock,
+        claim: Claim<'_>,
     ) -> Standing {
         let volatile = self.locks.get_or_empty(at.db, at.key);
         let is_stranger = lock.holds_of(claim.owner, None).next().is_none()
@@ -79,13 +81,13 @@ impl Manager {
         }
         if is_plain && volatile.queue.len() > FIRST_IN_LINE {
             let first = volatile.with_first(FIRST_IN_LINE);
-            let (standing, is_ahead) = self.served_without(at, bounds, (lock, claim), first);
+            let (standing, is_ahead) = self.served_without(at, bounds, lock, claim, first);
             // One of the first stays in line, before all others.
             if is_ahead {
                 return standing;
             }
         }
-        self.served_without(at, bounds, (lock, claim), volatile.clone()).0
+        self.served_without(at, bounds, lock, claim, volatile.clone()).0
     }
 
     /// Serves a copy of the queue without the owner's ticket. Returns how a newcomer stands then,
@@ -94,14 +96,15 @@ impl Manager {
         &self,
         at: At<'_>,
         bounds: &Bounds,
-        (lock, claim): (&Lock, Claim<'_>),
+        lock: &Lock,
+        claim: Claim<'_>,
         mut volatile: Volatile,
     ) -> (Standing, bool) {
         let mut lock = lock.clone();
         let now = at.now;
         withdraw_from(&mut volatile, claim.owner);
         let grace = self.serve_copy(&mut lock, &mut volatile, bounds, now);
-        let standing = lock.judge(&volatile, claim, OwnPlace::None, (grace, now));
+        let standing = lock.judge(&volatile, claim, OwnPlace::None, grace, now);
         (standing, volatile.queue.head().is_some())
     }
 

@@ -372,7 +372,8 @@ impl Manager {
         db: i32,
         owner: &Owner,
         user: &[u8],
-        (wants, is_renewal): (&[Want<'_>], bool),
+        wants: &[Want<'_>],
+        is_renewal: bool,
     ) -> Option<(WaiterId, bool)> {
         if self.tells.all.is_empty() {
             return None;

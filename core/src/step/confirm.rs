@@ -42,7 +42,7 @@ impl<'a> Step<'_, 'a> {
             is_of_several: false,
         };
         let asked = Asked::new(held.map_or(0, |before| before.depth), ask.depth);
-        self.volatile.await_acks(waiter, (token, asked), wait, held.is_none());
+        self.volatile.await_acks(waiter, token, asked, wait, held.is_none());
         self.grant_reentries(ask.owner);
         Reply::Pending
     }
@@ -52,8 +52,10 @@ impl<'a> Step<'_, 'a> {
     pub(crate) fn await_acks_of_several(
         &mut self,
         ask: &Enter<'_>,
-        (waiter, confirm): (WaiterId, Confirm),
-        (token, held): (Token, Option<Hold>),
+        waiter: WaiterId,
+        confirm: Confirm,
+        token: Token,
+        held: Option<Hold>,
     ) -> Reply {
         let Confirm { acks, since, ends_at } = confirm;
         let (_, deadline) = self.levels(token);
@@ -68,7 +70,7 @@ impl<'a> Step<'_, 'a> {
         };
         let before = held.map_or(0, |before| before.depth);
         let asked = Asked::new(before, Some(1));
-        self.volatile.await_acks(waiter, (token, asked), wait, held.is_none());
+        self.volatile.await_acks(waiter, token, asked, wait, held.is_none());
         self.effects.pending.push(waiter);
         self.effects.awaits_acks = true;
         self.grant_reentries(ask.owner);

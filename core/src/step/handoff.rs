@@ -252,7 +252,7 @@ impl Step<'_, '_> {
                     reply: HeldBack::grant(entry.session(), entry.lease),
                     is_of_several: false,
                 };
-                self.volatile.await_acks(waiter, (token, asked), wait, held.is_none());
+                self.volatile.await_acks(waiter, token, asked, wait, held.is_none());
                 self.volatile.log_slow(self.moment.slow.wait(
                     entry,
                     Outcome::Granted,

@@ -10,7 +10,17 @@ use crate::volatile::levels::Asked;
 use crate::volatile::queue::{Arrival, Entry, Kind, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
+use crate::volatile::unsent::{AckWait, HeldBack};
 use crate::{Change, End, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
+
+/// A grant to an owner.
+pub(crate) struct GrantRecord {
+    pub(crate) token: Token,
+    pub(crate) asked: Asked,
+    pub(crate) session: Option<Session>,
+    /// The caller, if its reply comes later.
+    pub(crate) waiter: Option<WaiterId>,
+}
 
 impl Lock {
     /// Whether another reader already waits in front to upgrade.
@@ -26,7 +36,6 @@ impl Lock {
 impl<'a> Step<'_, 'a> {
     pub(crate) fn acquire(&mut self, ask: Acquire<'a>, parking: Option<Parking>) -> Reply {
         let held = self.lock.holders.hold(ask.owner, ask.mode);
-        let present = held.map_or(0, |hold| hold.depth);
         if let Some(refused) = self.level_is_skipped(ask.owner, ask.mode, ask.depth) {
             return refused;
         }
@@ -61,29 +70,24 @@ impl<'a> Step<'_, 'a> {
         };
         if let Reply::Granted { token, .. } = reply {
             let waiter = parking.map(|parking| parking.waiter);
-            self.settle_grant(ask.owner, (present, ask.depth), (token, session, waiter));
+            let asked = Asked::new(held.map_or(0, |hold| hold.depth), ask.depth);
+            self.record_grant(ask.owner, GrantRecord { token, asked, session, waiter });
         }
         reply
     }
 
-    /// Remembers a grant with this token to an owner whose hold had `present` levels before and
-    /// who asked for `asked`, and grants what is a re-entry now. A blocked caller, `waiter`, hears
-    /// of it later.
-    pub(crate) fn settle_grant(
-        &mut self,
-        owner: &[u8],
-        (present, asked): (u16, Option<u16>),
-        (token, session, waiter): (Token, Option<Session>, Option<WaiterId>),
-    ) {
+    /// Records a grant to this owner, and grants what is a re-entry now.
+    pub(crate) fn record_grant(&mut self, owner: &[u8], record: GrantRecord) {
+        let GrantRecord { token, asked, session, waiter } = record;
         if let Some(waiter) = waiter {
-            self.volatile.unsent.insert(waiter, token, Asked::new(present, asked));
+            self.volatile.unsent.insert(waiter, token, asked);
             if let Some(session) = session {
                 self.volatile.tie_unsent(token, waiter, session);
             }
             return self.grant_reentries(owner);
         }
         self.volatile.unsent.owner_knows(token);
-        self.volatile.unsent.levels.told(token, asked);
+        self.volatile.unsent.levels.told(token, asked.depth);
         if let Some(session) = session {
             self.volatile.sessions.tie(token, session);
         }
@@ -255,9 +259,17 @@ impl<'a> Step<'_, 'a> {
         }
         if let (Some((Parking { waiter, ends_at, .. }, is_of_several)), 1..) = (parking, acks) {
             let deadline = first.deadline.max(self.moment.now.after(ask.lease));
-            let (ends, now) = ((deadline, self.moment.late_at(ends_at, deadline)), self.moment.now);
-            let by = (acks, is_of_several);
-            self.volatile.await_acks_of_renewal(waiter, first, by, ends, now);
+            let wait = AckWait {
+                acks,
+                until: self.moment.late_at(ends_at, deadline),
+                deadline,
+                since: self.moment.now,
+                granted_at: self.moment.now,
+                reply: HeldBack::Renewal,
+                is_of_several,
+            };
+            let asked = Asked::new(first.depth, Some(1));
+            self.volatile.await_acks(waiter, first.token, asked, wait, false);
             self.effects.awaits_acks = true;
             return Reply::Pending;
         }

@@ -7,6 +7,8 @@ use smallvec::SmallVec;
 
 use crate::step::admission::{Claim, has_predecessor, is_at_head};
 use crate::step::input::{Enter, Reply};
+use crate::step::requests::GrantRecord;
+use crate::volatile::levels::Asked;
 use crate::volatile::queue::groups::GroupStand;
 use crate::volatile::sessions::Session;
 use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
@@ -57,7 +59,8 @@ impl Lock {
         volatile: &Volatile,
         claim: Claim<'_>,
         place: OwnPlace,
-        (grace, now): (Option<EpochMs>, Now),
+        grace: Option<EpochMs>,
+        now: Now,
     ) -> Standing {
         let owns = |mode| self.holders.hold(claim.owner, mode);
         match owns(claim.mode) {
@@ -138,12 +141,13 @@ impl<'a> Step<'_, 'a> {
         };
         if let Reply::Granted { token, .. } = reply {
             if let (Some(confirm), Some(waiter)) = (ask.confirm, ask.waiter) {
-                return self.await_acks_of_several(&ask, (waiter, confirm), (token, held));
+                return self.await_acks_of_several(&ask, waiter, confirm, token, held);
             }
             let now = self.moment.now;
             let session = ask.session.map(|client| Session::new(client, ask.lease, now));
-            let present = held.map_or(0, |hold| hold.depth);
-            self.settle_grant(ask.owner, (present, Some(1)), (token, session, ask.waiter));
+            let asked = Asked::new(held.map_or(0, |hold| hold.depth), Some(1));
+            let waiter = ask.waiter;
+            self.record_grant(ask.owner, GrantRecord { token, asked, session, waiter });
         }
         reply
     }

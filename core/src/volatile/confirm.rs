@@ -71,11 +71,12 @@ impl Volatile {
         self.unsent.pending_alone()
     }
 
-    /// Holds back the reply to a grant until replicas have acknowledged it.
+    /// Holds back the reply to a grant or a renewal until replicas have acknowledged it.
     pub(crate) fn await_acks(
         &mut self,
         waiter: WaiterId,
-        (token, asked): (Token, Asked),
+        token: Token,
+        asked: Asked,
         wait: AckWait,
         begins: bool,
     ) {
@@ -86,21 +87,7 @@ impl Volatile {
         if !wait.is_of_several {
             acks.ask(wait.acks, Ack::Wait(waiter));
         }
-        self.unsent.insert_pending(waiter, (token, asked), wait);
-    }
-
-    /// Holds back the reply to a renewal until replicas have acknowledged it.
-    pub(crate) fn await_acks_of_renewal(
-        &mut self,
-        waiter: WaiterId,
-        Hold { token, depth, .. }: Hold,
-        (acks, is_of_several): (u8, bool),
-        (deadline, until): (EpochMs, EpochMs),
-        now: Now,
-    ) {
-        let (since, granted_at, reply) = (now, now, HeldBack::Renewal);
-        let wait = AckWait { acks, until, deadline, since, granted_at, reply, is_of_several };
-        self.await_acks(waiter, (token, Asked::new(depth, Some(1))), wait, false);
+        self.unsent.insert_pending(waiter, token, asked, wait);
     }
 
     /// What replicas are to acknowledge, since the last call.

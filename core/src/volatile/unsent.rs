@@ -120,26 +120,28 @@ impl UnsentReplies {
 
     /// A reply is under way.
     pub(crate) fn insert(&mut self, waiter: WaiterId, token: Token, asked: Asked) {
-        self.put(waiter, (token, asked), None);
+        self.put(waiter, token, asked, None);
     }
 
     /// A reply waits for acknowledgments.
     pub(crate) fn insert_pending(
         &mut self,
         waiter: WaiterId,
-        (token, asked): (Token, Asked),
+        token: Token,
+        asked: Asked,
         wait: AckWait,
     ) {
         self.by_until.insert((wait.until, waiter));
         self.sessions = self.sessions.saturating_add(wait.begins_session().into());
         self.of_several = self.of_several.saturating_add(wait.is_of_several.into());
-        self.put(waiter, (token, asked), Some(Box::new(wait)));
+        self.put(waiter, token, asked, Some(Box::new(wait)));
     }
 
     fn put(
         &mut self,
         waiter: WaiterId,
-        (token, asked): (Token, Asked),
+        token: Token,
+        asked: Asked,
         ack_wait: Option<Box<AckWait>>,
     ) {
         let acks = ack_wait.as_ref().map_or(0, |wait| wait.acks);

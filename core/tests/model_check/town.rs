@@ -39,7 +39,8 @@ impl WaitGraph for Looking<'_> {
         self.locks.iter().enumerate().flat_map(at).take(most).collect()
     }
 
-    fn blockers(&mut self, (lock, waiter): &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
+    fn blockers(&mut self, wait: &Self::Wait, steps: &mut Steps) -> Vec<Owner> {
+        let (lock, waiter) = wait;
         self.look(*lock, Stand::Parked(*waiter), steps)
     }
 }

@@ -1,8 +1,6 @@
 //! What was decided about several open locks: the replicas get it in one command, then it is
 //! reported.
 
-use std::slice;
-
 use rlock_core::manager::At;
 use rlock_core::snapshot::{self, Start};
 use rlock_core::{Effects, FastStep, Now, Reply};
@@ -39,14 +37,8 @@ pub(crate) enum ToPublish<'a> {
 impl ToPublish<'_> {
     pub(crate) fn parts(&self) -> Done<'_> {
         match self {
-            Self::Fast(FastStep { change, event, reply, .. }) => {
-                let (changes, events) = (slice::from_ref(change), event.as_slice());
-                Done { changes, events, reply, pending: &[], replaced: &[] }
-            }
-            Self::Step(effects) => {
-                let Effects { reply, changes, events, pending, replaced, .. } = &**effects;
-                Done { changes, events, reply, pending, replaced }
-            }
+            Self::Fast(step) => step.into(),
+            Self::Step(effects) => (&**effects).into(),
         }
     }
 }
@@ -66,7 +58,8 @@ impl<'a> Decisions<'a> {
     /// Adds one. Returns its reply.
     pub(crate) fn add(
         &mut self,
-        (place, start): (usize, Start),
+        place: usize,
+        start: Start,
         asks: Option<&'a [u8]>,
         done: ToPublish<'a>,
     ) -> Reply {
@@ -87,7 +80,8 @@ impl<'a> Decisions<'a> {
     pub(crate) fn send<'n, 'm: 'n, H: Host>(
         &mut self,
         host: &H,
-        (db, now): (i32, Now),
+        db: i32,
+        now: Now,
         named: impl Fn(usize) -> Option<&'n H::Name<'m>>,
     ) where
         H::Name<'m>: 'n,

@@ -63,7 +63,7 @@ impl World {
                 };
                 let (key_name, name) = (KEYS[*key], OWNERS[*owner]);
                 let line = format!("acquire {key_name} {name} {mode_word} DEPTH 1 BLOCK 0");
-                (line, Some(naive.acquire_one(id, *owner, (*key, *mode))))
+                (line, Some(naive.acquire_one(id, *owner, *key, *mode)))
             }
             Deed::Release(owner, keys) => {
                 let mut sorted = keys.clone();

@@ -274,7 +274,7 @@ impl Naive {
         Said::Waits
     }
 
-    pub fn acquire_one(&mut self, id: usize, owner: usize, (key, mode): (usize, Mode)) -> Said {
+    pub fn acquire_one(&mut self, id: usize, owner: usize, key: usize, mode: Mode) -> Said {
         if mode.writes() && self.has(key, owner, false) && !self.has(key, owner, true) {
             return Said::Deadlock;
         }

@@ -33,7 +33,7 @@ pub struct Handle {
 /// An open key: what is at it is taken out of the map until it is closed.
 pub struct Key<'h> {
     host: &'h MapHost,
-    at: (i32, Vec<u8>),
+    at: LockId,
     slot: Option<Slot>,
 }
 
@@ -62,20 +62,20 @@ impl OpenKey for Key<'_> {
     fn set(&mut self, lock: Lock) {
         let slot = self.slot.replace(Slot { value: Value::Lock(lock), expires_at: None });
         if let Some(Slot { value: Value::Lock(before), .. }) = slot {
-            events::key_left(self.host, self.at.0, &self.at.1, &before);
+            events::key_left(self.host, self.at.db, &self.at.key, &before);
         }
-        self.host.log(format!("set {}", self.host.shown(&self.at)));
+        self.host.log(format!("set {}", self.host.shown(self.at.db, &self.at.key)));
         // The server reports new keys to other modules, which may change other keys.
         let on_new = self.host.world().on_new;
-        on_new.into_iter().for_each(|happens| happens(self.host, &self.at.1));
+        on_new.into_iter().for_each(|happens| happens(self.host, &self.at.key));
     }
 
     fn delete(&mut self) {
         let Some(slot) = self.slot.take() else { return };
         if let Value::Lock(lock) = slot.value {
-            events::key_left(self.host, self.at.0, &self.at.1, &lock);
+            events::key_left(self.host, self.at.db, &self.at.key, &lock);
         }
-        self.host.log(format!("deleted {}", self.host.shown(&self.at)));
+        self.host.log(format!("deleted {}", self.host.shown(self.at.db, &self.at.key)));
     }
 
     fn expires_at(&self) -> Option<u64> {
@@ -152,7 +152,7 @@ impl Host for MapHost {
     }
 
     fn open(&self, name: &Name<'_>, access: Access) -> Key<'_> {
-        let at = (self.db(), name.0.to_vec());
+        let at = LockId { db: self.db(), key: name.0.into() };
         let is_primary = self.state(|state| state.manager.is_primary());
         let is_expired = self.is_expired(&at);
         if is_expired && is_primary && !self.is_paused() {

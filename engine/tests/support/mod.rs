@@ -19,7 +19,7 @@ use std::time::Duration;
 
 pub use host::{Handle, Name};
 use rlock_core::grammar::{Arguments, Command, Limits, SeveralKeys, commands as table};
-use rlock_core::manager::Bounds;
+use rlock_core::manager::{Bounds, LockId};
 use rlock_core::slow::Slow;
 use rlock_core::{ClientId, EpochMs, LeaseMs, Lock, Now, WaiterId};
 use rlock_engine::{
@@ -67,8 +67,8 @@ pub struct World {
     pub tick: Duration,
     worked: Duration,
     pub db: i32,
-    pub keys: BTreeMap<(i32, Vec<u8>), Slot>,
-    open: BTreeSet<(i32, Vec<u8>)>,
+    pub keys: BTreeMap<LockId, Slot>,
+    open: BTreeSet<LockId>,
     caller: Caller,
     /// The wait that the running command has begun.
     parking: Option<u64>,
@@ -435,30 +435,30 @@ impl MapHost {
         events::connection_ended(self, ClientId::from(client));
     }
 
-    pub fn is_expired(&self, at: &(i32, Vec<u8>)) -> bool {
-        let world = self.world();
-        let expires_at = world.keys.get(at).and_then(|slot| slot.expires_at);
-        expires_at.is_some_and(|at_ms| at_ms < world.now.ms().get())
+    pub fn is_expired(&self, at: &LockId) -> bool {
+        let expires_at = self.world().keys.get(at).and_then(|slot| slot.expires_at);
+        expires_at.is_some_and(|at_ms| at_ms < self.world().now.ms().get())
     }
 
-    fn expire(&self, at: &(i32, Vec<u8>)) {
+    fn expire(&self, at: &LockId) {
         self.unlink(at);
-        events::key_lost(self, at.0, &at.1, false);
-        self.log(format!("expired {}", self.shown(at)));
-        self.world().stream.push(Written { db: at.0, words: vec![b"DEL".to_vec(), at.1.clone()] });
+        events::key_lost(self, at.db, &at.key, false);
+        self.log(format!("expired {}", self.shown(at.db, &at.key)));
+        let words = vec![b"DEL".to_vec(), at.key.to_vec()];
+        self.world().stream.push(Written { db: at.db, words });
     }
 
-    fn unlink(&self, at: &(i32, Vec<u8>)) {
+    fn unlink(&self, at: &LockId) {
         assert!(!self.world().open.contains(at), "somebody else removes a key that is open");
         let slot = self.world().keys.remove(at);
         if let Some(Slot { value: Value::Lock(lock), .. }) = slot {
-            events::key_left(self, at.0, &at.1, &lock);
+            events::key_left(self, at.db, &at.key, &lock);
         }
     }
 
     /// `DEL key` by somebody.
     pub fn remove(&self, key: &str) {
-        let at = (self.db(), key.as_bytes().to_vec());
+        let at = LockId { db: self.db(), key: key.as_bytes().into() };
         self.unlink(&at);
     }
 
@@ -471,7 +471,7 @@ impl MapHost {
     /// Somebody puts a value of another type at a key.
     pub fn put_other(&self, key: &str) {
         self.remove(key);
-        let at = (self.db(), key.as_bytes().to_vec());
+        let at = LockId { db: self.db(), key: key.as_bytes().into() };
         self.world().keys.insert(at, Slot { value: Value::Other, expires_at: None });
     }
 
@@ -479,13 +479,13 @@ impl MapHost {
     pub fn put_lock(&self, key: &str, lock: Lock) {
         self.remove(key);
         events::lock_loaded(self, Some((self.db(), key.as_bytes())), &lock);
-        let at = (self.db(), key.as_bytes().to_vec());
+        let at = LockId { db: self.db(), key: key.as_bytes().into() };
         self.world().keys.insert(at, Slot { value: Value::Lock(lock), expires_at: None });
     }
 
     /// The lock at a key of the selected database.
     pub fn lock(&self, key: &str) -> Lock {
-        let at = (self.db(), key.as_bytes().to_vec());
+        let at = LockId { db: self.db(), key: key.as_bytes().into() };
         match self.world().keys.get(&at).map(|slot| &slot.value) {
             Some(Value::Lock(lock)) => lock.clone(),
             other => panic!("{other:?} is no lock"),
@@ -494,7 +494,7 @@ impl MapHost {
 
     /// Sets the key's expiry, as `EXPIRE` and `PERSIST` do.
     pub fn set_expiry(&self, key: &str, ms: Option<u64>) {
-        let at = (self.db(), key.as_bytes().to_vec());
+        let at = LockId { db: self.db(), key: key.as_bytes().into() };
         self.world().keys.get_mut(&at).unwrap().expires_at = ms.map(|ms| START_MS + ms);
     }
 }

@@ -1,5 +1,6 @@
 //! What the engine did, for tests to read.
 
+use rlock_core::manager::LockId;
 use rlock_core::{Mode, snapshot};
 use rlock_engine::{Deferred, Host};
 
@@ -25,7 +26,7 @@ impl Written {
 impl MapHost {
     /// Who holds in the selected database, like `ann write depth=1 until=30000`.
     pub fn holds(&self, key: &str) -> String {
-        let at = (self.db(), key.as_bytes().to_vec());
+        let at = LockId { db: self.db(), key: key.as_bytes().into() };
         let world = self.world();
         let lock = match world.keys.get(&at).map(|slot| &slot.value) {
             None => return "no key".into(),
@@ -42,7 +43,7 @@ impl MapHost {
 
     /// When the key expires, in milliseconds after the start.
     pub fn expires_at(&self, key: &str) -> Option<u64> {
-        let at = (self.db(), key.as_bytes().to_vec());
+        let at = LockId { db: self.db(), key: key.as_bytes().into() };
         let expires_at = self.world().keys.get(&at).unwrap().expires_at;
         expires_at.map(|at_ms| at_ms - START_MS)
     }
@@ -124,12 +125,12 @@ impl MapHost {
 
     /// A key of the selected database.
     pub fn named(&self, key: &[u8]) -> String {
-        self.shown(&(self.db(), key.to_vec()))
+        self.shown(self.db(), key)
     }
 
-    pub fn shown(&self, (db, key): &(i32, Vec<u8>)) -> String {
+    pub fn shown(&self, db: i32, key: &[u8]) -> String {
         let key = String::from_utf8_lossy(key);
-        if *db == 0 { key.into() } else { format!("{db}:{key}") }
+        if db == 0 { key.into() } else { format!("{db}:{key}") }
     }
 
     pub fn number(&self, value: i64) -> String {

@@ -6,12 +6,13 @@
 pub fn every_history(deeds: usize, owners: usize, mut play: impl FnMut(&[usize])) {
     let steps = std::env::var("RLOCK_STEPS").map_or(3, |steps| steps.parse().unwrap());
     let mut history = Vec::new();
-    every_rest(deeds, (owners, 0), steps, &mut history, &mut play);
+    every_rest(deeds, owners, 0, steps, &mut history, &mut play);
 }
 
 fn every_rest(
     deeds: usize,
-    (owners, acted): (usize, usize),
+    owners: usize,
+    acted: usize,
     steps: usize,
     history: &mut Vec<usize>,
     play: &mut impl FnMut(&[usize]),
@@ -22,7 +23,7 @@ fn every_rest(
     for number in 0..deeds * owners.min(acted + 1) {
         history.push(number);
         let acted = acted.max(number / deeds + 1);
-        every_rest(deeds, (owners, acted), steps - 1, history, play);
+        every_rest(deeds, owners, acted, steps - 1, history, play);
         history.pop();
     }
 }

@@ -10,7 +10,7 @@ use super::promises::{Acked, Promises};
 use super::rest::Rest;
 use super::{Broken, Reign, must};
 use crate::history::Point;
-use crate::keyspace::{Key, Slot};
+use crate::keyspace::{Key, KeyRef, Slot};
 use crate::link::Ack;
 use crate::machines::Machine;
 use crate::notes::{Asked, Pending};
@@ -39,14 +39,14 @@ fn heard(node: usize, machines: &[Machine]) -> impl Iterator<Item = Ack> {
 }
 
 /// A server has this hold, until then or longer.
-fn has(server: &Server, (db, key): (i32, &Key), token: Token, until: u64) -> bool {
-    let lock = server.keys.get(db, key).and_then(Slot::lock);
+fn has(server: &Server, lock: KeyRef<'_>, token: Token, until: u64) -> bool {
+    let lock = server.keys.get(lock.db, lock.key).and_then(Slot::lock);
     let mut holds = lock.into_iter().flat_map(|lock| lock.holds());
     holds.any(|(.., hold)| hold.token == token && hold.deadline.get() >= until)
 }
 
 /// How many other servers have it.
-fn copies(node: usize, machines: &[Machine], lock: (i32, &Key), token: Token, until: u64) -> usize {
+fn copies(node: usize, machines: &[Machine], lock: KeyRef<'_>, token: Token, until: u64) -> usize {
     let others = machines.iter().enumerate().filter(|(at, machine)| *at != node && machine.is_up);
     others.filter(|(_, machine)| has(&machine.server, lock, token, until)).count()
 }
@@ -71,7 +71,7 @@ pub fn told(
     must(count >= needed, "nobody is told before replicas acknowledged", || {
         format!("{count} of {needed} acknowledged {pending:?} of {asked:?}")
     })?;
-    let lock = (asked.db, &asked.key);
+    let lock = asked.key_ref();
     let count = copies(node, machines, lock, pending.token, pending.deadline);
     must(count >= needed, "what is told is on as many copies", || {
         format!("{count} of {needed} have {pending:?} of {asked:?}")
@@ -162,16 +162,19 @@ impl Acks {
 
 impl TakenBack {
     /// A hold ended because replicas did not acknowledge it, or its caller did not wait for them.
-    pub fn add(&mut self, (db, key): (i32, &Key), token: Token, until: u64, now_ms: u64) {
+    pub fn add(&mut self, lock: KeyRef<'_>, token: Token, until: u64, now_ms: u64) {
         self.0.retain(|(.., until)| *until > now_ms);
-        self.0.push((db, key.clone(), token, until));
+        self.0.push((lock.db, lock.key.clone(), token, until));
     }
 
     /// A replica is promoted: which of these stand there.
     fn stand(&self, server: &Server, promises: &Promises, seen: &mut Seen) {
         for (db, key, token, until) in &self.0 {
             let is_told = promises.iter().any(|promise| promise.token == *token);
-            if has(server, (*db, key), *token, 0) && !is_told && *until > server.now_ms() {
+            if has(server, KeyRef { db: *db, key }, *token, 0)
+                && !is_told
+                && *until > server.now_ms()
+            {
                 seen.count(Kind::TakenBackStands);
             }
         }
@@ -249,7 +252,7 @@ pub fn grace(
         let ended = |fact: &Fact| matches!(fact, Fact::Ended(how) if *how != How::Expired);
         let is_told = promise.told > promise.pending && promise.us < reign.began_us;
         if !is_told
-            || !promise.is_of((asked.db, &asked.key))
+            || !promise.is_of(asked.key_ref())
             || !promise.excludes(&asked.owner, asked.mode)
             || promise.facts.iter().any(|(_, f)| ended(f) || matches!(f, Fact::Tampered(_)))
         {

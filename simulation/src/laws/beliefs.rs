@@ -93,13 +93,13 @@ impl Beliefs {
             }
             (Command::Acquire(ask), said) => {
                 let judge = Judge { promises, reigns, clocks_differ, machines };
-                self.granted(hearing, actor, (*ask, said), &judge, seen)?;
+                self.granted(hearing, actor, *ask, said, &judge, seen)?;
             }
             // What it held before it is sure of already.
             (Command::AcquireAll(ask), said) => {
                 let judge = Judge { promises, reigns, clocks_differ, machines };
                 ask.singles()
-                    .try_for_each(|ask| self.granted(hearing, actor, (ask, said), &judge, seen))?;
+                    .try_for_each(|ask| self.granted(hearing, actor, ask, said, &judge, seen))?;
             }
             _ => {}
         }
@@ -111,15 +111,16 @@ impl Beliefs {
         &mut self,
         hearing: &Hearing<'_>,
         actor: &Actor,
-        (ask, said): (Ask, &Said),
+        ask: Ask,
+        said: &Said,
         judge: &Judge<'_>,
         seen: &mut Seen,
     ) -> Result<(), Broken> {
         let Hearing { who, client, sent, us, .. } = *hearing;
         let Some(token) = said.number().filter(|token| *token > 0) else { return Ok(()) };
         let (key, owner) = (format!("k{}", ask.key), format!("o{}", ask.owner));
-        let (lock, token) = ((sent.db, key.as_bytes()), token.cast_unsigned());
-        let promise = judge.promises.find(client, token, lock, owner.as_bytes());
+        let token = token.cast_unsigned();
+        let promise = judge.promises.find(client, token, sent.db, key.as_bytes(), owner.as_bytes());
         // The newest token of several need not be that of this one, as it was asked for.
         let is_it = |promise: &&Promise| {
             let is_mode = (promise.mode == Mode::Read) == ask.reads;

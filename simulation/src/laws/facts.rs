@@ -1,5 +1,7 @@
 //! What becomes of a promise.
 
+use rlock_core::{Mode, Owner, Token};
+
 /// How a hold ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
@@ -40,4 +42,19 @@ impl Bound {
     pub fn end(self) -> u64 {
         self.cut.map_or(self.until, |cut| self.until.min(cut.saturating_add(1)))
     }
+}
+
+/// A renewal.
+#[derive(Clone, Copy)]
+pub struct Renewal<'r> {
+    /// Whose.
+    pub owner: &'r Owner,
+    /// Of this mode, or of both.
+    pub mode: Option<Mode>,
+    /// Of the hold with this token, or of any.
+    pub only: Option<Token>,
+    /// Until when, by its server's clock in milliseconds.
+    pub until: u64,
+    /// It was reported.
+    pub is_told: bool,
 }

@@ -106,7 +106,8 @@ pub fn places(server: &Server) -> Result<(), Broken> {
 pub fn waits(
     server: &Server,
     waiting: &Waiting,
-    (is_open, was_stepped): (bool, bool),
+    is_open: bool,
+    was_stepped: bool,
 ) -> Result<(), Broken> {
     let Waiting { waiter, asked, .. } = waiting;
     // It is granted and pending: the reply comes only once all of it is confirmed.

@@ -2,10 +2,11 @@
 
 use rlock_core::{Change, ClientId, End};
 
-use super::facts::How;
+use super::facts::{How, Renewal};
 use super::promises::Grant;
 use super::{Broken, Laws, acks, must, several, tells};
 use crate::history::{History, Point};
+use crate::keyspace::KeyRef;
 use crate::machines::Machine;
 use crate::notes::{Asked, By, Loss, Note, Noted, Pending};
 use crate::seen::Kind;
@@ -49,9 +50,9 @@ impl Laws {
                 let Pending { token, granted_at, renews, mode, only, .. } = *pending;
                 let until = granted_at.after(asked.lease).get();
                 if renews {
-                    let (lock, owner) = ((asked.db, &asked.key), &asked.owner);
-                    let which = (mode, only);
-                    self.promises.renewed(at, history, lock, owner, which, until, now_ms, false);
+                    let renewal =
+                        Renewal { owner: &asked.owner, mode, only, until, is_told: false };
+                    self.promises.renewed(at, history, asked.key_ref(), renewal, now_ms);
                     let asked = Asked { mode: pending.held, ..Asked::clone(asked) };
                     self.promises.told(&asked, None, Grant { at, token, until, us, now_ms });
                     return Ok(());
@@ -92,14 +93,14 @@ impl Laws {
             }
             Note::ToldSeveral { asks, held, newest } => several::all_held(asks, held, *newest),
             Note::Renewed { db, key, owner, mode, only, lease } => {
-                let (lock, until) = ((*db, key), now.after(*lease).get());
-                let which = (*mode, *only);
-                self.promises.renewed(at, history, lock, owner, which, until, now_ms, true);
+                let (lock, until) = (KeyRef { db: *db, key }, now.after(*lease).get());
+                let renewal = Renewal { owner, mode: *mode, only: *only, until, is_told: true };
+                self.promises.renewed(at, history, lock, renewal, now_ms);
                 self.rest[node].renewed(server, lock, owner, *only);
                 Ok(())
             }
             Note::Changed { db, key, change, by } => {
-                self.changed(node, at, server, (*db, key), change, by)?;
+                self.changed(node, at, server, KeyRef { db: *db, key }, change, by)?;
                 self.acks[node].changed(at, change, server, &mut self.seen);
                 Ok(())
             }
@@ -107,11 +108,11 @@ impl Laws {
                 self.several.ended(at, Some(*db), Some(key), None);
                 let how = if *by == Loss::Expiry { How::Expired } else { How::Taken };
                 self.rest[node].taken(Some(*db), Some(key));
-                self.promises.key_ends(at, history, Some((*db, key)), how, now_ms)
+                self.promises.key_ends(at, history, Some(KeyRef { db: *db, key }), how, now_ms)
             }
             Note::Tampered { db, key, at_ms } => {
                 self.several.ended(at, Some(*db), Some(key), None);
-                self.promises.tampered(at, history, (*db, key), *at_ms);
+                self.promises.tampered(at, history, KeyRef { db: *db, key }, *at_ms);
                 Ok(())
             }
             Note::Flushed(None) | Note::Swapped(..) => {
@@ -124,7 +125,13 @@ impl Laws {
                 self.rest[node].taken(Some(*db), None);
                 let keys = self.promises.keys_of(*db);
                 keys.iter().try_for_each(|key| {
-                    self.promises.key_ends(at, history, Some((*db, key)), How::Taken, now_ms)
+                    self.promises.key_ends(
+                        at,
+                        history,
+                        Some(KeyRef { db: *db, key }),
+                        How::Taken,
+                        now_ms,
+                    )
                 })
             }
             Note::Ran(client) => self.acks[node].runs(*client, &self.rest[node], now_ms),
@@ -139,7 +146,7 @@ impl Laws {
                 Ok(())
             }
             Note::AskedSession { client, db, key, owner } => {
-                self.rest[node].asked_session(*client, (*db, key), owner);
+                self.rest[node].asked_session(*client, KeyRef { db: *db, key }, owner);
                 Ok(())
             }
             Note::Message { tell, outcome } => tells::told(tell, outcome, &mut self.seen),
@@ -194,30 +201,30 @@ impl Laws {
         node: usize,
         at: Point,
         server: &Server,
-        (db, key): (i32, &crate::keyspace::Key),
+        lock: KeyRef<'_>,
         change: &Change<'_>,
         by: &By,
     ) -> Result<(), Broken> {
         let (token, end) = match change {
             Change::Granted { token, deadline, .. } => {
                 let clocks = self.clocks_differ;
-                self.rest[node].granted((db, key), *token);
-                self.several.granted(at, (db, key), *token, deadline.get())?;
-                let (lock, token) = ((db, key.clone()), token.get());
-                return self.tokens.issued(node, at.reign, lock, token, clocks, &mut self.seen);
+                self.rest[node].granted(lock, *token);
+                self.several.granted(at, lock, *token, deadline.get())?;
+                let (name, token) = (lock.name(), token.get());
+                return self.tokens.issued(node, at.reign, name, token, clocks, &mut self.seen);
             }
             Change::Updated { token, .. } => {
                 if matches!(by, By::Release(_)) {
-                    self.promises.released((db, key), *token, at);
+                    self.promises.released(lock, *token, at);
                 }
                 return Ok(());
             }
             Change::Ended { token, by } => (*token, *by),
         };
-        self.several.ended(at, Some(db), Some(key), Some(token));
+        self.several.ended(at, Some(lock.db), Some(lock.key), Some(token));
         if end == End::Unconfirmed {
             let until = self.acks[node].until(token);
-            self.revoked.add((db, key), token, until, server.now_ms());
+            self.revoked.add(lock, token, until, server.now_ms());
         }
         let how = match end {
             End::Expired => How::Expired,
@@ -225,19 +232,19 @@ impl Laws {
             End::Forced => How::Forced,
             End::Disconnected | End::Unconfirmed => How::Disconnected,
         };
-        let is_told = end == End::Unconfirmed && self.promises.is_heard(token, (db, key), at.reign);
+        let is_told = end == End::Unconfirmed && self.promises.is_heard(token, lock, at.reign);
         must(!is_told, "what was told is not taken back", || {
-            format!("server {node}: {token:?} of {key:?}, in {by:?}")
+            format!("server {node}: {token:?} of {lock:?}, in {by:?}")
         })?;
         let rest = &self.rest[node];
-        let owner = self.promises.owner_of(token, (db, key), &server.history).cloned();
+        let owner = self.promises.owner_of(token, lock, &server.history).cloned();
         let is_asked = match (how, by) {
             (How::Released, By::Release(who)) => owner.as_ref().is_none_or(|owner| owner == who),
             (How::Released, _) => false,
             (How::Forced, by) => *by == By::Force,
             (How::Disconnected, _) if end == End::Disconnected => {
-                let is_lost = |owner| rest.has_lost_session(server, (db, key), owner);
-                rest.is_unheard((db, key), token) || owner.as_ref().is_none_or(is_lost)
+                let is_lost = |owner| rest.has_lost_session(server, lock, owner);
+                rest.is_unheard(lock, token) || owner.as_ref().is_none_or(is_lost)
             }
             _ => true,
         };
@@ -246,8 +253,8 @@ impl Laws {
         })?;
         // The level that was reported may be released, and the other one revoked.
         if how == How::Released || end == End::Unconfirmed {
-            self.rest[node].released((db, key), token);
+            self.rest[node].released(lock, token);
         }
-        self.promises.ended(at, &server.history, (db, key), token, how, server.now_ms())
+        self.promises.ended(at, &server.history, lock, token, how, server.now_ms())
     }
 }

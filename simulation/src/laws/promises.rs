@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use rlock_core::{ClientId, Mode, Owner, Token};
 
-use super::facts::{Bound, Fact, How};
+use super::facts::{Bound, Fact, How, Renewal};
 use super::{Broken, must};
 use crate::history::{History, Point};
-use crate::keyspace::{Key, Slot};
+use crate::keyspace::{Key, KeyRef, LockName, Slot};
 use crate::machines::Machine;
 use crate::notes::{Asked, Pending};
 use crate::printer::Printer;
@@ -126,8 +126,8 @@ impl Promise {
     }
 
     /// It is of this lock.
-    pub fn is_of(&self, (db, key): (i32, &Key)) -> bool {
-        self.db == db && self.key == *key
+    pub fn is_of(&self, lock: KeyRef<'_>) -> bool {
+        self.db == lock.db && self.key == *lock.key
     }
 
     /// Both cannot hold at once.
@@ -158,7 +158,7 @@ pub struct Promises {
     /// Holds of which a level was released in this reign, whatever their key is now, and which were
     /// not reported since: the remaining levels may be those of unheard grants. Each with the key
     /// where it was released, and the number of the effect.
-    released: BTreeMap<(Token, u32), BTreeMap<(i32, Key), u64>>,
+    released: BTreeMap<(Token, u32), BTreeMap<LockName, u64>>,
 }
 
 impl Promises {
@@ -178,12 +178,13 @@ impl Promises {
         &self,
         client: ClientId,
         token: u64,
-        lock: (i32, &[u8]),
+        db: i32,
+        key: &[u8],
         owner: &[u8],
     ) -> Option<&Promise> {
         self.all.iter().rev().find(|promise| {
             promise.token.get() == token
-                && (promise.db, &*promise.key) == lock
+                && (promise.db, &*promise.key) == (db, key)
                 && promise.owner.as_bytes() == owner
                 && promise.clients.contains(&client)
         })
@@ -197,7 +198,7 @@ impl Promises {
 
     /// Whose hold this is on a server with these effects, if it was reported. Two primaries may
     /// have given one token twice.
-    pub fn owner_of(&self, token: Token, lock: (i32, &Key), history: &History) -> Option<&Owner> {
+    pub fn owner_of(&self, token: Token, lock: KeyRef<'_>, history: &History) -> Option<&Owner> {
         let mut all = self.all.iter().rev().filter(|promise| history.has(promise.at));
         all.find(|promise| promise.token == token && promise.is_of(lock)).map(|p| &p.owner)
     }
@@ -232,12 +233,10 @@ impl Promises {
         let pending = u32::from(client.is_none());
         if client.is_some() {
             // A grant that a release crossed, as one of the same step, is what was released.
-            self.released_no_more((token, at.reign), (asked.db, &asked.key), at.number);
+            self.released_no_more(token, at.reign, asked.key_ref(), at.number);
         }
         let known = self.all.iter_mut().rev().find(|promise| {
-            promise.at.reign == at.reign
-                && promise.token == token
-                && promise.is_of((asked.db, &asked.key))
+            promise.at.reign == at.reign && promise.token == token && promise.is_of(asked.key_ref())
         });
         if let Some(known) = known {
             known.facts.push((at, Fact::Until(until)));
@@ -271,21 +270,21 @@ impl Promises {
 
     /// The promise of this hold in the reign of this effect, reported or pending.
     fn of_reign(&mut self, asked: &Asked, token: Token, at: Point) -> Option<&mut Promise> {
-        let lock = (asked.db, &asked.key);
+        let lock = asked.key_ref();
         let mut all = self.all.iter_mut().rev();
         all.find(|one| one.at.reign == at.reign && one.token == token && one.is_of(lock))
     }
 
     /// A level of the hold with this token was released in this reign.
-    pub fn released(&mut self, (db, key): (i32, &Key), token: Token, at: Point) {
+    pub fn released(&mut self, lock: KeyRef<'_>, token: Token, at: Point) {
         let all = self.released.entry((token, at.reign)).or_default();
-        all.insert((db, key.clone()), at.number);
+        all.insert(lock.name(), at.number);
     }
 
     /// This hold was reported again, after the effect with this number.
-    fn released_no_more(&mut self, hold: (Token, u32), lock: (i32, &Key), since: u64) {
-        let all = self.released.entry(hold).or_default();
-        all.retain(|(db, key), number| since <= *number || (*db, key) != lock);
+    fn released_no_more(&mut self, token: Token, reign: u32, lock: KeyRef<'_>, since: u64) {
+        let all = self.released.entry((token, reign)).or_default();
+        all.retain(|name, number| since <= *number || !lock.is(name));
         self.released.retain(|_, all| !all.is_empty());
     }
 
@@ -297,15 +296,15 @@ impl Promises {
         pending: &Pending,
         us: u64,
     ) {
-        let hold = (pending.token, pending.at.reign);
-        self.released_no_more(hold, (asked.db, &asked.key), u64::MAX);
+        let (token, reign) = (pending.token, pending.at.reign);
+        self.released_no_more(token, reign, asked.key_ref(), u64::MAX);
         if let Some(promise) = self.of_reign(asked, pending.token, pending.at) {
             promise.is_told_to(client, asked, pending, us);
         }
     }
 
     /// This hold was reported in this reign, after the last release of one of its levels.
-    pub fn is_heard(&self, token: Token, lock: (i32, &Key), reign: u32) -> bool {
+    pub fn is_heard(&self, token: Token, lock: KeyRef<'_>, reign: u32) -> bool {
         let is_it = |promise: &&Promise| {
             promise.at.reign == reign && promise.token == token && promise.is_of(lock)
         };
@@ -325,8 +324,7 @@ impl Promises {
     /// The new promise excludes the promises that were made before and still bind this server.
     pub fn excludes(&self, history: &History, asked: &Asked, now_ms: u64) -> Result<(), Broken> {
         for promise in &self.all {
-            if !promise.is_of((asked.db, &asked.key)) || !promise.excludes(&asked.owner, asked.mode)
-            {
+            if !promise.is_of(asked.key_ref()) || !promise.excludes(&asked.owner, asked.mode) {
                 continue;
             }
             let end = promise.bound(history).map_or(0, Bound::end);
@@ -337,19 +335,16 @@ impl Promises {
         Ok(())
     }
 
-    /// A renewal was reported: of this mode, or of both; with this token, or any.
-    #[allow(clippy::too_many_arguments, reason = "all that a renewal is")]
+    /// A renewal was decided.
     pub fn renewed(
         &mut self,
         at: Point,
         history: &History,
-        lock: (i32, &Key),
-        owner: &Owner,
-        (mode, only): (Option<Mode>, Option<Token>),
-        until: u64,
+        lock: KeyRef<'_>,
+        renewal: Renewal<'_>,
         now_ms: u64,
-        is_told: bool,
     ) {
+        let Renewal { owner, mode, only, until, is_told } = renewal;
         let mut told = Vec::new();
         for promise in self.all.iter_mut().filter(|promise| promise.is_of(lock)) {
             let is_meant = promise.owner == *owner
@@ -365,8 +360,9 @@ impl Promises {
                 }
             }
         }
-        let told = told.into_iter().map(|token| (token, at.reign));
-        told.for_each(|hold| self.released_no_more(hold, lock, u64::MAX));
+        for token in told {
+            self.released_no_more(token, at.reign, lock, u64::MAX);
+        }
     }
 
     /// A hold ended on its primary.
@@ -374,7 +370,7 @@ impl Promises {
         &mut self,
         at: Point,
         history: &History,
-        lock: (i32, &Key),
+        lock: KeyRef<'_>,
         token: Token,
         how: How,
         now_ms: u64,
@@ -391,7 +387,7 @@ impl Promises {
         &mut self,
         at: Point,
         history: &History,
-        lock: Option<(i32, &Key)>,
+        lock: Option<KeyRef<'_>>,
         how: How,
         now_ms: u64,
     ) -> Result<(), Broken> {
@@ -417,7 +413,7 @@ impl Promises {
     }
 
     /// A user set the time to live of a key.
-    pub fn tampered(&mut self, at: Point, history: &History, lock: (i32, &Key), at_ms: u64) {
+    pub fn tampered(&mut self, at: Point, history: &History, lock: KeyRef<'_>, at_ms: u64) {
         for promise in self.all.iter_mut().filter(|promise| promise.is_of(lock)) {
             if history.has(promise.at) {
                 promise.facts.push((at, Fact::Tampered(at_ms)));

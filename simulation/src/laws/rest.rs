@@ -10,13 +10,11 @@ use rlock_core::{ClientId, Kind as Standing, Lock, Mode, Owner, Token, WaiterId}
 use super::groups::{self, Lines};
 use super::promises::Promises;
 use super::{Broken, must, tells};
-use crate::keyspace::{Key, Slot};
+use crate::keyspace::{Key, KeyRef, LockName, Slot};
 use crate::notes::Asked;
 use crate::seen::{Kind, Seen};
 use crate::server::Server;
 use crate::waiting::Waiting;
-
-type LockName = (i32, Key);
 
 /// A hold with SESSION that was reported to a connection.
 struct Tie {
@@ -79,20 +77,20 @@ pub struct Rest {
 
 impl Rest {
     /// A token was issued.
-    pub fn granted(&mut self, (db, key): (i32, &Key), token: Token) {
+    pub fn granted(&mut self, lock: KeyRef<'_>, token: Token) {
         self.untold.insert(token);
-        self.issued.insert(token, (db, key.clone()));
+        self.issued.insert(token, lock.name());
     }
 
     /// A renewal reported to this owner that it holds the lock.
     pub fn renewed(
         &mut self,
         server: &Server,
-        (db, key): (i32, &Key),
+        lock: KeyRef<'_>,
         owner: &Owner,
         only: Option<Token>,
     ) {
-        let lock = server.keys.get(db, key).and_then(Slot::lock);
+        let lock = server.keys.get(lock.db, lock.key).and_then(Slot::lock);
         let holds = lock.into_iter().flat_map(|lock| lock.holds());
         let own = holds.filter(|(who, ..)| *who == owner.as_bytes()).map(|(_, _, hold)| hold.token);
         let meant = own.filter(|token| only.is_none_or(|only| only == *token));
@@ -125,7 +123,7 @@ impl Rest {
     /// A grant was reported.
     pub fn told(&mut self, client: ClientId, asked: &Asked, token: Token, acks: u8, us: u64) {
         if asked.session {
-            let name = (asked.db, asked.key.clone());
+            let name = asked.key_ref().name();
             let ties = self.ties.entry((name, asked.owner.clone(), asked.mode)).or_default();
             ties.retain(|tie| tie.token == token);
             let Asked { arrival, of_several, .. } = *asked;
@@ -134,16 +132,16 @@ impl Rest {
     }
 
     /// A connection asked for a session, granted or not.
-    pub fn asked_session(&mut self, client: ClientId, (db, key): (i32, &Key), owner: &Owner) {
-        self.askers.insert(((db, key.clone()), owner.as_bytes().to_vec(), client));
+    pub fn asked_session(&mut self, client: ClientId, lock: KeyRef<'_>, owner: &Owner) {
+        self.askers.insert((lock.name(), owner.as_bytes().to_vec(), client));
     }
 
     /// A hold of this owner may have been tied to a connection that ended.
-    pub fn has_lost_session(&self, server: &Server, (db, key): (i32, &Key), owner: &Owner) -> bool {
+    pub fn has_lost_session(&self, server: &Server, lock: KeyRef<'_>, owner: &Owner) -> bool {
         let is_gone = |client: &ClientId| {
             !server.conns.contains_key(client) || server.state.manager.is_closing(*client)
         };
-        let name = (db, key.clone());
+        let name = lock.name();
         let mut all = self.askers.iter();
         all.any(|(at, who, client)| {
             *at == name && who.as_slice() == owner.as_bytes() && is_gone(client)
@@ -176,8 +174,8 @@ impl Rest {
     }
 
     /// A hold was released.
-    pub fn released(&mut self, (db, key): (i32, &Key), token: Token) {
-        let is_here = |name: &LockName| name.0 == db && name.1 == *key;
+    pub fn released(&mut self, lock: KeyRef<'_>, token: Token) {
+        let is_here = |name: &LockName| lock.is(name);
         self.ties.retain(|(name, _, _), ties| {
             !is_here(name) || last(ties).is_some_and(|tie| tie.token != token)
         });
@@ -185,7 +183,7 @@ impl Rest {
 
     /// A grant was not heard of.
     pub fn unheard(&mut self, asked: &Asked, token: Token, waiter: Option<WaiterId>) {
-        let name = (asked.db, asked.key.clone());
+        let name = asked.key_ref().name();
         let lock = (name.clone(), asked.owner.clone(), asked.mode);
         if let Some(ties) = self.ties.get_mut(&lock) {
             ties.retain(|tie| tie.arrival != asked.arrival);
@@ -195,10 +193,8 @@ impl Rest {
     }
 
     /// A grant with this token was not heard, so its level is revoked.
-    pub fn is_unheard(&self, (db, key): (i32, &Key), token: Token) -> bool {
-        let is_it = |unheard: &Unheard| {
-            unheard.token == token && unheard.name.0 == db && unheard.name.1 == *key
-        };
+    pub fn is_unheard(&self, lock: KeyRef<'_>, token: Token) -> bool {
+        let is_it = |unheard: &Unheard| unheard.token == token && lock.is(&unheard.name);
         self.unheard.iter().any(is_it)
     }
 
@@ -260,7 +256,7 @@ impl Rest {
         }
         self.untold.clear();
         groups::places(server)?;
-        waits(server, (is_open, self.was_stepped), &self.revived)
+        waits(server, is_open, self.was_stepped, &self.revived)
     }
 }
 
@@ -299,8 +295,8 @@ pub fn ties(server: &Server) -> Result<(), Broken> {
 }
 
 /// The lock has a hold with this token, which is not over.
-fn is_held(server: &Server, (db, key): &LockName, token: Token) -> bool {
-    let lock = server.keys.get(*db, key).and_then(Slot::lock);
+fn is_held(server: &Server, name: &LockName, token: Token) -> bool {
+    let lock = server.keys.get(name.0, &name.1).and_then(Slot::lock);
     lock.is_some_and(|lock| lock.holds_at(server.now).any(|(_, _, hold)| hold.token == token))
 }
 
@@ -342,7 +338,8 @@ fn observes(
 /// Every blocked connection waits for something.
 fn waits(
     server: &Server,
-    (is_open, was_stepped): (bool, bool),
+    is_open: bool,
+    was_stepped: bool,
     revived: &BTreeSet<u64>,
 ) -> Result<(), Broken> {
     let now = server.now;
@@ -355,7 +352,7 @@ fn waits(
         }
         if waiting.is_for_several {
             is_in_time(server, asked)?;
-            groups::waits(server, waiting, (is_open, was_stepped))?;
+            groups::waits(server, waiting, is_open, was_stepped)?;
             continue;
         }
         let volatile = server.state.manager.volatile(asked.db, &asked.key);

@@ -5,7 +5,7 @@ use rlock_core::{Lock, Token};
 
 use super::{Broken, must};
 use crate::history::{History, Point};
-use crate::keyspace::{Key, Slot};
+use crate::keyspace::{Key, KeyRef, Slot};
 use crate::notes::Asked;
 use crate::seen::{Kind, Seen};
 use crate::server::Server;
@@ -48,10 +48,11 @@ impl Several {
     pub fn granted(
         &mut self,
         at: Point,
-        (db, key): (i32, &Key),
+        lock: KeyRef<'_>,
         token: Token,
         deadline: u64,
     ) -> Result<(), Broken> {
+        let KeyRef { db, key } = lock;
         let part = Part { db, key: key.clone(), at, ends: Vec::new() };
         let known = self.step.iter_mut().find(|grant| grant.token == token);
         let Some(grant) = known else {

@@ -7,7 +7,7 @@ use rlock_core::Change;
 
 use super::{Broken, must};
 use crate::history::Item;
-use crate::keyspace::Key;
+use crate::keyspace::LockName;
 use crate::seen::{Kind, Seen};
 
 /// The greatest tokens.
@@ -16,7 +16,7 @@ pub struct TokensSeen {
     known: Vec<u64>,
     /// That were issued in the present step, by lock. The token of several locks is issued before
     /// they are entered, so it may be smaller than one of another lock.
-    step: BTreeMap<(i32, Key), u64>,
+    step: BTreeMap<LockName, u64>,
     /// That any server issued.
     issued: u64,
     /// That had been issued when each reign began, the first of them nobody's.
@@ -58,7 +58,7 @@ impl TokensSeen {
         &mut self,
         node: usize,
         reign: u32,
-        lock: (i32, Key),
+        lock: LockName,
         token: u64,
         clocks_differ: bool,
         seen: &mut Seen,

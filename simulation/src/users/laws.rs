@@ -60,8 +60,8 @@ impl Users {
         let is_planted = self.planted == Planted::SeatLeft && job.frees == 0;
         let Some(seat) = self.processes[process].seats.get_mut(&place) else { return };
         if since != FOREVER && self.now >= since + lease + REPLY {
-            // No server could be reached for a whole lease. A request that is executed late may have
-            // a lease that has not ended yet.
+            // No server could be reached for a whole lease. A request that is executed late may
+            // have a lease that has not ended yet.
             seat.excused_until = seat.excused_until.max(self.now + lease + REPLY);
         }
         if seat.tenure.is_none() && seat.excused_until < self.now && !is_planted {

@@ -17,7 +17,7 @@ pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
     for (key, waits) in waits {
         let gaps = gaps(history, key, &by_key.remove(key).unwrap_or_default());
         for wait in waits {
-            found.extend(gaps.iter().find_map(|gap| stood_still(history, wait, *gap)));
+            found.extend(gaps.iter().find_map(|gap| stood_still(history, wait, gap.0, gap.1)));
         }
     }
     found
@@ -100,7 +100,7 @@ fn kept_for_the_absent(history: &History, key: &str) -> Vec<(u64, u64)> {
     kept.collect()
 }
 
-fn stood_still(history: &History, wait: &Op, (from_ns, to_ns): (u64, u64)) -> Option<Violation> {
+fn stood_still(history: &History, wait: &Op, from_ns: u64, to_ns: u64) -> Option<Violation> {
     let (from_ns, to_ns) = (from_ns.max(wait.sent_ns), to_ns.min(wait.received_ns));
     let idle_ns = to_ns.checked_sub(from_ns)?;
     let idle_ns = idle_ns.saturating_sub(history.outage_ns(from_ns, to_ns));

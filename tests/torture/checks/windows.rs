@@ -157,7 +157,8 @@ impl SequentialSpec for PlainLock {
         Reply::Lost
     }
 
-    fn is_valid_step(&mut self, (owner, asked): &Self::Op, reply: &Reply) -> bool {
+    fn is_valid_step(&mut self, op: &Self::Op, reply: &Reply) -> bool {
+        let (owner, asked) = op;
         match asked {
             Asked::Acquire(ask) => self.acquires(owner, ask, reply),
             Asked::Release { mode, down_to, token } => {

@@ -70,13 +70,13 @@ impl Twins {
     fn is_same_outcome(&mut self, ours: &Outcome, theirs: &Outcome) -> bool {
         match (ours, theirs) {
             (Outcome::Token(one, ms), Outcome::Token(other, real_ms)) => {
-                let times = (ms.cast_signed(), real_ms.cast_signed());
-                self.is_same_number(*one, *other, 0) && self.is_same_time(times)
+                let (ms, real_ms) = (ms.cast_signed(), real_ms.cast_signed());
+                self.is_same_number(*one, *other, 0) && self.is_same_time(ms, real_ms)
             }
             (Outcome::Holder(one, owner), Outcome::Holder(other, real_owner)) => {
                 self.is_same_number(*one, *other, 0) && owner == real_owner
             }
-            (Outcome::Nil(ms), Outcome::Nil(real_ms)) => self.is_same_time((*ms, *real_ms)),
+            (Outcome::Nil(ms), Outcome::Nil(real_ms)) => self.is_same_time(*ms, *real_ms),
             (Outcome::Error(one), Outcome::Error(other)) => {
                 without_tokens(one) == without_tokens(other)
             }
@@ -85,7 +85,7 @@ impl Twins {
     }
 
     /// The time goes on in between.
-    fn is_same_time(&mut self, (one, other): (i64, i64)) -> bool {
+    fn is_same_time(&mut self, one: i64, other: i64) -> bool {
         let blur = self.blur.values().max().copied().unwrap_or(0);
         let late = self.now().ms().get().saturating_sub(self.simulated.now_ms());
         self.is_same_number(one, other, blur + late + 1)
@@ -152,7 +152,7 @@ impl Twins {
         };
         first
             && match (our_last, their_last) {
-                (Said::Int(ms), Value::Int(other)) => self.is_same_time((*ms, *other)),
+                (Said::Int(ms), Value::Int(other)) => self.is_same_time(*ms, *other),
                 (Said::Bytes(one), Value::BulkString(other)) => one == other,
                 (Said::Nil, Value::Nil) => true,
                 _ => false,
