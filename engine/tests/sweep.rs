@@ -304,6 +304,24 @@ fn a_session_that_cannot_be_renewed_is_closed_shortly_before_its_deadline() {
     assert_eq!(host.did(), ["closes 1 (Sweep)"]);
 }
 
+/// Replicas may acknowledge another hold of the lock meanwhile.
+#[test]
+fn acknowledgments_do_not_keep_a_session_that_cannot_be_renewed() {
+    let host = MapHost::primary();
+    host.world().acknowledged = vec![0];
+    host.ask(1, "acquire k ann READ SESSION LEASE 1200");
+    assert_eq!(host.ask(2, "acquire k bob READ ACKS 1 LEASE 9000"), "");
+    host.turn();
+    host.world().gate = Gate::Shut;
+    host.at(400);
+    host.turn();
+    host.world().acknowledged = vec![1000];
+    assert_eq!(host.turn(), ["2: #2"]);
+    host.at(1190);
+    host.turn();
+    assert!(host.did().contains(&"closes 1 (Sweep)".to_owned()));
+}
+
 #[test]
 fn a_session_whose_lock_was_flushed_behind_a_shut_gate_is_closed() {
     let host = MapHost::primary();

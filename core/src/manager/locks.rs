@@ -443,7 +443,9 @@ impl Locks {
             // Only for those in the queue does the lock itself say when to sweep.
             let is_awaited = !volatile.queue.is_empty() || volatile.queue.has_covered();
             let before = before.filter(|_| is_awaited);
-            let next = [before, volatile.next_to_end()].into_iter().flatten().min();
+            // While nothing may be written, no renewal comes before a session's end.
+            let session_end = volatile.sessions.next_end();
+            let next = [before, volatile.next_to_end(), session_end].into_iter().flatten().min();
             (result, volatile.unfinished.or(next))
         })
     }
