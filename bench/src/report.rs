@@ -170,8 +170,8 @@ fn servers<'b>(books: impl Iterator<Item = &'b Book>) -> String {
     out
 }
 
-/// What a free lock costs with each setting of the server: its CPU per pair in a pipeline, and pairs
-/// per second with one command at a time.
+/// What a free lock costs with each setting of the server: its CPU per pair in a pipeline, and how
+/// many pairs a second with one command at a time.
 fn pairs(book: &Book) -> String {
     let settings = ["no persistence", "notifications KEd", "append-only file every second"];
     let settings = settings.into_iter().chain(["append-only file always", "a replica"]);

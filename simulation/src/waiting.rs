@@ -69,12 +69,12 @@ impl Waiting {
         }
     }
 
-    /// It asks for the same keys in the same modes, for the same owner.
+    /// It asks for the same keys in the same modes, for the same owner, in whatever order.
     pub fn is_as(&self, other: &Self) -> bool {
         let kind = |one: &Self| (one.asked.of_several, one.renewal, one.observes.is_some());
         // Of several locks, each is wanted in a mode: READ with a limit is another one.
         let limits = |one: &Asked, other: &Asked| !one.of_several || one.limit == other.limit;
-        let same = |(one, other): (&Asked, &Asked)| {
+        let same = |one: &Asked, other: &Asked| {
             limits(one, other)
                 && (one.db, &one.key, &one.owner, one.mode)
                     == (other.db, &other.key, &other.owner, other.mode)
@@ -82,7 +82,7 @@ impl Waiting {
         kind(self) == kind(other)
             && self.observes.is_none()
             && self.asks().count() == other.asks().count()
-            && self.asks().zip(other.asks()).all(same)
+            && self.asks().all(|one| other.asks().any(|other| same(one, other)))
     }
 
     /// What it asked of each of the locks.

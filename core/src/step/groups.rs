@@ -26,8 +26,8 @@ impl Lock {
         }
     }
 
-    /// The same for all holds that are gone without a word or count as ended, and for those that may
-    /// have become others.
+    /// The same for all holds that are gone without a word, or count as ended, and for those that
+    /// may have become others.
     pub(crate) fn uncover_ended(&self, volatile: &mut Volatile) {
         if !volatile.queue.has_covered() {
             return;

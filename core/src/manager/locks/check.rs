@@ -40,7 +40,8 @@ impl Locks {
             let has_blocked = Totals::of(volatile).has_blocked();
             with_waiters.extend(has_blocked.then_some((id.db, number)));
             if !volatile.queue.is_empty() {
-                *queues.entry(id.db).or_default() += 1;
+                let count = queues.entry(id.db).or_default();
+                *count = count.saturating_add(1);
             }
             for client in volatile.sessions.clients() {
                 sessions.entry(client).or_default().insert(number, ());
