@@ -1,10 +1,10 @@
 //! The parts of a step at one key: open, decide, save, replicate, publish, answer. A step changes
 //! one key, or several.
 
-use rlock_core::manager::{At, Cause, Decided, ExpiryAction, KeyExpiry};
-use rlock_core::snapshot::{self, Start};
 use std::slice;
 
+use rlock_core::manager::{At, Cause, Decided, ExpiryAction, KeyExpiry};
+use rlock_core::snapshot::{self, Start};
 use rlock_core::{
     Change, Effects, End, Event, FastStep, Input, Lock, Refusal, Reply, Right, Rights, Token,
     WaiterId,
