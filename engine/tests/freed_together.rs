@@ -84,10 +84,13 @@ fn a_flush_lets_in_the_group_that_came_first() {
 /// `a` and `b` are flushed. What it does next is decided on what the keys hold by then.
 #[test]
 fn a_group_about_to_go_back_keeps_its_places_where_a_flush_frees_all() {
-    for next in ["", "acquire c y", "acquire a y"] {
+    for next in ["", "acquire a y", "release d o"] {
         let host = MapHost::primary();
-        host.ask(1, "acquire b o");
-        host.ask(1, "acquire other o");
+        ["b", "d", "other"]
+            .into_iter()
+            .for_each(|key| drop(host.ask(1, &format!("acquire {key} o"))));
+        // Work for groups within a command, at another lock.
+        assert_eq!(host.ask(23, "macquire 2 d e h BLOCK 0"), "");
         waits(&host);
         host.turn();
         assert_eq!([host.line("a"), host.line("b")], ["g!", "g s"]);
@@ -107,8 +110,9 @@ fn a_group_about_to_go_back_keeps_its_places_where_a_flush_frees_all() {
             host.ask(2, next);
         }
         let told: Vec<String> = (0..10).flat_map(|_| host.turn()).collect();
-        let first = told.first().map(|line| line.split(' ').next().unwrap().to_owned());
-        assert_eq!((first.as_deref(), host.line("b").as_str()), (Some("21:"), "s"), "{next:?}");
+        let mut told = told.iter().filter(|line| !line.starts_with("23:"));
+        let first = told.next().map(|line| line.split(' ').next().unwrap());
+        assert_eq!((first, host.line("b").as_str()), (Some("21:"), "s"), "{next:?}");
     }
 }
 
