@@ -240,3 +240,21 @@ fn t19_who_waits_for_a_message_is_part_of_a_cycle() {
     assert!(host.ask(2, "acquire a bob BLOCK 0 TELL one 2").starts_with("-DEADLOCK"));
     assert!(host.ask(2, "acquire a bob BLOCK 0").starts_with("-DEADLOCK"));
 }
+
+/// A group of the same owner is granted READ between the two looks at the lock, in the same command.
+/// The caller is refused, and nothing waits in its place.
+#[test]
+fn t7_who_is_refused_when_it_asks_again_leaves_no_place() {
+    for again in ["acquire b ann BLOCK 0", "acquire b ann BLOCK 0 TELL one 2"] {
+        let host = primary();
+        host.ask(1, "acquire b early LEASE 1000");
+        assert_eq!(host.ask(2, "macquire 2 a b ann READ BLOCK 0"), "");
+        assert_eq!(host.ask(3, "acquire b ann BLOCK 0 TELL one 1"), "WAITING");
+        host.at(1000);
+        let said = host.ask(4, again);
+        let later = host.turn().into_iter().find(|line| line.starts_with("4: "));
+        let refused = later.unwrap_or(said);
+        assert!(refused.contains("-DEADLOCK owner 'ann' holds READ of 'b'"), "{refused}");
+        assert_eq!(host.line("b"), "", "{again}");
+    }
+}

@@ -68,6 +68,9 @@ impl<'a> Step<'_, 'a> {
                     entry.client = entry.client.or(client);
                     let place = self.own_place(waiter, ask.owner);
                     self.enqueue(place, entry);
+                } else if let Some(place) = self.volatile.queue.place_of(waiter) {
+                    // It took the place of a wait with TELL, and is refused.
+                    self.volatile.queue.remove(place);
                 }
                 reply
             }
