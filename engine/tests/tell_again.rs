@@ -241,7 +241,7 @@ fn t19_who_waits_for_a_message_is_part_of_a_cycle() {
     assert!(host.ask(2, "acquire a bob BLOCK 0").starts_with("-DEADLOCK"));
 }
 
-/// A group of the same owner is granted READ between the two looks at the lock, in the same command.
+/// A group of the same owner is granted READ in the same command, before the caller is decided.
 /// The caller is refused, and nothing waits in its place.
 #[test]
 fn t7_who_is_refused_when_it_asks_again_leaves_no_place() {

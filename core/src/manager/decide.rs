@@ -230,7 +230,7 @@ impl Manager {
         }
         self.log_slow(at, over);
         match is_unserved {
-            true => self.groups.serve(LockId { db, key: key.into() }),
+            true => self.groups.serve_later(LockId { db, key: key.into() }, now),
             false => self.groups.is_served(db, key),
         }
         self.groups_are(db, key, touched);

@@ -86,6 +86,12 @@ impl Groups {
         self.works.insert((id, AtLock::Serve));
     }
 
+    /// The queue of this lock, which was freed together with others, is to be served after them.
+    pub(super) fn serve_later(&mut self, id: LockId, now: Now) {
+        self.freed_at = self.freed_at.or(Some(now.ms()));
+        self.serve(id);
+    }
+
     /// A step has served this queue.
     pub(super) fn is_served(&mut self, db: i32, key: &[u8]) {
         if !self.works.is_empty() {

@@ -30,7 +30,7 @@ pub(super) struct Groups {
     pub(super) commits: BTreeSet<WaiterId>,
     /// As in [`Manager::several_change`].
     pub(super) several_change: bool,
-    /// When a sweep first saw the present work: what came due before is done before it.
+    /// Since when the queue of a lock, freed together with others, is to be served.
     pub(super) freed_at: Option<EpochMs>,
     /// How many locks were caught up with since then.
     pub(super) freed: usize,

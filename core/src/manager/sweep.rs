@@ -85,7 +85,7 @@ impl Manager {
         self.end_grace_of_groups(now);
         match self.group_work_at() {
             // All that came due together is done before anybody is served.
-            Some(_) if self.frees_more(now) => {
+            Some(_) if self.frees_more() => {
                 self.groups.freed = self.groups.freed.saturating_add(1);
             }
             Some(id) => return Some(Task::Groups(id)),
@@ -124,10 +124,10 @@ impl Manager {
         next.or_else(|| self.group_work_at().map(Task::Groups))
     }
 
-    /// Whether something that came due before the groups' work was first seen is still to be done:
-    /// it may free other locks, at which a group may come before those who stand there.
-    fn frees_more(&mut self, now: Now) -> bool {
-        let freed_at = *self.groups.freed_at.get_or_insert(now.ms());
+    /// Whether something that came due before a queue was to be served is still to be done: it may
+    /// free other locks, at which a group may come before those who stand there.
+    fn frees_more(&self) -> bool {
+        let Some(freed_at) = self.groups.freed_at else { return false };
         self.groups.freed <= FREED_TOGETHER
             && (!self.upheavals.is_empty()
                 || self.first_due_at().is_some_and(|due_at| due_at <= freed_at))
