@@ -102,3 +102,21 @@ fn a_session_that_is_tied_again_lasts_as_it_was_told() {
         &[TURN, Step::Promote(1), Step::CutOff(1), TURN],
     ]);
 }
+
+/// Of the law: the old primary, which follows the new one already, does not confirm its own grant.
+/// That says nothing of what the new primary granted with the same token.
+#[test]
+fn what_the_old_primary_does_not_confirm_the_new_one_granted() {
+    let blocks = Ask { patience: Patience::Block(40), ..acked(0) };
+    let again = Ask { depth: Some(2), ..plain(0) };
+    keeps_the_laws(&[
+        &[Step::Tell(0, Command::Acquire(blocks), 0), Step::Read(0), Step::Deliver(1)],
+        &[Step::Promote(1), Step::Follow(0, 1), Step::HangUp(1), Step::HangUp(2)],
+        &[Step::Connect(1, 1), Step::Connect(2, 1)],
+        &asks(1, again),
+        &[Step::Hear(1), Step::Deliver(0), TURN],
+        &says(2, Command::Force(0)),
+        &asks(2, plain(2)),
+        &[Step::Hear(2), Step::Hear(2)],
+    ]);
+}

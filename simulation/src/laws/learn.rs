@@ -76,7 +76,7 @@ impl Laws {
             }
             Note::Unconfirmed { asked, pending, waiter } => {
                 self.seen.count(Kind::NotAcknowledged);
-                self.promises.unheard(asked, pending.token, at, true);
+                self.promises.unheard(asked, pending.token, pending.at, true);
                 if !pending.renews {
                     self.rest[node].unheard(asked, pending.token, Some(*waiter));
                 }
