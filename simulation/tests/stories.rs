@@ -226,3 +226,17 @@ fn who_waits_for_a_lock_that_becomes_its_own_passes_whoever_waits() {
     ];
     plays(1, &steps);
 }
+
+/// Of the law: within one transaction, another connection of the owner takes the session over, and
+/// an operator ends the hold. The first connection has lost nothing of its own.
+#[test]
+fn a_session_that_moves_in_the_step_that_ends_it_is_the_other_connections() {
+    let again = Command::Acquire(Ask { depth: Some(1), ..session(0) });
+    let mut steps = vec![Step::Connect(0, 0), Step::Connect(1, 0)];
+    steps.extend([asks(0, session(0)), Step::Read(0)]);
+    for command in [Command::Multi, again, Command::Force(0), Command::Exec(false)] {
+        steps.extend([Step::Send(1, command), Step::Read(1)]);
+    }
+    steps.extend([TURN, TURN]);
+    plays(1, &steps);
+}

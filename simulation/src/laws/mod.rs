@@ -232,7 +232,7 @@ impl Laws {
     ) -> Result<(), Broken> {
         let notes = machines[node].server.take_notes();
         let server = &machines[node].server;
-        for noted in &notes {
+        for (place, noted) in notes.iter().enumerate() {
             let wrote = matches!(noted.note, Note::Changed { .. });
             must(!(was_shut && wrote && server.refuses_writes()), "the gate", || {
                 format!("server {node} wrote by itself what it would refuse a client: {noted:?}")
@@ -247,6 +247,11 @@ impl Laws {
             };
             if !notes.iter().any(is_over) {
                 self.learn(node, noted, us, machines)?;
+            } else if notes.iter().skip(place).any(is_over)
+                && let Note::Told { client, asked, token, .. } = &noted.note
+            {
+                // While it lasted, it was this connection's session, and no longer another's.
+                self.rest[node].told(*client, asked, *token, asked.acks, us);
             }
         }
         // A pending grant began after the grants of the same hold that were reported.
