@@ -97,14 +97,10 @@ fn is_on_databases(deed: &str) -> bool {
     deed.contains("FLUSH") || deed.contains("SWAPDB")
 }
 
-fn is_of_all(said: &[String]) -> bool {
-    said.last().is_some_and(|deed| is_on_databases(deed))
-}
-
 /// The events of one deed, those of each lock in their order. The order of all of them counts, too,
-/// but after a command on whole databases.
-fn in_order(mut events: Vec<String>, said: &[String]) -> Vec<String> {
-    if is_of_all(said) {
+/// unless it is open: see [`Twins::is_order_open`].
+fn in_order(mut events: Vec<String>, is_open: bool) -> Vec<String> {
+    if is_open {
         events.sort_by_key(|event| event.split_once(' ').map(|(_, lock)| lock.to_owned()));
     }
     events

@@ -17,7 +17,7 @@ use rlock_simulation::server::Server as Simulated;
 use rlock_simulation::words::words;
 
 use super::choice::{CHANNELS, CONNECTIONS, Deed};
-use super::time_of;
+use super::{is_on_databases, time_of};
 use rlock_testkit::{Client, Listener, Server, Subscriber, Version, Waiter, until};
 
 /// The least distance of a command to a deadline, in milliseconds.
@@ -52,6 +52,8 @@ pub struct Twins {
     newest: i64,
     /// How far apart times may be, by key, in milliseconds.
     blur: BTreeMap<Key, u64>,
+    /// This deed had a server close a connection that lost its session.
+    has_closed: bool,
     /// What was said, for whoever reads of a difference.
     said: Vec<String>,
     /// The machine was so slow that a deadline came in the midst of something: what each of them
@@ -110,6 +112,7 @@ impl Twins {
             tokens: BTreeMap::new(),
             newest: 0,
             blur: BTreeMap::new(),
+            has_closed: false,
             said: Vec::new(),
             is_unsure: false,
             compared: 0,
@@ -149,6 +152,14 @@ impl Twins {
         manager.group_totals()[0] > 0 && totals.waiters + totals.tickets > 1
     }
 
+    /// In which order this deed did something at different locks is open. A command on whole
+    /// databases has them swept by their places in the manager. A connection that lost its session
+    /// to somebody else's command is closed by Redis 7.0 at once, before the sweep, and by later
+    /// servers after it.
+    fn is_order_open(&self) -> bool {
+        self.has_closed || self.said.last().is_some_and(|deed| is_on_databases(deed))
+    }
+
     fn now(&mut self) -> Now {
         time_of(&self.control.ask("TIME"))
     }
@@ -157,6 +168,7 @@ impl Twins {
     pub fn carry_out(&mut self, deed: Deed) {
         self.keep_away_from_deadlines();
         self.said.push(format!("{deed:?}"));
+        self.has_closed = false;
         self.newest = self.tokens.last_key_value().map_or(0, |(token, _)| *token);
         match deed {
             Deed::Send(at, line) => self.send(at, &[line]),

@@ -8,7 +8,7 @@ use rlock_simulation::keyspace::{Key, Slot};
 use rlock_simulation::server::Server as Simulated;
 use rlock_simulation::words::{Message, Out, Outcome, Said, words};
 
-use super::super::{in_order, is_of_all, without_tokens};
+use super::super::{in_order, without_tokens};
 use super::{NAMES, TOKEN_MIN, Twins, UNSURE_MS, WATCHER, client_number, subscriber_number};
 use rlock_testkit::{LockView, is_connected};
 
@@ -19,6 +19,11 @@ impl Twins {
         for (client, one) in std::mem::take(&mut self.simulated.out) {
             out.entry(client_number(client)).or_default().push(one);
         }
+        let is_closed = |client: &ClientId| {
+            let all = out.get(&client_number(*client));
+            all.is_some_and(|all| all.contains(&Out::Closed))
+        };
+        self.has_closed |= self.connections.iter().any(|(_, client)| is_closed(client));
         self.compare_messages(&mut out);
         for at in 0..self.connections.len() {
             let client = self.connections[at].1;
@@ -159,8 +164,8 @@ impl Twins {
             }
     }
 
-    /// Tokens are the same if they stand in the same order. Those of one deed on whole databases
-    /// have none, as in [`in_order`].
+    /// Tokens are the same if they stand in the same order. Those of one deed may have none: see
+    /// [`Twins::is_order_open`].
     fn is_same_number(&mut self, one: i64, other: i64, blur: u64) -> bool {
         if one < TOKEN_MIN || other < TOKEN_MIN {
             return one.abs_diff(other) <= if one < 0 || other < 0 { 0 } else { blur };
@@ -168,7 +173,7 @@ impl Twins {
         if let Some(known) = self.tokens.insert(one, other) {
             return known == other;
         }
-        let (earlier, later) = match is_of_all(&self.said) && one > self.newest {
+        let (earlier, later) = match self.is_order_open() && one > self.newest {
             true => (self.newest + 1, i64::MAX),
             false => (one, one + 1),
         };
@@ -293,7 +298,8 @@ impl Twins {
             })
             .collect();
         self.compared += 1 + heard.len() as u64;
-        let [published, heard] = [published, heard].map(|events| in_order(events, &self.said));
+        let is_open = self.is_order_open();
+        let [published, heard] = [published, heard].map(|events| in_order(events, is_open));
         assert_eq!(published, heard, "left: simulated, right: real");
     }
 }
