@@ -145,8 +145,8 @@ pub fn settle(ctx: &Ctx, during: During) {
 /// Closes the connections whose last command still waits in the server. The command has passed the
 /// filter already, so it would run as soon as a key is filled or a pause ends.
 fn close_waiting(during: During) {
-    /// So many are closed in one step, and more if that takes no longer than the time; the others
-    /// follow in the next loop iterations.
+    /// This many connections are closed in one step, and more if that takes no longer than the
+    /// time; the others follow in the next loop iterations.
     const IN_ONE_STEP: (usize, Duration) = (100, Duration::from_millis(10));
     let detached = Ctx::detached();
     let began_at = Instant::now();
@@ -290,7 +290,8 @@ fn see_who_flushed() {
         let flushed = state.manager.just_flushed();
         flushed.iter().take(SEEN_MAX).copied().collect::<Vec<_>>()
     });
-    // Those that run nothing now, too: the server may read them after the flush in this iteration.
+    // Also connections that run nothing now: the server may read their next commands in this
+    // iteration, after the flush.
     LATER.with(|later| later.extend(flushed));
 }
 

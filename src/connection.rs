@@ -32,7 +32,7 @@ impl<'l> Line<'l> {
         Self(line.unwrap_or_default().into())
     }
 
-    /// Of several lines.
+    /// The connections of several lines.
     pub fn each(lines: &'l str) -> impl Iterator<Item = Self> {
         lines.lines().map(|line| Self(line.into()))
     }

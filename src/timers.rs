@@ -51,7 +51,7 @@ impl Alarm {
     }
 }
 
-/// So many milliseconds after the Unix epoch, once. For the kernel 0 means never.
+/// A time in milliseconds since the Unix epoch, once. For the kernel, 0 means never.
 fn once_at(ms: i64) -> Itimerspec {
     let at_time = Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000).saturating_mul(1_000_000) };
     Itimerspec { it_interval: Timespec::default(), it_value: at_time }

@@ -25,8 +25,8 @@ pub fn register(ctx: &Ctx) {
     ctx.watch_forks(|_| ffi::after(0, save));
 }
 
-/// Appends the highest token to the file that goes on behind the rewritten one, if that token is
-/// ahead of the clock.
+/// Appends the highest token, if it is ahead of the clock, to the file that continues the rewritten
+/// one.
 fn save(ctx: &Ctx) {
     let now = state::now();
     let Some(token) = state::with(|state| state.manager.token_ahead(now)) else { return };
@@ -39,7 +39,7 @@ fn save(ctx: &Ctx) {
     }
     let mut payload = Vec::new();
     snapshot::save_effect(Start::Existing, &snapshot::as_token(token), &mut payload);
-    // Of the names that nobody guesses, the first without a value.
+    // The first of ten names that nobody guesses at which no value is stored.
     for number in 0..10 {
         let key = format!("rlock.token:{}:{number}", token.get());
         let is_done = ctx.with_name(0, key.as_bytes(), |name| {

@@ -99,7 +99,7 @@ func (t *tenure) extend(ctx context.Context, lease time.Duration) error {
 	}
 }
 
-// extends asks once, and waits until replicas have acknowledged it.
+// extends sends one request to renew the hold, and waits until replicas have acknowledged it.
 func (t *tenure) extends(o *options, op machine.Output) (arrived arrival) {
 	a := asks{l: t.l, key: t.seat.id.key, o: o}
 	defer func() { a.ear.hush() }()

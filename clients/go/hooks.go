@@ -17,7 +17,7 @@ func hooked(client *redis.Client) *redis.Conn {
 	return conn
 }
 
-// hookKey is the key in a context of how the request goes on.
+// hookKey is the context key for the hook that sends the request once the user's hooks are done.
 type hookKey struct{}
 
 // through is a hook of this package's client that makes its requests pass through the hooks of the user's client.

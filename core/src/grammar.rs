@@ -175,7 +175,7 @@ impl Command {
         self.positional.contains(&Positional::Keys)
     }
 
-    /// Whether it names one key or more, before its last word.
+    /// Whether the key or keys come before the command's last word.
     pub fn has_leading_keys(&self) -> bool {
         self.positional.contains(&Positional::LeadingKeys)
     }

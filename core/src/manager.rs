@@ -123,9 +123,9 @@ pub struct Manager {
     removed: Vec<Removed>,
     /// Connections of lost sessions: none of their commands may run any more.
     closing: BTreeSet<ClientId>,
-    /// Those of them that [`Manager::next_lost`] has not returned yet.
+    /// Of these connections, those that [`Manager::next_lost`] has not returned yet.
     lost: Vec<ClientId>,
-    /// Those of them that the caller has yet to close.
+    /// Of these connections, those that the caller has yet to close.
     to_close: BTreeSet<ClientId>,
     /// Connections whose session's key was just flushed, perhaps only to be loaded again.
     flushed: Vec<ClientId>,
@@ -250,7 +250,7 @@ impl Manager {
         self.locks.get(db, key)
     }
 
-    /// So many of the longest queues of a database, longest first.
+    /// The longest queues of a database, longest first, but at most this many.
     pub fn longest_queues(&self, db: i32, most: usize) -> Vec<LongQueue> {
         self.locks.longest(db, most)
     }
@@ -395,10 +395,11 @@ impl Manager {
 
     // --- connections to be closed ---------------------------------------------------------------
 
-    /// These connections lost a session: they will be closed, and are granted nothing any more.
+    /// These connections lost a session: they will be closed, and are granted nothing more.
     fn lose(&mut self, lost: Vec<ClientId>, now: Now) {
         for client in lost {
-            // It keeps a grant whose reply is sent before the close; any other grant ends with it.
+            // The connection keeps a grant whose reply is sent before the close; any other grant is
+            // revoked.
             if let Some(waiter) = self.waits.of_client(client)
                 && self.waits.get(waiter).is_some_and(Parked::waits)
             {

@@ -15,7 +15,7 @@ pub fn cut(name: &[u8]) -> &[u8] {
     name.get(..NAME_BYTES_MAX).unwrap_or(name)
 }
 
-/// Printable ASCII as it is, a backslash as `\x5c`, every other byte as `\xhh`.
+/// Leaves printable ASCII as it is, writes a backslash as `\x5c`, and every other byte as `\xhh`.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for &byte in bytes {

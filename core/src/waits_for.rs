@@ -45,7 +45,7 @@ impl Steps {
         self.0
     }
 
-    /// One more; false when it is one too many.
+    /// Counts one more; false if that is one too many.
     pub fn take(&mut self) -> bool {
         match self.0.checked_sub(1) {
             Some(left) => self.0 = left,
@@ -182,7 +182,7 @@ pub fn log_line(cycle: &[(Owner, &[u8])], unsaid: u64) -> String {
     line
 }
 
-/// Where somebody stands as far as others are waited for.
+/// What decides who must wait for whom: where somebody stands in the queue, and as what.
 struct Stance<'a> {
     claim: Claim<'a>,
     place: Option<Place>,
@@ -309,7 +309,7 @@ impl Lock {
                 blockers.push(other.clone());
             }
         }
-        // Those behind where it is going to stand, which is not always the end, wait for it then.
+        // Whoever is behind the place that it will take (not always the last one) will wait for it.
         if !matches!(who, Stand::Parked(_)) && (is_first || place.is_some()) {
             let at = place.unwrap_or(Place::FIRST);
             seen.leave_out(owner, Some(at), claim.stands_as());

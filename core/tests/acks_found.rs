@@ -200,7 +200,7 @@ fn a_late_acknowledgment_shortens_no_session() {
     assert_eq!(end(&server), before);
 }
 
-/// Of one owner; the lock left its name before either heard of its grant.
+/// Both connections belong to one owner. The lock is renamed before either has read its grant.
 #[test]
 fn two_connections_that_were_granted_one_session_both_lose_it() {
     let mut server = Server::new();

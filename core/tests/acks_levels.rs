@@ -116,7 +116,7 @@ impl Owner {
         }
     }
 
-    /// It has read a reply: whatever else it was told, it holds.
+    /// It has read a reply, so it counts on every other reply that was sent to it as well.
     fn knows(&mut self) {
         for request in self.requests().filter(|it| it.known == Known::Told) {
             request.known = Known::Heard;

@@ -216,9 +216,9 @@ fn parked<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Parked
 
 /// What was decided for a caller that is going to wait.
 enum ParkOutcome {
-    /// It waits: `MustWait` or `Pending`. `None`: its reply is on its way.
+    /// The caller waits: `MustWait` or `Pending`. `None`: its reply is on its way.
     Later(Option<Reply>),
-    /// It does not: the lock changed in between, and nobody is blocked.
+    /// The caller does not wait, because the lock changed in between, and nobody is blocked.
     Instead(Reply),
 }
 

@@ -88,7 +88,7 @@ enum Serving {
     AtOnce,
     /// After it, together with others.
     WithOthers,
-    /// As a task of its own: all that came due together is done before anybody is served.
+    /// As a task of its own, once everything that came due together is done.
     Later,
 }
 
@@ -157,7 +157,7 @@ fn carry_out<H: Host>(
     }
     drop(key);
     pass_on(host, at, name, start, asks, (&effects).into());
-    // What it lets groups do belongs to it, and is told with it.
+    // What groups can do because of this step belongs to it, and is reported with it.
     let others = if has_groups { groups::carry_on(host) } else { Vec::new() };
     publish_events(host, name, !effects.changes.is_empty(), &effects.events);
     reports::publish(host, &others);

@@ -70,7 +70,7 @@ fn decide_acquire<H: Host>(
 ) -> Result<Option<Reply>, String> {
     let decide =
         |ask| carry_out::request(host, name, Input::Acquire(ask)).map_err(RequestError::line);
-    // Who takes a place that it has takes no new one.
+    // A request that takes over its owner's own place takes no new one.
     let has_place = ask.max_queue.is_some() && blocked::has_place(host, name, &ask, said);
     let ask = Acquire { max_queue: ask.max_queue.filter(|_| !has_place), ..ask };
     let mut reply = decide(ask)?;

@@ -43,7 +43,7 @@ impl GivenUp {
 pub(crate) struct LocksLeft<'h, H> {
     host: &'h H,
     given_up: &'h GivenUp,
-    /// Those that would be others, once they were looked at.
+    /// The locks that would differ, as they would be; added when they are examined.
     left: RefCell<BTreeMap<LockId, Rc<(Lock, Volatile)>>>,
 }
 

@@ -90,7 +90,7 @@ fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
                 GroupWork::Back(_, waiter) | GroupWork::Commit(waiter) => {
                     refuse(host, waiter, Refusal::TryAgain);
                 }
-                // What is left of it here is revoked lock by lock.
+                // What remains of the grant on this server is revoked lock by lock.
                 GroupWork::Revoke(waiter, ids) => {
                     host.state(|state| state.manager.revoke_group(waiter, &ids, now));
                 }

@@ -41,7 +41,7 @@ pub enum Happening<'e> {
     Waits(WaiterId),
     /// A message was sent.
     Told,
-    /// Nobody listened when a message was due, or a grant.
+    /// Nobody had subscribed to the channel when a message or a grant was due.
     Untold(WaiterId),
     /// A ticket has its turn.
     Turn {

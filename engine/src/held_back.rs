@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::open_locks::{AcquireAll, Judged, OpenLocks, Telling};
 use crate::unit::RequestError;
 
-/// Whose grant waits for acknowledgments, and for how long.
+/// The caller whose grant waits for acknowledgments, and for how long it waits.
 #[derive(Clone, Copy)]
 pub(crate) struct Patient {
     pub(crate) number: WaiterId,

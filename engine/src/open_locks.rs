@@ -56,7 +56,7 @@ pub(crate) struct Telling {
     pub(crate) confirm: Option<Confirm>,
 }
 
-/// The locks that an owner may enter, as it stands there.
+/// What an owner has at each of the locks that it may acquire.
 pub(crate) struct Judged {
     standings: Vec<Standing>,
     /// How many acknowledgments its own pending holds there need; 0 if none is pending.
@@ -81,7 +81,7 @@ pub(crate) struct OpenLocks<'h, 'n, 'm, 'a, H: Host> {
     wants: &'n [Want<'a>],
     keys: Vec<Unsaved<H::Key<'h>>>,
     db: i32,
-    /// One moment for all: what holds when it is looked at holds when it is entered.
+    /// One time for all locks, so that what was judged is still true when the locks are acquired.
     now: Now,
     /// To be published.
     decisions: Decisions<'a>,
@@ -157,7 +157,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
         };
         let Some(name) = self.names.get(want.number) else { return Err(RequestError::WrongType) };
         let asks = match &input {
-            // One that waited is counted when it has its reply.
+            // A request that waited is counted when it gets its reply.
             Input::Enter(ask) if ask.waiter.is_none() => Some(ask.owner),
             _ => None,
         };
@@ -211,7 +211,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenLocks<'h, 'n, 'm, 'a, H> {
             let Done { changes, events, .. } = done.parts();
             unit::publish_events(host, name, !changes.is_empty(), events);
         }
-        // Nothing is remembered of plain requests, so the timers stay as they are.
+        // A plain request leaves nothing to be done later, so the timers stay as they are.
         if is_plain {
             return say(host);
         }

@@ -13,7 +13,7 @@ pub enum PlantedFault {
     LockLeftOut,
     /// The last of several holds is not renewed.
     RenewalLeftOut,
-    /// Who waits for several locks does not move on.
+    /// Groups do not move on.
     GroupsForgotten,
     /// A grant of several locks is told without the acknowledgments that it needs.
     SeveralToldAtOnce,

@@ -60,8 +60,8 @@ pub(crate) fn effects<H: Host>(
     Ok(())
 }
 
-/// Makes the changes at one key, which is no value of another type, or is replaced. Returns the
-/// events.
+/// Makes the changes at one key, and returns the events. If the effect begins a new lock, it
+/// replaces any value at the key.
 fn at_one<H: Host>(
     host: &H,
     name: &H::Name<'_>,

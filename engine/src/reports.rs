@@ -19,13 +19,13 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Of a step.
+    /// The report of a step.
     pub(crate) fn of_step(id: LockId, effects: Effects<'_>) -> Self {
         let Effects { changes, events, turns, awaits_acks, wakes, .. } = effects;
         Self { id, has_changed: !changes.is_empty(), events, turns, awaits_acks, wakes }
     }
 
-    /// Of a plain request.
+    /// The report of a plain request.
     pub(crate) fn of_event(id: LockId, event: Option<Event>) -> Self {
         let (events, turns) = (event.into_iter().collect(), Vec::new());
         Self { id, has_changed: true, events, turns, awaits_acks: false, wakes: Vec::new() }

@@ -227,7 +227,7 @@ fn stand<H: Host>(
     let searched = searched.filter(|_| told.is_empty());
     host.state(|state| state.manager.group_begins(parking.waiter, group));
     told.extend(groups::moves(host));
-    // The search has been done for where it was going to stand.
+    // The search has been done for the lock at which the request was going to stand in line.
     let stands_there = |lock: &&LockId| {
         host.state(|state| {
             let place = state.manager.group(parking.waiter).and_then(Group::next_key);

@@ -150,7 +150,7 @@ pub(crate) struct Audience(BTreeMap<Publisher, bool>);
 type Publisher = (Option<Rc<[u8]>>, Rc<[u8]>);
 
 impl Audience {
-    /// Of these requests.
+    /// Which of these requests have a subscriber.
     pub(crate) fn of<H: Host>(host: &H, waiters: impl ExactSizeIterator<Item = WaiterId>) -> Self {
         if waiters.len() < 2 || host.state(|state| state.manager.tell_count() == 0) {
             return Self::default();
@@ -175,8 +175,9 @@ impl Audience {
         Self(all)
     }
 
-    /// Of these requests, whose outcomes are decided. Without a cluster a message reaches only this
-    /// server's subscribers, and publishing says whether there are any: they are not asked for.
+    /// The same for requests whose outcomes are decided. Without a cluster a message reaches only
+    /// this server's subscribers, and publishing says whether there are any: they are not asked
+    /// for.
     pub(crate) fn of_decided<H: Host>(
         host: &H,
         waiters: impl ExactSizeIterator<Item = WaiterId>,

@@ -85,7 +85,7 @@ pub(crate) struct ReplicaWatch {
     pub(crate) is_on: bool,
     /// Ask replicas for their offset as soon as anything may be written.
     pub(crate) is_asking: bool,
-    /// At least this many replicas are connected and have acknowledged anything: valid since the
-    /// server was last asked, until one disconnects.
+    /// At least this many replicas are connected and have acknowledged anything. Valid since the
+    /// server was last asked, until a replica disconnects.
     pub(crate) online: usize,
 }

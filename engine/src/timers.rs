@@ -49,7 +49,7 @@ pub fn soon<H: Host>(host: &H) {
 /// pending come late by as much, and no others would be asked for. So their work is done now.
 pub fn clock_was_set<H: Host>(host: &H) {
     use Deferred::{Answer, Observers, Retry, Search, Sweep};
-    // Nobody waits for the rest. Each of these does nothing if it has nothing to do.
+    // No caller waits for the rest. Each task does nothing if nothing is due.
     for work in [Sweep, Retry, Observers, Answer, Search] {
         host.defer(0, work);
     }

@@ -226,7 +226,7 @@ pub(crate) fn pass_on<H: Host>(
     report(host, at, asks, done);
 }
 
-/// Reports a decision, of which replicas have the changes.
+/// Reports a decision whose changes have been handed to the replicas.
 #[inline(always)]
 pub(crate) fn report<H: Host>(host: &H, at: At<'_>, asks: Option<&[u8]>, done: Done<'_>) {
     let Done { changes, events, reply, pending, replaced, .. } = done;
@@ -254,7 +254,7 @@ pub(crate) fn publish_events<H: Host>(
     if has_changed {
         announce(host, name, events);
     } else {
-        // Of holds that a writer's grant replaced: that was the change.
+        // These holds ended because a writer's grant replaced them: that grant was the change.
         events.iter().for_each(|event| host.notify(event.name(), name));
     }
 }

@@ -34,7 +34,7 @@ fn a_group_has_no_place_behind_the_lock_where_it_stands() {
     assert_eq!(host.turn(), ["2: #3"]);
 }
 
-/// M30: the release and the grant that it leads to are one unit, told when all is done.
+/// M30: the release and the grant that it leads to are replicated as one unit, before any reply.
 #[test]
 fn all_that_a_release_leads_to_is_replicated_before_anything_is_told() {
     let host = MapHost::primary();

@@ -43,7 +43,7 @@ fn a_group_that_would_move_on_over_free_locks_is_followed() {
     assert_eq!((host.line("b"), told(&host)), ("o0! o1".into(), vec![]));
 }
 
-/// No cycle of names is reported that is not one.
+/// A cycle that exists only through a ticket is none: that ticket is withdrawn first.
 #[test]
 fn nobody_is_refused_who_closes_no_cycle_once_its_ticket_is_gone() {
     let host = MapHost::primary();

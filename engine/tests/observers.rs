@@ -436,7 +436,7 @@ fn it_is_told_of_what_requests_for_several_locks_hold() {
     assert_eq!(host.turn(), [format!("2: {NOBODY}"), format!("3: {NOBODY}")]);
 }
 
-/// The lock changed in the same moment: that is news for nobody.
+/// The lock changes, and its last observer departs before it gets the reply.
 #[test]
 fn nothing_is_due_when_the_last_observer_has_gone() {
     let host = observed();

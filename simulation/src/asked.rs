@@ -36,7 +36,7 @@ pub struct Asked {
     pub had_ticket: bool,
     /// Its owner held the lock already.
     pub held: bool,
-    /// When it came, by a count of the server's.
+    /// The server's count of requests when it arrived.
     pub arrival: u64,
     /// When its wait ends, by the server's clock in milliseconds.
     pub ends_at: Option<u64>,

@@ -72,13 +72,13 @@ pub struct Sent {
     pub db: i32,
     /// The token that its client knew of.
     pub known: i64,
-    /// What a message to it begins with, and the channel.
+    /// The channel and the id of the message that it waits for.
     pub tell: Option<Id>,
     /// It was asked before.
     pub is_again: bool,
 }
 
-/// What a message begins with, and where it goes.
+/// The id with which a message begins, and its channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
     /// Different for each request.

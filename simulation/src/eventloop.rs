@@ -69,7 +69,7 @@ impl Server {
         if self.timers.is_watching {
             let running = Running { is_sleeping: true, ..Running::default() };
             self.in_one_unit(|server| acks::before_sleep(&Edge::new(server, running)));
-            // It made up replicas, which the next request must not count.
+            // This fault made up replicas, which the next request must not count.
             if matches!(self.fault, Fault::ToldAtOnce | Fault::SessionUnacknowledged) {
                 self.replica_left();
             }

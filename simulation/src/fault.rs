@@ -45,7 +45,7 @@ pub enum Fault {
     OverdueRuns,
     /// A new primary grants at once.
     GraceIgnored,
-    /// Each effect reaches the replicas by itself, and not in one unit with what belongs to it.
+    /// Each effect reaches the replicas by itself, and not in one unit with the others of its step.
     UnitSplit,
     /// The manager does not learn that a connection that waited for several locks has closed.
     DepartureUntold,

@@ -98,11 +98,11 @@ pub enum Note {
     Renewed {
         /// Where.
         db: i32,
-        /// Of what.
+        /// The lock.
         key: Key,
         /// Whose.
         owner: Owner,
-        /// Of this mode, or of both.
+        /// Only holds in this mode, or in both.
         mode: Option<Mode>,
         /// With this token, or any.
         only: Option<Token>,
@@ -133,7 +133,7 @@ pub enum Note {
     Tampered {
         /// Where.
         db: i32,
-        /// Of what.
+        /// The lock.
         key: Key,
         /// Until when, in milliseconds.
         at_ms: u64,
@@ -159,7 +159,7 @@ pub enum Note {
         client: ClientId,
         /// Where.
         db: i32,
-        /// Of what.
+        /// The lock.
         key: Key,
         /// For whom.
         owner: Owner,

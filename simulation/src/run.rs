@@ -17,7 +17,7 @@ pub const WORLD_STEPS: u64 = 1500;
 /// A law that broke, and how it came to that.
 #[derive(Clone, Debug)]
 pub struct Story {
-    /// Of which world.
+    /// The seed of the world.
     pub seed: u64,
     /// What it was like.
     pub setting: Setting,

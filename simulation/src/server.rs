@@ -102,8 +102,8 @@ pub struct Server {
     pub effect_events: u64,
     /// What it did in this step, as far as the order matters.
     pub deeds: Vec<Deed>,
-    /// It carried out a transaction or a script in this step: the order of what happened in it is
-    /// not known.
+    /// The server ran a transaction or a script in this step, so the order of what happened in it
+    /// is unknown.
     pub had_longer: bool,
     /// Users that it made up: [`Fault::UserUnknown`].
     pub(crate) strangers: u64,
@@ -113,9 +113,9 @@ pub struct Server {
     pub out: Vec<(ClientId, Out)>,
     /// What the laws must know: [`Server::take_notes`].
     pub(crate) notes: Vec<Noted>,
-    /// Of it, what the last decision left pending.
+    /// Those of `notes` that the last decision left pending.
     pub(crate) pending: Vec<Noted>,
-    /// Those whose grant is pending, at a lock that is open.
+    /// The callers whose grant is pending, at a lock that is open now.
     pub(crate) gated: Vec<(WaiterId, i32, Key, usize)>,
     /// The tokens of holds that began since those were looked at.
     pub(crate) begun: Vec<Token>,
@@ -285,7 +285,7 @@ impl Server {
             (false, true) => {
                 waiting.is_answered = true;
                 waiting.aside = Some(unblocked());
-                // It was granted while it was parked, and hears this instead.
+                // The request was granted while it was blocked, and gets this reply instead.
                 let (unheard, unconfirmed) = (waiting.take_unheard(), waiting.take_unconfirmed());
                 unconfirmed.into_iter().for_each(|note| self.note(note));
                 unheard.into_iter().for_each(|note| self.note(note));
@@ -471,7 +471,7 @@ impl Server {
         self.engine(|edge| events::loading_is(edge, true));
     }
 
-    /// What a full sync, or a file, takes along.
+    /// What a full sync or a data file contains.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             keys: self.keys.clone(),

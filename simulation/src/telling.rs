@@ -63,7 +63,7 @@ impl Server {
         let user = self.conns.get(&client).map_or_else(|| "".into(), |conn| conn.user.clone());
         let mut waiting = Waiting::new(waiter, running, Asked { ends_at: Some(ends_at), ..asked });
         if running.observes.is_some() {
-            // The one in whose place it stands has another number.
+            // The request that it replaced has another number.
             let old = self.tells.of(&to);
             old.into_iter().for_each(|old| drop(self.tells.all.remove(&old)));
         }
@@ -129,7 +129,8 @@ impl Server {
         let same = self.tells.all.iter().find(is_same).map(|(other, _)| *other);
         let Some(other) = same else { return };
         if self.state.manager.is_told(other) {
-            // One that is blocked for acknowledgments alone, without BLOCK, waits beside it.
+            // A request without BLOCK that is blocked only for acknowledgments does not take the
+            // place: it waits beside it.
             if !self.tells.all.contains_key(&waiter) {
                 return;
             }

@@ -72,7 +72,7 @@ impl Waiting {
     /// It asks for the same keys in the same modes, for the same owner, in whatever order.
     pub fn is_as(&self, other: &Self) -> bool {
         let kind = |one: &Self| (one.asked.of_several, one.renewal, one.observes.is_some());
-        // Of several locks, each is wanted in a mode: READ with a limit is another one.
+        // Each of several locks is wanted in a mode: READ with a limit is a mode of its own.
         let limits = |one: &Asked, other: &Asked| !one.of_several || one.limit == other.limit;
         let same = |one: &Asked, other: &Asked| {
             limits(one, other)

@@ -256,7 +256,7 @@ impl Server {
         }
         let slot = self.keys.get(asked.db, &asked.key);
         if until.is_none() && slot.is_none_or(|slot| slot.value == Value::Other) {
-            // Of several locks, all of which are open: it is looked at when they are closed.
+            // The request is for several locks, which are open: it is examined afterward.
             self.gated.push((waiter, lock.db, lock.key.clone(), self.begun.len()));
             return;
         }

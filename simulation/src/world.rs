@@ -94,7 +94,7 @@ impl World {
         let step_us = self.setting.step_us;
         self.us += step_us;
         let is_done = self.carry_out(step)?;
-        // One that was not possible takes no time: leaving it out changes nothing.
+        // A step that was impossible takes no time, so leaving it out changes nothing.
         self.us -= if is_done { 0 } else { step_us };
         Ok(is_done)
     }

@@ -200,7 +200,7 @@ fn who_is_granted_while_it_is_parked_and_does_not_hear_holds_nothing() {
     granted_while_parked(&[Step::Unblock(0, true)]);
 }
 
-/// Of the law: it enters again with what it was granted under another name.
+/// The law was wrong: the owner enters again with what it was granted under another name.
 #[test]
 fn who_waits_for_a_lock_that_becomes_its_own_passes_whoever_waits() {
     let reads = |owner| Ask { reads: true, ..plain(owner) };

@@ -32,8 +32,8 @@ unsafe impl GlobalAlloc for Aligned {
         if start.is_null() {
             return start;
         }
-        // At least 8, because both are multiples of 8, so there is room to note it; at most the
-        // alignment.
+        // At least 8, because both are multiples of 8: enough room to note the distance. At most
+        // the alignment.
         let past = start.addr() & layout.align().wrapping_sub(1);
         let distance = layout.align().wrapping_sub(past);
         // SAFETY: `distance` is within the block, and its last 8 bytes are before the returned

@@ -18,8 +18,8 @@ pub trait Waiting: 'static {
     fn reply(ctx: &Ctx, waiter: u64);
     /// It departed, or got an error instead of its reply. Must only remember that.
     fn on_disconnect(waiter: u64);
-    /// From now on it may have read its reply; if `is_lost`, it never will. Called at the latest
-    /// when the server forgets the wait, and then perhaps once more.
+    /// From now on the connection may have read its reply; if `is_lost`, it never will. The server
+    /// calls this at the latest when it forgets the wait, and perhaps twice.
     fn on_reply_flushed(waiter: u64, is_lost: bool);
 }
 

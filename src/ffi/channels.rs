@@ -10,7 +10,7 @@ impl Ctx {
     /// Whether the server says who listens to a shard channel; an administrator can take the
     /// command away that says so.
     pub fn knows_listeners(&self) -> bool {
-        /// It can be taken away only by a restart.
+        /// Only a restart of the server can take the command away.
         static IS_THERE: AtomicBool = AtomicBool::new(false);
         if !IS_THERE.load(Relaxed) {
             IS_THERE.store(self.listeners(b"").is_some(), Relaxed);

@@ -57,7 +57,7 @@ impl Ctx {
     /// Whether a connection can be closed without harm: only `CLIENT KILL` closes it at once, and
     /// waits for I/O threads that work on it; an administrator can take `CLIENT` away.
     pub fn can_close(&self) -> bool {
-        /// It can be taken away only by a restart.
+        /// Only a restart of the server can take the command away.
         static IS_THERE: AtomicBool = AtomicBool::new(false);
         if IS_THERE.load(Relaxed) {
             return true;

@@ -117,7 +117,7 @@ impl<'a> Argv<'a> {
         self.0.get(1).map(|string| Name { string: *string, bytes })
     }
 
-    /// So many arguments, from this place on, as keys' names.
+    /// The names of `count` keys, from this argument on.
     pub fn names(&self, first: usize, count: usize) -> Vec<Name<'a>> {
         let strings = self.0.iter().skip(first).take(count);
         // SAFETY: `Argv` borrows the strings of a running command.

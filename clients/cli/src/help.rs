@@ -116,7 +116,7 @@ interval; 124 if it was lost (137 if KILL was needed); 125 if rlock itself faile
 if it is not found.
 ";
 
-/// Of that command, or of all.
+/// The help of one command, or of all.
 #[must_use]
 pub fn help(job: Option<&str>) -> String {
     let is_wanted = |name: &str| job.is_none_or(|job| job == name);

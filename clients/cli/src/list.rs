@@ -173,7 +173,7 @@ fn walk(job: &List, visit: &mut Visit<'_>) -> Result<(u8, u64), Trouble> {
         match outcome {
             Ok(ControlFlow::Continue(())) => {}
             Ok(ControlFlow::Break(code)) => return Ok((code, walk.listed)),
-            // Of a Cluster, the others still answer.
+            // One node of a Cluster failed: the others still answer.
             Err(trouble) if servers.len() > 1 => {
                 complain(format_args!("not listed: {trouble}"));
                 troubles += 1;

@@ -285,7 +285,7 @@ fn a_page_from_another_site_gets_no_data() {
     assert_eq!(code("GET /events?key=0", &[]), 400);
     assert_eq!(code("GET /other", &[]), 404);
     assert_eq!(code("DELETE /", &[]), 405);
-    // What comes from strangers is never markup, and what is run or styled is a file of its own.
+    // Scripts and styles are files of their own, and no script makes markup of what it received.
     let (.., page) = serve.get("/");
     assert!(!page.contains("<style") && !page.contains(" style="), "{page}");
     let is_handler = |word: &&str| word.starts_with("on") && word.contains('=');

@@ -143,7 +143,7 @@ fn found(serve: &Serve, text: &str) -> (Vec<String>, usize) {
     (keys, answers)
 }
 
-/// Of them, nobody waits for any.
+/// Nobody waits for any of these locks.
 #[test]
 fn a_lock_that_nobody_waits_for_is_found() {
     let server = Server::start(&[]);

@@ -9,7 +9,7 @@ export interface Waited {
   readonly key: string;
   readonly ms: number;
   readonly acquired: boolean;
-  /** Why it failed, if it did: it was not merely too late. */
+  /** Why it failed, unless its time merely ran out. */
   readonly error?: unknown;
   /** When it ended, as `Date.now()` has it. */
   readonly at: number;

@@ -190,8 +190,8 @@ export class Tenure {
   }
 
   /**
-   * Keeps the seat until nothing is left of a session: a request to tie it, executed late, would tie the owner's next hold to
-   * a connection that is closed.
+   * Keeps the seat until the session has certainly ended at the server: if a late request for the session were executed
+   * after the owner's next grant, it would tie that hold to a closed connection.
    */
   private undo(): void {
     const { asked, seat, shared, token } = this;

@@ -47,7 +47,7 @@ impl Closing {
         self.under_way.clone()
     }
 
-    /// The work, or [`Error::Closed`] as soon as it is closed.
+    /// The result of the work, or [`Error::Closed`] if the client is closed first.
     pub(crate) async fn or_closed<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         let mut signal = self.signal();
         tokio::select! {

@@ -45,7 +45,7 @@ pub(crate) struct Node {
     idle: Mutex<Vec<Line>>,
     /// For threads that ask quickly.
     plain: Mutex<Vec<redis::Connection>>,
-    /// When it is connected to, and why it was not.
+    /// When to try to connect again, and the error of the last attempt.
     dials: Mutex<(machine::Server, Option<RedisError>)>,
     /// One dial at a time.
     dialling: Arc<tokio::sync::Mutex<()>>,

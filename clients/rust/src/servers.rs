@@ -55,7 +55,7 @@ struct Known {
     primary: Option<Arc<Node>>,
     /// First and last slot, and the server that serves them.
     slots: Vec<(u16, u16, Arc<Node>)>,
-    /// Something has failed since: they are to be found again.
+    /// Something has failed since, so the servers must be looked up again.
     is_doubted: bool,
     /// When they are searched for, and why they were not found.
     searches: machine::Server,

@@ -44,7 +44,7 @@ pub trait Listener: Send + 'static {
     }
 }
 
-/// What a [`Locker`] has, and what has happened to it.
+/// What a [`Locker`] counts: holds and waits now, and how many were lost or failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -70,7 +70,7 @@ enum Kind {
     Lost,
 }
 
-/// Of one [`Locker`].
+/// The telemetry of one [`Locker`].
 #[derive(Default)]
 pub(crate) struct Telemetry {
     listener: Option<SyncSender<(Kind, Event)>>,

@@ -43,7 +43,7 @@ fn replicated() -> (Server, Server, Sentinel, Locker) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_campaign_leaves_a_primary_that_was_demoted() {
     let (old, new, sentinel, locker) = replicated();
-    // From here on it knows the old primary, and has nothing there that would break.
+    // The locker now knows the old primary, and has no connection there that the failover closes.
     locker.lock("before").session().acquire().await.unwrap().release().await.unwrap();
     until("Sentinel fails over", || sentinel.fail_over());
     let is = |server: &Server, which: &str| role(server).as_deref() == Some(which);

@@ -84,7 +84,7 @@ async fn sentinel_is_asked_a_few_times_per_second_however_many_wait() {
     assert!(u128::from(times) < most, "{times} times, not {most}");
 }
 
-/// Of two servers of a Cluster, one stops.
+/// One of the two servers of a Cluster stops.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_that_does_not_come_delays_no_wait_at_another_server() {
     let servers = cluster(&["0 8191", "8192 16383"]);

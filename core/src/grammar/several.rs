@@ -118,7 +118,7 @@ pub(super) fn count(given: &[u8]) -> Result<usize, BadWord> {
     })
 }
 
-/// So many words follow `numkeys`, and neither keys nor owner are complete.
+/// The error for `count` keys, but too few words after `numkeys` for all keys and the owner.
 pub(super) fn too_few_words(count: usize, given: usize) -> BadWord {
     let (keys, words) = (plural(count, "key"), plural(given, "word"));
     BadWord(format!("ERR numkeys is {count}: {keys} and an owner must follow it, not {words}"))

@@ -40,7 +40,7 @@ const LEN_MAX: usize = 8;
 /// Turns a letter into upper case, and makes a letter of nothing else.
 const UPPER: u8 = !0x20;
 
-/// What a client said as one number, to be compared with a [`Word`] in one step; 0 if it is none.
+/// A word of a client as one number, to be compared with a [`Word`] in one step; 0 if it is none.
 pub(super) fn pack(given: &[u8]) -> u64 {
     const UPPER_ALL: u64 = u64::from_be_bytes([UPPER; LEN_MAX]);
     let begins = given.first().is_some_and(|first| first & UPPER != 0);
@@ -156,7 +156,7 @@ impl Word {
         u64::from_be_bytes(*self.padded()) == packed
     }
 
-    /// It as one bit, for a set of words.
+    /// This word as one bit, for a set of words.
     pub(super) const fn bit(self) -> u32 {
         1_u32.wrapping_shl(self as u32)
     }

@@ -1,5 +1,5 @@
-//! When holds expire that stand beside another one. The server expires the key of a hold that is
-//! alone; of any other hold the module has to see to it itself.
+//! When holds expire that are not alone at their lock. The server expires the key of a hold that is
+//! alone; the module has to end any other hold itself.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -7,8 +7,8 @@ use std::rc::Rc;
 use super::{HashMap, LockId, Manager};
 use crate::{EpochMs, Lock, Now};
 
-/// The locks with several holds, by when the first of these expires. A lock may be due earlier than
-/// that: a renewal changes nothing here, and the lock is looked at once more.
+/// The locks with several holds, by when the first of these expires. The recorded time may be too
+/// early, because a renewal does not change it: the lock is then examined once more.
 #[derive(Default)]
 pub(super) struct Expiries {
     by_time: BTreeSet<(EpochMs, LockId)>,

@@ -4,7 +4,7 @@ use super::Manager;
 use crate::{EpochMs, Now};
 
 impl Manager {
-    /// When the grace ends as it is set now, or ended.
+    /// When the grace period ends or ended, by the current setting.
     pub(super) fn grace_end(&self) -> Option<EpochMs> {
         let began_at = self.began_at.filter(|_| self.grace_ms > 0)?;
         Some(Now::from_ms(began_at.get()).after_ms(self.grace_ms))

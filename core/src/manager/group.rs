@@ -43,7 +43,7 @@ pub struct Group {
     /// Nobody is blocked: the reply will be a message.
     pub is_told: bool,
     pub(super) arrival: u64,
-    /// How many locks it has reached; it stands at the next one, or is about to.
+    /// How many locks the group has reached. It stands in line at the next one, or is about to.
     pub(super) reached: usize,
     /// At which of those it has its turn, bit by bit.
     pub(super) turns: u128,
@@ -51,7 +51,7 @@ pub struct Group {
     pub(super) stands: bool,
     /// At which lock it stood last.
     pub(super) waited_at: Option<usize>,
-    /// It is granted, and its reply is on its way.
+    /// The group was granted its locks, and its reply is on its way.
     pub(super) is_granted: bool,
     pub(super) in_the_way: Option<Rc<OwnerNames>>,
 }
@@ -123,7 +123,8 @@ impl Group {
         Claim { owner, mode: of.mode, upgrade: false, limit: of.limit }
     }
 
-    /// The locks at which it has a place, or may have one: none behind the one where it stands.
+    /// The locks at which the group has a place, or may have one: none after the lock at which it
+    /// stands in line.
     pub(super) fn places(&self) -> impl Iterator<Item = LockId> {
         self.keys.iter().take(self.reached.saturating_add(1)).map(|key| self.id(key))
     }

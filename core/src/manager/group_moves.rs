@@ -119,8 +119,8 @@ impl Manager {
         }
     }
 
-    /// A group that has lost this lock stands there again, and gives up what it has behind, unless
-    /// it has the lock again. Returns how many locks it leaves.
+    /// A group that has lost this lock stands in line there again, and gives up its turns at later
+    /// locks, unless it already has the lock again. Returns how many locks it gives up.
     pub fn goes_back(&mut self, id: &LockId, waiter: WaiterId) -> usize {
         let stand = self.locks.get(id.db, &id.key);
         let stand = stand.and_then(|volatile| volatile.queue.group_stand(waiter));

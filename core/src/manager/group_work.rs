@@ -21,7 +21,8 @@ pub enum GroupWork {
     /// The time of this group, which was about to move on, has passed: its wait ends now. It is not
     /// left to the next sweep, because the clock may go back before that.
     Over(WaiterId),
-    /// The connection of this group is gone, which has these places: [`Manager::group_left`].
+    /// The connection of this group has closed, and the group still has these places:
+    /// [`Manager::group_left`].
     Leave(WaiterId, Box<Group>),
     /// The caller of a granted group is gone before its reply: revoke all of the grant.
     Revoke(WaiterId, Vec<LockId>),
@@ -34,7 +35,7 @@ pub(super) enum AtLock {
     Come(u64, WaiterId),
     /// The queue is served.
     Serve,
-    /// This group stands there again: nobody gave it its turn back.
+    /// This group stands in line at the lock again, because nobody gave it its turn back.
     Back(WaiterId),
 }
 

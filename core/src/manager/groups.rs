@@ -143,7 +143,7 @@ impl Manager {
         }
     }
 
-    /// The first of the locks that this group had reached where it only stands in line now.
+    /// The first lock that this group had reached and lost: it now only stands in line there.
     fn lost_by(&self, waiter: WaiterId) -> Option<usize> {
         let group = self.groups.waiting(waiter)?;
         group.keys.iter().take(group.reached).position(|key| {
@@ -298,7 +298,7 @@ impl Manager {
             self.groups.stop(waiter);
             return self.leave_all(waiter, None);
         }
-        // If it is held back, somebody else sent it a reply.
+        // If the grant is held back, another caller's reply has reported it.
         self.groups.revoke(waiter);
         let Some(group) = self.groups.all.remove(&waiter) else {
             return self.groups.unheard.contains_key(&waiter);

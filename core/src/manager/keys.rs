@@ -19,14 +19,14 @@ pub struct Removed {
     pub holds: usize,
     /// How long they lasted, in microseconds, for a limited number of them.
     pub held_us: SmallVec<[u64; 1]>,
-    /// Those that belong in the slow log, and how long they lasted until their deadlines.
+    /// The holds that belong in the slow log, and how long they lasted until their deadlines.
     slow: Vec<(Ended, u64)>,
 }
 
 /// The length of a name that needs no allocation of its own: a million locks may end at once.
 const NAME_BYTES: usize = 40;
 
-/// Of how many holds of a removed lock the duration is recorded: more would take too much time.
+/// How many holds of a removed lock have their duration recorded: more would take too long.
 const TOLD_MAX: usize = 256;
 
 /// How far a replica's clock may be behind its primary's, minus the time a deletion travels, so

@@ -34,7 +34,7 @@ pub enum ExpiryAction {
     /// Set no earlier expiry than `to`, and `to` if it is `own` now; leave a key without expiry
     /// alone.
     AtLeast {
-        /// An expiry that the module set, and that need not be kept.
+        /// The expiry that the module set, which may be changed again.
         own: u64,
         /// The earliest expiry.
         to: u64,

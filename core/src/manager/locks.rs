@@ -28,7 +28,7 @@ pub struct LockId {
 /// A lock's place in [`Locks`], valid while the lock has a volatile part.
 pub(super) type Slot = usize;
 
-/// So many places are kept while no lock has a volatile part, because the next one is at hand.
+/// This many places are kept while no lock has a volatile part, because the next one soon will.
 const KEPT: usize = 1000;
 
 /// Why to sweep a lock.
@@ -215,7 +215,7 @@ impl Locks {
         result
     }
 
-    /// What the scratch space has is the volatile part of this lock from now on.
+    /// Makes the contents of the scratch space the volatile part of this lock.
     fn keep(&mut self, id: LockId, alarm: Option<EpochMs>) {
         let next = self.spare.take().unwrap_or_default();
         let mut known = std::mem::replace(&mut self.scratch, next);
@@ -440,7 +440,7 @@ impl Locks {
     pub fn change_acks<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Volatile) -> T) -> T {
         self.change(id.db, &id.key, |volatile, before| {
             let result = work(volatile);
-            // Only for those in the queue does the lock itself say when to sweep.
+            // The lock's own deadlines decide when to sweep only if somebody is in the queue.
             let is_awaited = !volatile.queue.is_empty() || volatile.queue.has_covered();
             let before = before.filter(|_| is_awaited);
             // While nothing may be written, no renewal comes before a session's end.

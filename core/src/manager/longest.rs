@@ -27,8 +27,8 @@ impl Manager {
 }
 
 impl Locks {
-    /// So many of the longest queues of a database, longest first; of equally long ones any, by
-    /// their keys. Looks at the length of each queue, and at nothing else of most.
+    /// The longest queues of a database, longest first, but at most this many; of equally long ones
+    /// any, by their keys. Examines only the lengths of most queues.
     pub fn longest(&self, db: i32, most: usize) -> Vec<LongQueue> {
         let mut longest = BinaryHeap::new();
         for (number, known) in self.known.iter().enumerate() {

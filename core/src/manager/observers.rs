@@ -1,5 +1,5 @@
-//! Observers: connections that are blocked until WRITE of a lock is held otherwise than they know.
-//! They stand in no queue, and no decision about a lock depends on them.
+//! Observers: connections that are blocked until the holder of WRITE differs from the one that they
+//! know. They stand in no queue, and no decision about a lock depends on them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -75,7 +75,7 @@ impl Observed {
         }
     }
 
-    /// Who came first of those for whom `sight` is news.
+    /// The first observer, by arrival, for whom `sight` is news.
     fn first_to_tell(&self, sight: &Sight) -> Option<WaiterId> {
         let is_news = |known: &Option<Token>| match sight {
             Ok(held) => held.as_ref().map(|held| held.token) != *known,
@@ -184,8 +184,8 @@ impl Observers {
         }
     }
 
-    /// This lock may be held otherwise now. `tells_others`: replies to others are under way, and
-    /// those to observers must not delay them.
+    /// The holder of this lock may have changed. `tells_others`: replies to others are under way,
+    /// and those to observers must not delay them.
     pub fn mark(&mut self, db: i32, key: &[u8], tells_others: bool) {
         if self.all.is_empty() {
             return;
@@ -201,7 +201,7 @@ impl Observers {
         self.is_later |= tells_others;
     }
 
-    /// Any lock of this database may be held otherwise now; of all databases, if `None`.
+    /// The holder of any lock in this database, or in all if `None`, may have changed.
     pub fn mark_all(&mut self, db: Option<i32>) {
         for (number, locks) in &mut self.locks {
             for (key, observed) in locks.iter_mut().filter(|_| db.is_none_or(|db| db == *number)) {

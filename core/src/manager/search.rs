@@ -14,8 +14,8 @@ pub trait World {
     fn manager<T>(&mut self, see: impl FnOnce(&Manager) -> T) -> T;
     /// The lock at a key (a free one if there is none) and its volatile part.
     fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T;
-    /// Whether this lock, or any if `None`, is shown as the caller would leave it behind, where it
-    /// gives something up, and not as it is.
+    /// Whether the search sees this lock (or any, if `None`) as it will be once the caller has
+    /// given something up there.
     fn is_left(&self, id: Option<&LockId>) -> bool;
 }
 
@@ -48,7 +48,7 @@ impl Manager {
         let limit = limit.map_or(0, NonZeroU32::get);
         self.slowlog.add_cycle(mode.lower(), limit, cycle, now, self.slowlog_max);
         let since = self.logged_at.map(|at| now.us().saturating_sub(at.us()));
-        // A clock that was set back does not silence the log.
+        // Logs also if the clock was set back since the last line.
         let is_ahead = self.logged_at.is_some_and(|at| at > now);
         if since.is_some_and(|us| us < PAUSE_US) && !is_ahead {
             self.unlogged = self.unlogged.saturating_add(1);
@@ -107,7 +107,7 @@ fn nobody_waits_for<W: World>(world: &mut W, wait: Wait<'_>, now: Now, steps: &m
 
 /// A wait for a lock.
 struct WaitAt {
-    /// Nobody, if it is the wait of the caller, which is not blocked yet.
+    /// `None` for the wait of the caller, which is not blocked yet.
     waiter: Option<WaiterId>,
     lock: LockId,
 }

@@ -18,7 +18,7 @@ type Name = SmallVec<[u8; NAME_BYTES_MAX]>;
 /// One entry of `RLOCK.SLOWLOG`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowEntry {
-    /// A number that keeps rising when the log is cleared.
+    /// A number that increases with each entry, even after the log was cleared.
     pub id: u64,
     /// When it ended, in milliseconds since the Unix epoch.
     pub unix_ms: u64,

@@ -55,7 +55,7 @@ impl Manager {
 
     /// The caller is about to ask for tasks.
     pub fn sweep_begins(&mut self, now: Now) {
-        // Nothing was loaded in place of the flushed locks.
+        // The flushed locks were not replaced by a load.
         let flushed = std::mem::take(&mut self.flushed);
         self.lose(flushed, now);
         self.groups.left = 0;
@@ -113,7 +113,7 @@ impl Manager {
         {
             return Some(Task::Sweep(id, at, why));
         }
-        // A lock that is due for another reason is swept once.
+        // A lock that is due for two reasons is swept only once.
         if let Some((at, id)) = due.or_else(|| self.expiries.pop_due(now)) {
             return Some(Task::Sweep(id, at, Mark::Due));
         }

@@ -97,7 +97,7 @@ pub(super) struct Tells {
     /// By a hash of database, owner and user; an observer by one of its key and of where its
     /// message goes.
     by_owner: BTreeSet<(u64, WaiterId)>,
-    /// Those whose hold is to be tied to the connection that asked.
+    /// The requests whose hold is to be tied to the connection that asked.
     sessions: BTreeSet<(ClientId, WaiterId)>,
     clients: HashMap<WaiterId, ClientId>,
     pending: HashMap<WaiterId, PendingTold>,
@@ -109,7 +109,7 @@ fn hash_of(db: i32, user: Option<&[u8]>, owner: &[u8]) -> u64 {
     Owner::hash_of(owner).rotate_left(1) ^ user ^ u64::from(db.unsigned_abs()).rotate_left(32)
 }
 
-/// Of an observer of this line.
+/// The hash of an observer of this line.
 fn observer_hash(line: &Line, id: &[u8]) -> u64 {
     let place = Owner::hash_of(&line.channel).rotate_left(11) ^ Owner::hash_of(id);
     hash_of(line.lock.db, line.user.as_deref(), &line.lock.key) ^ place.rotate_left(3)

@@ -38,7 +38,7 @@ pub struct Parked {
     /// What to reply if the server asks before the module replies: replicas have not acknowledged
     /// its grant, or the refusal is on its way.
     pub refusal: Option<Refusal>,
-    /// Of owner and user, as in [`BlockedConnections::by_owner`].
+    /// The hash of owner and user, as in [`BlockedConnections::by_owner`].
     hash: u64,
 }
 

@@ -48,8 +48,8 @@ impl Lock {
         }
     }
 
-    /// How many others must release before there is room under its limit: of the READ holders, and
-    /// of this many tickets that have their turn to READ.
+    /// How many others must release before the claim has room under its limit. READ holders count,
+    /// and so do `turns` tickets that have their turn for READ.
     pub(crate) fn excess_holders(&self, claim: Claim<'_>, turns: usize) -> usize {
         let Some(limit) = claim.limit else { return 0 };
         let reads = self.holders.hold(claim.owner, Mode::Read).is_some();
@@ -152,7 +152,7 @@ impl Lock {
             return None;
         }
         let too_many = match place {
-            // Its turn is the first, and those behind it give way.
+            // Its own turn comes first: turns behind it do not count.
             Some(place) if volatile.queue.has_turn(place) => self.excess_holders(claim, 0),
             _ => self.excess_holders_for_line(volatile, claim),
         };

@@ -51,8 +51,8 @@ impl<'a> Step<'_, 'a> {
         self.effects.wakes.extend(wakes);
     }
 
-    /// Renews so many of the sessions that are due: none of them keeps a waiter from being served
-    /// in this step. One whose hold was removed without notice is lost.
+    /// Renews at most this many of the sessions that are due. A session whose hold was removed
+    /// without notice is lost.
     fn renew_sessions(&mut self, most: usize) {
         let mut left = most;
         let now = self.moment.now;

@@ -94,7 +94,7 @@ impl Readers {
         self.ended = until.zip(count);
     }
 
-    /// One hold that counted as ended is not here any more, or does not any more.
+    /// A hold that counted as ended was removed, or no longer counts as ended.
     fn one_less_ended(&mut self) {
         self.ended = self.ended.and_then(|(until, count)| {
             NonZeroUsize::new(less(count.get(), 1)).map(|count| (until, count))
@@ -128,7 +128,7 @@ impl Readers {
         self.by_token.get(&token).map(|(owner, hold)| (owner, hold))
     }
 
-    /// Those with a later deadline than this one, the earliest first.
+    /// The holds with a later deadline than this one, the earliest first.
     fn behind(&self, until: Option<EpochMs>) -> impl Iterator<Item = (EpochMs, Token)> {
         let from = until.map_or(Unbounded, |until| {
             Included((Now::from_ms(until.get().saturating_add(1)).ms(), Token::MIN))

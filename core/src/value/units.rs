@@ -97,7 +97,7 @@ impl EpochMs {
         self.get().saturating_mul(1000).saturating_sub(now.0).div_ceil(1000)
     }
 
-    /// Whether this deadline has passed: it has from its own millisecond on.
+    /// Whether this deadline has passed: true from the first microsecond of its millisecond on.
     pub const fn is_over_at(self, now: Now) -> bool {
         self.get() <= now.ms().get()
     }

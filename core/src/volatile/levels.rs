@@ -17,7 +17,7 @@ pub(crate) struct DepthChange {
 impl DepthChange {
     const NONE: Self = Self { add: 0, least: i32::MIN, most: i32::MAX };
 
-    /// Of a request for this depth, or for one level more.
+    /// What a request for this depth, or for one level more, does to the depth.
     fn asked(depth: Option<u16>) -> Self {
         match depth {
             Some(depth) => Self { least: depth.into(), ..Self::NONE },
@@ -68,7 +68,8 @@ pub(crate) struct LevelRequest {
     depth: Option<u16>,
     /// How deep the hold is by what stands, if this is the first of its requests.
     before: i32,
-    /// What came between this request and the next one, and stands.
+    /// How the requests between this one and the next one, which remain in effect, change the
+    /// depth.
     after: DepthChange,
 }
 
@@ -140,7 +141,7 @@ impl LevelRequests {
         self.add_last(token, DepthChange::asked(depth));
     }
 
-    /// This came after all of the hold's requests, and stands.
+    /// A change that came after all of the hold's requests, and remains in effect.
     fn add_last(&mut self, token: Token, change: DepthChange) {
         let range = (token, 0)..=(token, u64::MAX);
         if let Some((_, last)) = self.all.range_mut(range).next_back() {

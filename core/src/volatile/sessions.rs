@@ -27,7 +27,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Of a connection that asked for it with this lease, from now on.
+    /// A session that begins now, for a connection that asked for it with this lease.
     pub(crate) fn new(client: ClientId, lease: LeaseMs, now: Now) -> Self {
         let (renew_at, ends_at) = (now.after(third(lease)), now.after(lease));
         Self { client, lease, renew_at, acks: 0, ends_at, unheard: None }

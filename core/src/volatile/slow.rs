@@ -170,7 +170,7 @@ pub struct Ended {
 /// A wait, or a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Of a blocked connection, or of a ticket; and who was in its way when it began.
+    /// A wait of a blocked connection or of a ticket, and who was in its way when it began.
     Wait(Rc<OwnerNames>),
     /// A hold.
     Hold,

@@ -20,7 +20,7 @@ pub(crate) enum HeldBack {
 }
 
 impl HeldBack {
-    /// Of a grant.
+    /// The reply to a grant.
     pub(crate) fn grant(session: Option<ClientId>, lease: LeaseMs) -> Self {
         session.map_or(Self::Grant, |client| Self::Session(client, lease))
     }

@@ -82,7 +82,7 @@ const ALL: [Kind; 68] = [
     ("change", "a hold goes on"),
 ];
 
-/// Of what, and which.
+/// A kind of what (an input, a reply, …), and which of them.
 pub type Kind = (&'static str, &'static str);
 
 #[derive(Clone, Debug, Default)]

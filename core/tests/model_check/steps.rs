@@ -102,7 +102,7 @@ pub struct Profile {
     pub steps: Vec<Step>,
 }
 
-/// Of every hold without a session. Milliseconds.
+/// The lease of every hold without a session, in milliseconds.
 pub const LEASE_MS: u64 = 2;
 /// A third of it is the least time there is. Milliseconds.
 pub const SESSION_LEASE_MS: u64 = 3;

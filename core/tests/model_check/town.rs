@@ -12,7 +12,7 @@ use super::waits;
 use crate::support::laws::picture;
 use crate::support::{World, acquire, lease, release, renew};
 
-/// Of one lock, before something else happens.
+/// At most this many grants of one lock go unheard before something else happens.
 const UNHEARD_MAX: usize = 3;
 
 pub struct Town<'p> {

@@ -41,7 +41,7 @@ pub struct World {
     pub tickets_left: usize,
     pub sessions_max: usize,
     pub portion: usize,
-    /// Who is parked and was not answered yet, by the number of its wait.
+    /// Who is parked and has no reply yet, by the number of its wait.
     pub parked: BTreeMap<WaiterId, Vec<u8>>,
     last_waiter: u64,
     /// Only every so many steps are held to every law; what is cheap is checked always.

@@ -32,7 +32,7 @@ pub struct Acks {
 #[derive(Default)]
 pub struct TakenBack(Vec<(i32, Key, Token, u64)>);
 
-/// What the replicas of a server that count acknowledged.
+/// How far each replica that counts has acknowledged the server's stream.
 fn heard(node: usize, machines: &[Machine]) -> impl Iterator<Item = Ack> {
     let links = machines.iter().filter(|machine| machine.is_up);
     links.filter_map(move |machine| machine.link.as_ref()?.counts(node))
@@ -167,7 +167,7 @@ impl TakenBack {
         self.0.push((lock.db, lock.key.clone(), token, until));
     }
 
-    /// A replica is promoted: which of these stand there.
+    /// A replica is promoted: which of these grants does it have?
     fn stand(&self, server: &Server, promises: &Promises, seen: &mut Seen) {
         for (db, key, token, until) in &self.0 {
             let is_told = promises.iter().any(|promise| promise.token == *token);

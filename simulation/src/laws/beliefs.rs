@@ -72,7 +72,8 @@ impl Beliefs {
             (Command::Release(..), Said::Error(line)) if line.starts_with("NOTHELD") => {
                 seen.count(Kind::Overslept);
             }
-            // One that says no mode may have renewed another hold than the client thinks of.
+            // A renewal that names no mode may have renewed another hold than the client has in
+            // mind.
             (Command::Renew(owner, key, ms, Some(reads), _), Said::Int(1)) => {
                 // Nor is one of another primary's the client's own.
                 let Some(pipe) = &actor.pipe else { return Ok(()) };
@@ -95,7 +96,7 @@ impl Beliefs {
                 let judge = Judge { promises, reigns, clocks_differ, machines };
                 self.granted(hearing, actor, *ask, said, &judge, seen)?;
             }
-            // What it held before it is sure of already.
+            // The client is already sure of what it held before.
             (Command::AcquireAll(ask), said) => {
                 let judge = Judge { promises, reigns, clocks_differ, machines };
                 ask.singles()

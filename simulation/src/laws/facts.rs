@@ -22,7 +22,7 @@ pub enum How {
 pub enum Fact {
     /// A reply gave it that deadline.
     Until(u64),
-    /// A user had the key live until then only.
+    /// A user shortened the time to live of the key: it ends at that time.
     Tampered(u64),
     /// It has ended.
     Ended(How),
@@ -33,7 +33,7 @@ pub enum Fact {
 pub struct Bound {
     /// Its deadline.
     pub until: u64,
-    /// A user had the key live until then only.
+    /// A user shortened the time to live of the key: it ends at that time.
     pub cut: Option<u64>,
 }
 
@@ -49,9 +49,9 @@ impl Bound {
 pub struct Renewal<'r> {
     /// Whose.
     pub owner: &'r Owner,
-    /// Of this mode, or of both.
+    /// Only holds in this mode, or in both.
     pub mode: Option<Mode>,
-    /// Of the hold with this token, or of any.
+    /// Only the hold with this token, or any.
     pub only: Option<Token>,
     /// Until when, by its server's clock in milliseconds.
     pub until: u64,

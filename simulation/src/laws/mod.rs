@@ -260,7 +260,8 @@ impl Laws {
         let all: Vec<&Noted> = told.into_iter().chain(pending).collect();
         let begun = || all.iter().filter_map(|noted| begun(&noted.note));
         for (asked, token, waited) in begun().filter(|_| !server.had_longer) {
-            // Where its owner waited for it and others, what it waited for alone enters again.
+            // If the owner also waited for several locks with this one, its single request
+            // re-enters.
             let mut same = begun().filter(|(_, same, _)| *same == token).map(|(asked, ..)| asked);
             let of_several = same.clone().find(|asked| asked.of_several);
             let first = same.next().map(|first| match of_several {
@@ -275,7 +276,7 @@ impl Laws {
                     } => *key == asked.key && **owner == *asked.owner.as_bytes() && *t != token,
                     _ => false,
                 };
-                // One of several that began before is a hold of its owner, reported or not.
+                // A request for several locks may cover a hold that its owner had before.
                 let begins = |noted: &Noted| match &noted.note {
                     Note::Changed { key, change: Change::Granted { token: t, .. }, .. } => {
                         (key, t) == (&asked.key, &token)

@@ -209,7 +209,7 @@ impl Rest {
     fn somebody_hears(&mut self, server: &Server, promises: &Promises) -> Result<(), Broken> {
         for unheard in std::mem::take(&mut self.unheard) {
             let Unheard { token, is_from_elsewhere, .. } = &unheard;
-            // What another server granted lasts as long as its lease.
+            // A hold that another server granted lasts until its lease ends.
             if *is_from_elsewhere {
                 continue;
             }
@@ -325,7 +325,7 @@ fn observes(
         format!("{waiting:?} observes another type")
     })?;
     let visible = server.visible_token(*db, key);
-    // One whose time to live a user cut is there until the server looks for it.
+    // A lock whose time to live a user shortened stays until the server notices its end.
     let lock = server.keys.get(*db, key).and_then(Slot::lock);
     let held = lock.and_then(|lock| lock.writer_at(server.now));
     let is_cut = visible == 0 && held.is_some_and(|(_, hold)| hold.token.get() == known);
@@ -365,7 +365,7 @@ fn waits(
             || format!("nobody knows of {waiting:?}"),
         )?;
         is_in_time(server, asked)?;
-        // One whose time to live a user cut is there until the server looks for it.
+        // A lock whose time to live a user shortened stays until the server notices its end.
         let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
         let is_held = lock.is_some_and(|lock| lock.mode_at(now).is_some());
         let is_free = !is_held && !server.is_in_grace();

@@ -1,4 +1,5 @@
-//! What machines want, carried out: as thin as it is around the same code in `clients/rust`.
+//! Carries out what the machines want, with as little code of its own as `clients/rust` has around
+//! the same machines.
 
 use super::links::Link;
 use super::{Id, Job, State, Tenure, Until, Users, Work};

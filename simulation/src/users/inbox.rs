@@ -17,7 +17,7 @@ pub(super) struct Inbox {
 /// The late reply that a machine may get.
 #[derive(Debug, Default)]
 pub(super) struct Letter {
-    /// Of the latest request; what the others had is forgotten.
+    /// The id of the latest request. The ids of earlier ones are ignored when their messages come.
     id: Option<Id>,
     earlier: Vec<Id>,
     /// Where it is to come.

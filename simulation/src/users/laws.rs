@@ -8,7 +8,7 @@ use crate::machine::{FOREVER, LATE, Ms, PATIENCE, Planted, REPLY, SeatState};
 use crate::words::{Out, Words};
 
 impl Users {
-    /// No two owners, as far as any user knows by its own clock.
+    /// No two users are sure at once, each by its own clock, that they hold the key.
     pub(super) fn exclude(&mut self, key: u8) {
         let mut all: Vec<(usize, &Place)> = Vec::new();
         for (number, process) in self.processes.iter().enumerate() {

@@ -80,7 +80,7 @@ struct Job {
     ask: Ask,
     until: Until,
     by: Ms,
-    /// Of the last request on a shared connection; its reply is known by it.
+    /// The generation of the last request on a shared connection, by which its reply is recognized.
     generation: u32,
     /// What waits for a connection.
     unsent: Option<(String, bool)>,
@@ -117,14 +117,14 @@ struct Seat {
     /// Who waits for it, until when, and with which result that wait then ends.
     waiting: Vec<(usize, Ms, Tell)>,
     tenure: Option<Tenure>,
-    /// Until then something may stand at a server that nobody has.
+    /// Until this time, a server may have a hold or a wait that no user knows of.
     excused_until: Ms,
 }
 
 #[derive(Clone, Debug)]
 enum State {
     Idle,
-    /// Comes to its seat, to ask or to release that hold.
+    /// Wants its seat: to ask, or to release this hold.
     Coming(Option<Id>),
     Asking(Id),
     Holding(Id),

@@ -15,7 +15,7 @@ use crate::histogram::Histogram;
 use crate::servers::REASONS;
 use crate::snapshot::{Part, Queue};
 
-/// Of what [`text()`] writes.
+/// The content type of what [`text()`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Numbers of `INFO rlock` that are so now, with what they mean.

@@ -150,7 +150,7 @@ fn slow(entry: &Slow) -> Value {
 
 fn all_addresses(seen: &Seen) -> BTreeMap<u64, String> {
     match seen.servers.as_slice() {
-        // Of several servers, the IDs say nothing by themselves.
+        // With several servers, an ID alone does not name a connection.
         [one] => one.addresses.clone(),
         _ => BTreeMap::new(),
     }

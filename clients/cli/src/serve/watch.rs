@@ -209,7 +209,7 @@ impl Shared {
             let looks = u32::try_from(costs.len()).unwrap_or(1);
             let spent: Duration = costs.iter().sum();
             seen.share = spent.as_secs_f64() / (seen.every * looks).as_secs_f64();
-            // Of other servers, or of one that was away, the counters do not go on.
+            // The counters of another server, or of one that was away, do not continue the old.
             if let Some(before) = before.filter(|before| is_continued(before, &seen)) {
                 let point = locked(&self.history).add(&before.now, &seen.now, seen.unix_ms);
                 seen.point = Some(point);

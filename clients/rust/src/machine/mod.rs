@@ -224,7 +224,7 @@ struct Left {
     in_doubt: bool,
     /// Something was never answered, and may still be executed.
     lingers: bool,
-    /// Of a grant that nobody takes.
+    /// The token of a grant that nobody takes.
     token: Option<u64>,
 }
 

@@ -14,7 +14,8 @@ pub(super) struct GroupPlaces {
     /// wait.
     pub(super) covered: BTreeMap<WaiterId, (Token, Box<Entry>)>,
     pub(super) by_token: BTreeSet<(Token, WaiterId)>,
-    /// Those that came to stand, or got, lost or no longer need a turn since this was last taken.
+    /// The groups that came to stand here, or whose turn was given, lost or became unnecessary,
+    /// since this was last taken.
     pub(super) touched: Vec<WaiterId>,
 }
 

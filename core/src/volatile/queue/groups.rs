@@ -116,7 +116,7 @@ impl Queue {
             next = self.first_later(entry.arrival).unwrap_or(next);
             place = self.place_before(next);
         }
-        // There is always room now: more than fit into memory would have to wait.
+        // There is always room now: the queue would need more entries than fit into memory.
         match place {
             Some(place) => self.put(place, entry),
             None => self.push_back(entry),

@@ -29,7 +29,7 @@ impl Queue {
             let (head, _) = self.head()?;
             head.between(self.turns_end)
         });
-        // There is always room now: more than fit into memory would have to wait.
+        // There is always room now: the queue would need more entries than fit into memory.
         match place {
             Some(place) => self.put(place, entry),
             None => self.push_back(entry),
@@ -78,7 +78,7 @@ impl Queue {
     /// they may stand: so a spread is repeated only after a part of them has joined, and on average
     /// a waiter that joins moves O(log n) others.
     pub(super) fn make_room(&mut self, around: Place) {
-        // A turn that is over marks its place no longer.
+        // A turn that has ended no longer marks its place.
         self.turns_end = self
             .turns_end
             .and_then(|end| self.entries.range(..=end).next_back())

@@ -88,7 +88,7 @@ pub struct Naive {
     unheard: Vec<Unheard>,
     /// Granted to connections that left without hearing of it.
     revoked: Vec<u64>,
-    /// Of the holds that are tied, in no order.
+    /// The sessions of the holds that are tied, in no order.
     claims: Vec<Claim>,
     /// Tied to connections that ended.
     orphans: Vec<u64>,

@@ -10,7 +10,7 @@ import rlock.Driver.ServerException;
 /** An election: the leader holds the lock of the key, in a session. Immutable and thread-safe, made by {@link Locks#election}. */
 public final class Election {
     private static final System.Logger LOG = System.getLogger("rlock");
-    /** So long a leader is believed whose network says nothing. */
+    /** How long a leader whose network is silent still counts as the leader. */
     private static final Duration LEASE = Duration.ofSeconds(10);
 
     private final Locks locks;

@@ -38,7 +38,7 @@ final class Inbox implements AutoCloseable {
         return box != null && box.isConfirmed(box.channel(key)) ? box : null;
     }
 
-    /** The subscription at one server. Its name is drawn with it, so no snapshot of a process has it. */
+    /** The subscription at one server. Its name is random and made with it: a restored process makes another. */
     private final class Box implements Driver.Ear {
         final Address at;
         final String name = Owners.drawn();

@@ -291,7 +291,7 @@ final class Links implements AutoCloseable {
         return dial(server(at), at, end, limit -> driver.listen(at, limit, ear));
     }
 
-    // One at a time to each server, for all callers, and for a moment none after a failure.
+    // All callers together connect to a server one at a time, and to none for a moment after a failure.
     private <C> C dial(Server server, Address at, long end, LongFunction<C> connecting) {
         acquire(server.dials, end, "no connection to " + at + " in time");
         try {

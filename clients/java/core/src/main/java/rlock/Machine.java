@@ -27,7 +27,7 @@ abstract sealed class Machine permits Undoing, Holding {
     static final long AHEAD = 250;
     static final long FIRST_PAUSE = 10;
     static final long LONGEST_PAUSE = 500;
-    /** By then a server that goes on has read what lies in its sockets. */
+    /** A request is sent again after this time: by then, a server that was suspended has read what it had received. */
     static final long AGAIN = 500;
     /** How long what is left is undone after {@code close}. */
     static final long CLOSES = 1_000;

@@ -67,7 +67,7 @@ record Options(
         return new Options(mode, millis, renew, session, upgrade, limit, maxQueue, acks, owner, detached);
     }
 
-    /** For one of several locks, to enter it once more by itself. */
+    /** The options for re-entering one of several locks, which needs a request of its own. */
     Options alone(Mode one, int most) {
         return new Options(one, leaseMillis, renewed, session, false, most, UNSET, acks, owner, detached);
     }

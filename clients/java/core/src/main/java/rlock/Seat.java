@@ -43,7 +43,7 @@ sealed class Seat permits Group {
         this.name = name;
     }
 
-    /** Begins to use it; each use ends with {@link #leave}. */
+    /** Begins to use the seat of that name; each use ends with {@link #leave}. */
     static Seat enter(Name name) {
         return ALL.compute(name, (same, old) -> {
             Seat seat = old == null ? new Seat(same) : old;

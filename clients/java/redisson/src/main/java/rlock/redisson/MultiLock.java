@@ -125,7 +125,7 @@ final class MultiLock implements Answers.Undoing, Answers.Ordered {
         return least(key -> (Long) client.locks.call(key, "RLOCK.HOLDS", key, owner));
     }
 
-    /** That of the first of them to expire; -2 if one is free. */
+    /** The remaining time of the lock that expires first; -2 if one is free. */
     public long remainTimeToLive() {
         return least(key -> (Long) client.locks.call(key, "PTTL", key));
     }
