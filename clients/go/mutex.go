@@ -53,7 +53,7 @@ func (m *Mutex) Unlock() {
 	}
 }
 
-// fail panics with err, or goes on with the panic that is under way.
+// fail panics with err, unless a panic is under way: then that one continues.
 func fail(underWay any, err error) {
 	if underWay == nil {
 		panic(err)

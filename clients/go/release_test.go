@@ -231,7 +231,7 @@ func TestForgottenHoldsThatAreLostTakeNoMemory(t *testing.T) {
 	}
 }
 
-// A server that was paused seems to be far away, for the next wait; which ends in its time all the same.
+// After a pause, the server seems slow to the next wait, which must still end in time.
 func TestAWaitDoesNotEndEarlyAfterAPause(t *testing.T) {
 	s := start(t)
 	l := s.locker()

@@ -160,7 +160,8 @@ func (t *tenure) step(in machine.Input) {
 	}
 }
 
-// goOn goes on when an operation has ended: in time, also if a function of the user's does not return, a hook for example.
+// goOn feeds the machine the end of an operation, in time even if a function of the user's, such as a hook, does not
+// return.
 func (t *tenure) goOn(asks *machine.Hold, op machine.Output, arrives <-chan arrival) {
 	arrived := ends(op, arrives)
 	t.mu.Lock()

@@ -60,7 +60,7 @@ impl Steps {
 pub struct Seen {
     /// The holders were seen as a reader or as a writer meets them.
     holders: Option<Mode>,
-    /// The line up to these places was seen as a reader or as a writer meets it.
+    /// How far the line was visited: as a reader meets it, and as a writer meets it.
     line: [Option<Place>; 2],
     /// Left out because they met themselves, or because they are not parked yet: holders and
     /// waiters, with their mode, and where the first such wait stands.

@@ -42,7 +42,7 @@ fn a_grant_is_told_when_enough_replicas_have_all_of_it() {
     }
 }
 
-/// Whether this takes a step: what does not is decided by what is known without one.
+/// Whether this input needs a step: one that does not is decided by what is known without it.
 fn takes_a_step(server: &mut Server, input: Input<'_>) -> bool {
     let mut lock = server.keys.remove(K).unwrap_or_default();
     let (at, mut effects) = (At { db: 0, key: K, now: server.now() }, None);
@@ -271,7 +271,7 @@ fn a_key_that_is_gone_is_told_to_those_who_were_to_hear_of_it() {
     let lock = server.keys.remove(K).unwrap();
     let at = At { db: 0, key: K, now: server.now() };
     server.manager.key_left(at, &lock);
-    // Before it was looked at, nobody is told of it.
+    // Before the lock was examined, nobody gets a reply.
     server.replicas(100, &[100]);
     assert_eq!(server.told_to(a), MOVED);
     server.sweep();
@@ -373,7 +373,7 @@ fn a_new_primary_grants_nothing_in_its_grace() {
     }
     let upgrade = Acquire { upgrade: true, ..acquire(b"a", Mode::Write, 1000) };
     assert_eq!(server.ask(K, Input::Acquire(upgrade)), grace);
-    // What is held may be kept, and let go.
+    // Holds can be renewed and released.
     assert_eq!(server.ask(K, Input::Renew(renew(b"a", 10_000))), Reply::Renewed);
     assert_eq!(server.ask(K, Input::Release(release(b"a"))), Reply::Count(0));
     server.pass_ms(4900);

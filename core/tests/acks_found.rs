@@ -83,7 +83,7 @@ fn a_hold_whose_session_was_lost_behind_the_gate_ends_when_it_opens() {
     assert_eq!(write(&server, "a"), None);
 }
 
-/// A renewal promised a hold of which only a level was left that nobody had been told of.
+/// A renewal reported a hold of which only a level was left that no caller knew of.
 #[test]
 fn what_is_left_when_all_that_was_told_is_released_is_pending_again() {
     let mut server = Server::new();
@@ -100,7 +100,7 @@ fn what_is_left_when_all_that_was_told_is_released_is_pending_again() {
     assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "the renewal was told");
 }
 
-/// Two connections of one owner; the one that asked last was told first, and did not hear of it.
+/// Two connections of one owner: the one that asked last got its reply first, and did not read it.
 #[test]
 fn a_session_that_is_tied_again_still_needs_its_acknowledgments() {
     let mut server = Server::new();
@@ -243,7 +243,7 @@ fn nobody_is_told_by_a_replica_that_is_gone() {
     assert!(server.token_of(a).is_some());
 }
 
-/// One more of its owner's connections was told at once, by a level that was taken back then.
+/// Another connection of the owner got its reply at once, because of a level that was revoked then.
 #[test]
 fn what_is_left_when_all_that_was_under_way_is_taken_back_is_pending_again() {
     let mut server = Server::new();

@@ -180,7 +180,7 @@ impl Owner {
         if knows == 0 {
             return;
         }
-        // One level of how many, if a request for a depth is not decided?
+        // The hold may have any number of levels if a request for a depth is not decided.
         let is_open =
             |it: &Request| it.depth.is_some() && it.known != Known::Heard && it.waiter > 0;
         let is_unclear = self.requests().any(|it| is_open(it));

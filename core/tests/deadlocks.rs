@@ -144,7 +144,7 @@ fn a_writer_waits_for_every_reader_that_holds() {
     assert_eq!(locks.waits("c", Mode::Write, "1"), ["c", "b"]);
 }
 
-/// Whoever waits ahead is waited for, though it holds nothing.
+/// A waiter waits for those ahead of it, even if they hold nothing.
 #[test]
 fn one_waits_for_those_ahead() {
     let mut locks = Locks::default();
@@ -201,7 +201,7 @@ fn tickets_wait_for_nobody_and_nobody_waits_for_a_ticket() {
     let _ = locks.at("2").step(Input::Acquire(ticket));
     assert_eq!(locks.waits("b", Mode::Write, "1"), NOBODY);
 
-    // And where the ticket stands ahead of one whom its owner waits for.
+    // The same if the ticket stands ahead of somebody for whom its owner waits.
     let mut locks = Locks::default();
     locks.holds("x", Mode::Write, "2");
     locks.holds("c", Mode::Write, "3");
@@ -272,7 +272,7 @@ fn one_that_stands_behind_its_own_wait_waits_for_what_that_one_waits_for() {
     assert_eq!(first, [Owner::from(&b"r"[..])], "its own WRITE waits for the reader");
 }
 
-/// Asking for something else it gives up its turn, and then upgraders stand before it.
+/// An owner that asks for something else gives up its turn, and upgraders then stand before it.
 #[test]
 fn nobody_who_upgrades_waits_for_one_who_gives_up_its_turn() {
     let mut locks = Locks::default();
@@ -414,7 +414,7 @@ fn a_cycle_that_is_longer_than_a_line_of_the_log_says_how_many_are_left_out() {
     assert!(line.contains("a cycle of 300 owners"), "{line}");
 }
 
-/// Nobody but the budget ends a search through a thousand locks.
+/// A search through a thousand locks ends only because its budget does.
 #[test]
 fn a_lock_that_is_opened_is_a_step_of_the_search() {
     let mut locks = Locks::default();

@@ -89,7 +89,7 @@ fn a_lock_is_swept_when_the_last_who_waited_gave_up() {
     assert_eq!(server.swept, [b"k" as Key]);
 }
 
-/// Somebody gave up, and before the sweep a stranger put another lock there.
+/// A waiter gave up, and before the sweep another owner's lock arrived at that name.
 #[test]
 fn a_lock_that_is_due_and_changed_is_swept_as_changed() {
     let mut server = Server::new();
@@ -140,7 +140,7 @@ fn two_locks_with_much_to_do_take_turns() {
     }
     server.pass_ms(2000);
     server.swept.clear();
-    // The clock goes on from one sweep to the next.
+    // The clock advances from one sweep to the next.
     for _ in 0..6 {
         server.sweep_one();
         server.pass_ms(1);
@@ -251,7 +251,7 @@ fn a_replica_has_nothing_to_do_and_closes_its_sessions() {
     assert_eq!(server.manager.next_call().at, None);
 }
 
-/// It was told to wait, and when it is parked nobody is in the way any more.
+/// The request has to wait, and when it is parked nobody is in its way anymore.
 #[test]
 fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
     for session in [None, Some(ClientId::from(7))] {
@@ -326,7 +326,7 @@ fn one_deadlock_a_second_is_written_to_the_log() {
     }
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(lines[1].ends_with("; 9 more refused since the last such line"), "{lines:?}");
-    // A clock that is set back does not silence it.
+    // The log also gets a line if the clock was set back.
     server.us = 0;
     assert!(server.deadlock(&cycle).is_some());
 }

@@ -11,7 +11,7 @@ use crate::snapshot::Snapshot;
 pub enum LinkState {
     /// Connected.
     Up,
-    /// Nothing arrives until it is there again; the primary does not know.
+    /// The link is cut: nothing arrives until it is restored, and the primary does not know.
     Cut,
     /// The primary knows. When it is there again, the replica gets what it lacks.
     Offline,
@@ -24,7 +24,8 @@ pub enum LinkState {
 pub struct Ack {
     /// It has so much of the stream.
     pub offset: u64,
-    /// With it this effect, and all before: the ghost, which no server knows.
+    /// At that time the replica had this effect and all earlier ones. Only the laws know this, and
+    /// no server.
     pub has: Point,
 }
 
@@ -42,7 +43,7 @@ pub struct Link {
     pub acks: VecDeque<Ack>,
     /// The last one that the primary heard, since the replica connected.
     pub heard: Option<Ack>,
-    /// When it heard that, in microseconds of the world.
+    /// When the primary received that acknowledgment, in microseconds of the world.
     pub heard_us: u64,
 }
 
@@ -53,7 +54,7 @@ impl Link {
         self.primary == primary && is_there && self.sync.is_none()
     }
 
-    /// What the primary heard of this replica, which counts from its first acknowledgment on.
+    /// The last acknowledgment of this replica, which counts from its first one on.
     pub fn counts(&self, primary: usize) -> Option<Ack> {
         self.heard.filter(|ack| self.is_online(primary) && ack.offset > 0)
     }

@@ -12,9 +12,9 @@ use crate::machines::Machine;
 use crate::step::Step;
 use crate::world::World;
 
-/// A replica that acknowledged longer ago is no good one, in microseconds.
+/// A replica whose last acknowledgment is older than this many microseconds is no good replica.
 const LAG_US_MAX: u64 = 1_000_000;
-/// Sent to a replica that nothing reaches, until the backlog is too short for it.
+/// How many effects are kept for a replica that is cut off, before it needs a full resync.
 const BACKLOG_MAX: usize = 64;
 
 impl World {
@@ -139,7 +139,7 @@ impl World {
         });
     }
 
-    /// Nobody follows this server any more: so much of what it sent arrives.
+    /// No replica follows this server any longer: only `kept` of what it sent still arrives.
     pub(crate) fn part(&mut self, node: usize, kept: usize) {
         for link in self.machines.iter_mut().filter_map(|machine| machine.link.as_mut()) {
             if link.primary == node {

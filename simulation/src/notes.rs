@@ -187,7 +187,7 @@ pub enum Note {
         /// Why, if there is a reason.
         why: Option<Why>,
     },
-    /// A law that was seen to break where it happened.
+    /// A law that was found broken where it happened.
     Wrong {
         /// Which.
         law: &'static str,
@@ -201,7 +201,7 @@ pub enum Note {
 /// What one step of a server did, in its order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// It handed effects to the replicas, which begin these holds.
+    /// The server handed effects to the replicas that begin these holds.
     Effects(Vec<Token>),
     /// A decision began so many holds of this lock, with these tokens.
     Began(i32, Key, Vec<Token>),

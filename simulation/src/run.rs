@@ -42,7 +42,8 @@ impl fmt::Display for Story {
     }
 }
 
-/// One step, where a panic is a law that broke as well, and so is what is wanted and seen.
+/// Carries out one step. A panic counts as a broken law, and so does the end that a test wants and
+/// finds.
 fn step(world: &mut World, step: Step, wanted: Option<Kind>) -> Result<bool, Broken> {
     let done = catch_unwind(AssertUnwindSafe(|| world.step(step))).unwrap_or_else(|why| {
         let text = why.downcast_ref::<String>().cloned();
@@ -55,8 +56,8 @@ fn step(world: &mut World, step: Step, wanted: Option<Kind>) -> Result<bool, Bro
     }
 }
 
-/// One world, until so many steps did something. What was seen in it, or the story of the law that
-/// broke.
+/// Runs one world until this many steps did something. Returns what was seen in it, or the story of
+/// the law that broke.
 ///
 /// # Errors
 /// The story, not shortened yet.
@@ -142,7 +143,7 @@ pub fn shortened(story: Story) -> Story {
     Story { seed, setting, steps, broken, wanted }
 }
 
-/// The same with time in the place of what only takes time; times that stand side by side are one.
+/// Replaces steps that only take time by time that passes, and joins neighboring times.
 fn waited(steps: &[Step], is_again: impl Fn(&[Step]) -> bool) -> Vec<Step> {
     let mut steps = steps.to_vec();
     for at in 0..steps.len() {

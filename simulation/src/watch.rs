@@ -12,7 +12,7 @@ use crate::seen::Kind;
 use crate::server::Server;
 use crate::words::Said;
 
-/// A change that outlives the request that it came of.
+/// A copy of a change that outlives the request that led to it.
 pub(crate) fn kept(change: &Change<'_>) -> Change<'static> {
     match change {
         Change::Granted { owner, mode, token, deadline } => Change::Granted {

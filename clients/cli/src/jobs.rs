@@ -97,7 +97,7 @@ pub struct Mcp {
 /// What happens to the lock of an interval whose run failed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum IfItFails {
-    /// It is kept: at most one run in each interval.
+    /// Keep the lock until its lease ends: at most one run in each interval.
     #[default]
     Keep,
     /// It is released: another run may begin.

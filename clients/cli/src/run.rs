@@ -38,7 +38,7 @@ const LOST_AND_KILLED: u8 = 137;
 /// # Errors
 /// What kept the command from being run.
 pub fn run(job: &Run) -> Result<u8, Trouble> {
-    // One thread: the command is to get a signal when the thread that started it ends.
+    // One thread: the command must get its signal when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

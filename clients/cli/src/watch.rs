@@ -89,7 +89,7 @@ impl Watch<'_> {
         let mut observer = election.observe();
         let mut is_first = true;
         loop {
-            // A server that is silent says nothing, as one at which nothing changes.
+            // A silent server looks like one at which nothing changes.
             let leader = match timeout(QUIET, observer.next()).await {
                 Ok(news) => news,
                 // The first question may only find that a connection has ended meanwhile.

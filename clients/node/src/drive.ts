@@ -90,12 +90,12 @@ export class Driver implements Busy {
   isQuiet = false;
   /** Of a session. */
   private link: Link | undefined;
-  /** Where its requests go whose replies may come later. */
+  /** The place to which requests with a late reply go. */
   private place: Place | undefined;
   /** Where the latest one was redirected to. */
   private next: Place | undefined;
   private ear: Ear | undefined;
-  /** What was heard of the latest request before the machine waits for it. */
+  /** A message about the latest request that came before the machine waits for it. */
   private heard: Input | undefined;
   private op: Output = { do: 'seat' };
   /** Counts operations: what an earlier one brings is nobody's. */
@@ -109,7 +109,7 @@ export class Driver implements Busy {
   /** How far the wall clock was ahead of that of machines when the last request was sent; a computer that sleeps adds to it. */
   ahead = 0;
 
-  /** `done` is informed of what is no operation, for who has the seat. */
+  /** `done` gets the outputs of the machine that are no operations: they concern whoever has the seat. */
   constructor(
     private readonly shared: Shared,
     private readonly asked: Asked,
@@ -118,7 +118,7 @@ export class Driver implements Busy {
     private readonly done: (output: Output) => void,
   ) {}
 
-  /** Informs the machine, and goes on as far as that takes no time. */
+  /** Feeds the machine, and carries out all outputs that take no time. */
   tell(input: Input): void {
     if (this.onFailed && this.hasFailed(input)) this.onFailed(this.trouble);
     this.instant = input;
@@ -170,7 +170,7 @@ export class Driver implements Busy {
     }
   }
 
-  /** The own connection, which belongs to the hold, or to nobody, from here on. */
+  /** Takes the hold's own connection, which from here on belongs to the hold, or to nobody. */
   takeLink(): Link | undefined {
     const { link } = this;
     if (link) link.onBroken = undefined;
@@ -178,7 +178,7 @@ export class Driver implements Busy {
     return link;
   }
 
-  /** What is under way is nobody's from here on. */
+  /** From here on, nobody waits for what is under way. */
   end(): void {
     this.disarm();
     this.count++;

@@ -82,7 +82,7 @@ class Inbox {
 
   expect(id: string, ear: Ear): void {
     this.#ears.set(id, ear);
-    // It may have ended between the subscription and here.
+    // The channel may have been unsubscribed between the subscription and this line.
     if (!this.link.channels.has(ear.channel)) queueMicrotask(() => this.#lose(ear.channel));
     if (this.#isWatched) return;
     this.#isWatched = true;

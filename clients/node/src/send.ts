@@ -55,7 +55,7 @@ function understood(error: unknown, words: Word[], { address }: Link, { inboxes 
   return new Refused('TRYAGAIN', message, { cause: error });
 }
 
-/** Asks so, and follows redirections, unless the place is given, to which the reply comes. */
+/** Sends the request as `sending` says, and follows redirections unless the reply goes to a given `place`. */
 export async function send(shared: Shared, key: string, words: Word[], sending = new Sending(shared.route), place?: Place): Promise<unknown> {
   const { route } = shared;
   let at = place?.at ?? route.known(key) ?? (await route.placeOf(key)).at;

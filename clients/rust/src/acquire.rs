@@ -140,7 +140,7 @@ impl Seat {
             wait: match options.wait_ms() {
                 0 => 0,
                 FOREVER => FOREVER,
-                // One more, because the machine's time is rounded down.
+                // One millisecond more, because the machine's time is rounded down.
                 wait => wait.saturating_sub(waited).saturating_add(1),
             },
             patience: machine::PATIENCE.saturating_sub(waited).max(1),

@@ -173,7 +173,7 @@ pub(crate) fn broken() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
 }
 
-/// Nobody was there to send it to, for that reason.
+/// The error for a request that could not be sent, with the reason.
 pub(crate) fn unreached(error: RedisError) -> RedisError {
     if error.code().is_some() || error.kind() == ErrorKind::InvalidClientConfig {
         return error; // it was answered, or cannot be asked

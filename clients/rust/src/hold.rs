@@ -23,8 +23,8 @@ pub struct Hold {
     tenure: Arc<Tenure>,
     runtime: Handle,
     is_released: bool,
-    /// A release that was begun. It is only used through `&mut`: the mutex is there because a request under way is not
-    /// `Sync`, and tasks may share a hold.
+    /// A release that was begun. It is used only through `&mut`; the mutex makes a hold `Sync`, which a request under
+    /// way is not.
     begun: Mutex<Option<Begun<Release>>>,
 }
 

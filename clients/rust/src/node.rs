@@ -19,7 +19,7 @@ use crate::inbox::{Inbox, Link, Post, State};
 use crate::machine::{self, Dial, Ms, Planted, is_condemned};
 use crate::util::{PATIENCE, for_all, is_true, lock, random};
 
-/// How long a thread asks by itself before it leaves that to the crate's thread.
+/// How long a calling thread tries by itself before it hands the request to the crate's thread.
 pub(crate) const QUICK: Duration = Duration::from_millis(300);
 
 /// The longest round trip to a server for a thread to gain by asking itself.
@@ -334,7 +334,7 @@ impl Line {
         *self.ended.borrow()
     }
 
-    /// Whether it is there, and has not been silent since a request was not answered.
+    /// Whether the connection is open, and has not been silent since a request was not answered.
     pub(crate) fn is_usable(&self) -> bool {
         let silent = self.node.silent.load(Ordering::Relaxed);
         !self.is_ended() && !is_condemned(self.heard, silent, Planted::Nothing)

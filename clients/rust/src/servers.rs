@@ -57,7 +57,7 @@ struct Known {
     slots: Vec<(u16, u16, Arc<Node>)>,
     /// Something has failed since, so the servers must be looked up again.
     is_doubted: bool,
-    /// When they are searched for, and why they were not found.
+    /// When to search for the servers again, and why the last search failed.
     searches: machine::Server,
     trouble: Option<RedisError>,
 }
@@ -252,7 +252,7 @@ impl Servers {
     }
 
     async fn ask_cluster(&self, seeds: &[ConnectionInfo]) -> RedisResult<Known> {
-        // The seeds first, since their places stay: the node that answered last is known by its place.
+        // The seeds come first and keep their places: the node that answered last is known by its place.
         let mut all = seeds.to_vec();
         all.extend(lock(&self.nodes).values().map(|node| node.info.clone()));
         let mut trouble = RedisError::from((ErrorKind::Io, "no node of the cluster answers"));

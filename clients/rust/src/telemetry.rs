@@ -86,7 +86,7 @@ impl Telemetry {
         let (events, heard) = sync_channel::<(Kind, Event)>(MOST);
         let telemetry = Telemetry { listener: Some(events), ..Telemetry::default() };
         let unreported = telemetry.unreported.clone();
-        // It ends with the last of those that send to it. Without a thread, nobody hears.
+        // The thread ends when the last sender is dropped. Without a thread, events are dropped.
         let _ = std::thread::Builder::new().name("rlock-listener".to_owned()).spawn(move || {
             for (kind, event) in heard {
                 let call = AssertUnwindSafe(|| match kind {

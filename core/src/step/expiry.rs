@@ -1,4 +1,4 @@
-//! What comes due by itself: leases, sessions and waits that end, and sessions to renew.
+//! What comes due without a command: leases, sessions and waits that end, and sessions to renew.
 
 use crate::volatile::confirm::no_acks;
 use crate::volatile::queue::Entry;

@@ -6,7 +6,7 @@ use crate::volatile::slow::Outcome;
 use crate::{Lock, Mode, Step, Token, Volatile};
 
 impl Lock {
-    /// The hold by which this owner may enter whoever stands in line.
+    /// The hold because of which this owner may acquire the lock, whoever stands in line.
     fn covering(&self, owner: &[u8], mode: Mode) -> Option<Token> {
         let own = |mode| self.holders.hold(owner, mode).map(|hold| hold.token);
         // READ beside one's own WRITE needs no turn, either.
@@ -26,8 +26,8 @@ impl Lock {
         }
     }
 
-    /// The same for all holds that are gone without a word, or count as ended, and for those that
-    /// may have become others.
+    /// The same for all holds that were removed without notice, or count as ended, and for those
+    /// that another value may have replaced.
     pub(crate) fn uncover_ended(&self, volatile: &mut Volatile) {
         if !volatile.queue.has_covered() {
             return;

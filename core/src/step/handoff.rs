@@ -77,7 +77,7 @@ impl Step<'_, '_> {
         !waits_for_turn && !self.lock.is_shut_to(self.volatile, head.into())
     }
 
-    /// Law 6: the first in line cannot enter, unless this step goes on later.
+    /// Law 6: the first in line cannot be granted the lock, unless this step continues later.
     pub(crate) fn is_served(&self) -> bool {
         let is_later = self.effects.unchecked.is_some()
             || self.volatile.unfinished.is_some()
@@ -98,8 +98,9 @@ impl Step<'_, '_> {
         Some([first].into_iter().chain(others).take(CHECKED_TOGETHER).collect())
     }
 
-    /// A value that came from outside may make parked requests of its owners re-entries: those are
-    /// granted, wherever they stand. Goes through the fewer, holds or waits.
+    /// A value from outside may hold the lock for owners with parked requests. These requests are
+    /// then re-entries, and are granted wherever they stand. Visits the holds or the waits,
+    /// whichever are fewer.
     pub(crate) fn grant_parked_reentries(&mut self) {
         if self.volatile.grace.is_some() {
             return;
@@ -151,7 +152,7 @@ impl Step<'_, '_> {
         loop {
             let writes = self.lock.holders.hold(owner, Mode::Write).is_some();
             let reads = self.lock.holders.hold(owner, Mode::Read).is_some();
-            // Those before stay what they were: a re-entry adds no mode.
+            // The requests before it are judged as before: a re-entry adds no mode.
             let (place, unchecked) = {
                 let queue = &self.volatile.queue;
                 // Whoever holds READ alone may have very many waits for WRITE.

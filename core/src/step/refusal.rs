@@ -65,8 +65,8 @@ pub enum Refusal {
     },
     /// Too few replicas acknowledged in time, or the hold ended before they did.
     NoAcks,
-    /// The key left its name before enough replicas acknowledged its hold. If it has another name
-    /// now, the hold goes on there.
+    /// The key was deleted, renamed or moved before enough replicas acknowledged its hold. If it
+    /// has another name now, the hold remains in effect there.
     NoAcksMoved,
     /// Replicas must acknowledge first, and the caller cannot be blocked until then.
     CannotConfirm,

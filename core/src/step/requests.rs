@@ -47,7 +47,7 @@ impl<'a> Step<'_, 'a> {
         if ask.session.is_some() && !self.volatile.may_tie(held, self.moment.sessions_max) {
             return Reply::Refused(Refusal::TooManySessions);
         }
-        // It asked before and waits with this number: that wait ends.
+        // The owner asked before, and waits with this number: that wait ends.
         if let Some(place) = parking.and_then(|it| self.volatile.queue.place_of(it.waiter)) {
             self.volatile.queue.remove(place);
         }
@@ -99,7 +99,8 @@ impl<'a> Step<'_, 'a> {
         self.moment.portion = if session.is_some() { usize::MAX } else { left };
         self.grant_reentries(owner);
         self.moment.portion = left.min(self.moment.portion);
-        // Those that entered with it asked before: it has the tie all the same.
+        // Requests that re-entered at the same time asked earlier, so this connection gets the
+        // session.
         if let Some(session) = session
             && self.volatile.sessions.get(token).copied() != tied
         {
@@ -194,8 +195,8 @@ impl<'a> Step<'_, 'a> {
         let Some(mut place) = ticket else {
             return if is_upgrade { queue.push_front(entry) } else { queue.push_back(entry) };
         };
-        // It asked and could not enter: a turn that it had is given up, and those behind are
-        // decided anew.
+        // The owner asked and could not acquire the lock: it gives up a turn that it had, and the
+        // waiters behind it are decided anew.
         if queue.has_turn(place) {
             queue.take_turns_from(place);
             place = queue.ticket_of(entry.owner.as_bytes()).unwrap_or(place);

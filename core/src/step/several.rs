@@ -1,5 +1,5 @@
-//! One lock of a request for several: how it stands there, and how it enters. This law, too, is of
-//! one lock: the caller looks at every lock before it changes any.
+//! One lock of a request for several: whether the owner can acquire it, and the grant. The caller
+//! examines every lock before it changes any.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::volatile::queue::groups::GroupStand;
 use crate::volatile::sessions::Session;
 use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
 
-/// How a request for several locks stands at one of them.
+/// What a request for several locks finds at one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The owner holds it in the wanted mode.
@@ -29,7 +29,7 @@ pub enum Standing {
     WouldDeadlock,
 }
 
-/// Which place of its own helps a request for several locks.
+/// Which place in the queue a request for several locks may use: its own, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnPlace {
     /// None.

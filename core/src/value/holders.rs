@@ -1,4 +1,4 @@
-//! Who holds now. The types cannot express two writers, or a writer beside a stranger.
+//! Who holds now. The types cannot express two writers, or a writer beside another owner.
 
 use std::mem;
 

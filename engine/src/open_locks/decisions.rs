@@ -12,7 +12,7 @@ use crate::unit::{self, Done};
 /// Decisions in the order in which they were made.
 pub(crate) struct Decisions<'a> {
     all: Vec<Decision<'a>>,
-    /// How many of them replicas have, or need not have.
+    /// How many of the decisions were replicated, or need not be.
     sent: usize,
     /// The effects of the others, one after the other.
     effects: Vec<u8>,

@@ -71,7 +71,7 @@ fn begun(note: &Note) -> Option<(&Asked, Token, bool)> {
 pub struct Reign {
     /// What its data had when it began.
     pub before: History,
-    /// It began by a start with what had been saved, and not by a promotion.
+    /// The server began to serve after a restart from its files, not by a promotion.
     pub is_restart: bool,
     /// No lease of an earlier primary outlasts its grace.
     pub is_graced: bool,
@@ -269,7 +269,7 @@ impl Laws {
                 _ => first,
             });
             if first.is_some_and(|first| first.arrival == asked.arrival) {
-                // Where it got WRITE in this very step, which may have ended since.
+                // The owner got WRITE in this very step, and that hold may have ended since.
                 let is_other = |noted: &Noted| match &noted.note {
                     Note::Changed {
                         key, change: Change::Granted { owner, token: t, .. }, ..

@@ -42,7 +42,7 @@ pub struct Promise {
     pub pending: u32,
     /// What was confirmed after replicas had acknowledged it.
     pub acked: Vec<Acked>,
-    /// Why the next primary lacks it, though replicas acknowledged it.
+    /// Why the next primary lacks the grant, although replicas acknowledged it.
     pub lost: Option<Kind>,
     /// To these connections.
     pub clients: Vec<ClientId>,
@@ -232,7 +232,8 @@ impl Promises {
         let session = client.filter(|_| asked.session);
         let pending = u32::from(client.is_none());
         if client.is_some() {
-            // A grant that a release crossed, as one of the same step, is what was released.
+            // A release of the same step that crossed this grant ended the hold before it, not this
+            // one.
             self.released_no_more(token, at.reign, asked.key_ref(), at.number);
         }
         let known = self.all.iter_mut().rev().find(|promise| {
@@ -353,7 +354,7 @@ impl Promises {
             let stands = promise.bound(history).is_some_and(|bound| bound.end() > now_ms);
             if is_meant && stands {
                 promise.facts.push((at, Fact::Until(until)));
-                // Another primary may take back what nobody heard of there.
+                // Another primary may revoke a grant that no caller of that primary has read.
                 if is_told && promise.at.reign == at.reign {
                     promise.told += 1;
                     told.push(promise.token);
@@ -439,8 +440,8 @@ impl Promises {
         }
     }
 
-    /// What was promised, and binds this server, stands in its data: so it does on a replica that
-    /// has the effect, whenever that is promoted.
+    /// A promise that binds this server is in its data. So it is on a replica that has the effect,
+    /// whenever that replica is promoted.
     pub fn stand(&self, server: &Server, node: usize) -> Result<(), Broken> {
         let now_ms = server.now_ms();
         for promise in &self.all {

@@ -60,7 +60,7 @@ pub struct Rest {
     unheard: Vec<Unheard>,
     /// Tokens that were issued here, and where.
     issued: BTreeMap<Token, LockName>,
-    /// Those of them that a renewal has reported to their owner.
+    /// Of these tokens, those that a renewal has reported to their owner.
     renewed: BTreeSet<Token>,
     /// Tokens that were issued, and that no reply had before this step.
     untold: BTreeSet<Token>,
@@ -109,7 +109,7 @@ impl Rest {
         self.ties.values().flatten().any(|tie| (tie.client, tie.token) == (client, token))
     }
 
-    /// These tokens are in replies, or will be. From now on, a further grant with one of them is a
+    /// These tokens are in replies, or will be. From now on, another grant with one of them is a
     /// re-entry.
     pub fn begun(&mut self, tokens: &[Token]) {
         self.untold.retain(|token| !tokens.contains(token));
@@ -261,7 +261,7 @@ impl Rest {
 }
 
 impl Unheard {
-    /// It left no hold, no session and no place.
+    /// The revoked grant left no hold, no session and no place.
     fn is_undone(&self, server: &Server, may_hear: bool) -> Result<(), Broken> {
         let Self { name, token, waiter, .. } = self;
         let volatile = server.state.manager.volatile(name.0, &name.1);

@@ -87,7 +87,7 @@ pub struct Slow {
     pub ms: u64,
     /// How it ended.
     pub outcome: String,
-    /// Who was in the way; for a deadlock with the key that each waits for.
+    /// The owners in the way; for a deadlock, each with the key for which it waits.
     pub holders: Vec<Vec<Name>>,
 }
 
@@ -183,7 +183,7 @@ struct Link {
     denied: BTreeSet<&'static str>,
     /// How often the last look sent each of [`COMMANDS`].
     sent: BTreeMap<&'static str, u64>,
-    /// What the server had counted of them when it began.
+    /// The calls that the server had counted when this look began.
     counted: BTreeMap<&'static str, Calls>,
 }
 

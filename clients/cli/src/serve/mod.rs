@@ -206,7 +206,7 @@ async fn locks(
     let place = place.map_err(|why| (StatusCode::BAD_REQUEST, why + "\n"))?;
     let search = Search { text: sought.find, is_everywhere: shared.is_everywhere };
     let servers = shared.watch.primaries();
-    // One at a time: together they may take as much of the servers' time as one.
+    // One search at a time, so that all of them together take no more of the servers' time than one.
     let turn = shared.searching.clone().lock_owned().await;
     let found = tokio::task::spawn_blocking(move || {
         let _turn = turn; // also if the browser has gone

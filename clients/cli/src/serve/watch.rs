@@ -18,7 +18,7 @@ const OFTEN: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(5);
 /// A server is to spend at most one part in this many of its time on us.
 const SHARE: u32 = 100;
-/// Looks whose median cost decides how often to look: one that met a busy server does not.
+/// The median cost of this many looks decides how often to look, so that one slow look does not count.
 const COSTS: usize = 5;
 /// Browsers that follow at a time.
 const VIEWERS: usize = 32;

@@ -59,7 +59,7 @@ type Attempt struct {
 
 // NewAttempt is one that has not begun.
 func NewAttempt(ask Ask) *Attempt {
-	// A connection that ends would take the levels below along.
+	// The end of this connection would also end the levels below, so only the first level has a session.
 	ask.Session = ask.Session && ask.Depth == 1
 	return &Attempt{ask: ask, patience: Forever, pause: FirstPause, asksFirst: !ask.HasAcks && (ask.Wait == 0 || !ask.Hears)}
 }

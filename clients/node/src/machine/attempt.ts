@@ -49,7 +49,7 @@ export class Attempt implements Machine {
   private now = 0;
 
   constructor(private readonly ask: Ask) {
-    // A connection that ends would take the levels below along.
+    // The end of this connection would also end the levels below, so only the first level has a session.
     this.session = ask.session && ask.depth === 1;
     this.asksFirst = !ask.hasAcks && (ask.wait === 0 || !ask.hears);
     this.depth = ask.depth;

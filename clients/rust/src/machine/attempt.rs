@@ -71,7 +71,7 @@ impl Attempt {
     /// Begins with [`Input::Call`].
     #[must_use]
     pub fn new(mut ask: Ask, planted: Planted) -> Self {
-        // A connection that ends would take the levels below along.
+        // The end of this connection would also end the levels below, so only the first level has a session.
         ask.session &= ask.depth == 1;
         Self {
             ask,
@@ -344,7 +344,7 @@ impl Attempt {
         self.undo(now, out);
     }
 
-    /// Nothing of it is under way; something may be left.
+    /// No request is under way, but the server may have something to undo.
     fn undo(&mut self, now: Ms, out: &mut Vec<Output>) {
         let Left { in_doubt, lingers, .. } = self.left;
         let is_forgotten = self.at == At::Granted && self.planted == Planted::GrantForgotten;

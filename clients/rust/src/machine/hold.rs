@@ -46,7 +46,7 @@ pub struct Hold {
     pause: Ms,
     sent: Ms,
     depth: u32,
-    /// It has the seat, to be tied to a new connection.
+    /// The machine has the seat while it ties the hold to a new connection.
     is_tying: bool,
     is_releasing: bool,
     is_untied: bool,
@@ -83,8 +83,8 @@ impl Hold {
         self.deadline
     }
 
-    /// From now on it is renewed for that long, if that is longer: another level asked for it. Not while a renewal is
-    /// under way that asked for less.
+    /// Renews with this lease from now on, if it is longer: another level asked for it. Not while a renewal is under
+    /// way that asked for less.
     pub fn lengthen(&mut self, lease: Ms) {
         self.kept.lease = self.kept.lease.max(lease);
     }

@@ -60,7 +60,7 @@ pub enum Outcome {
     Waiting,
     /// An error of the server, by its code.
     Refused(String),
-    /// Nobody was there to send it to: surely not executed.
+    /// There was no connection to send it on: it was certainly not executed.
     Unsent,
     /// The connection ended before the reply.
     Broken,
@@ -125,7 +125,7 @@ pub enum Input {
     Releasing,
     /// It was, or nobody knows.
     Released,
-    /// The reply to another request was that the hold is gone.
+    /// The reply to another request showed that the hold has ended.
     Gone,
     /// Another level was granted, by a request that was sent then.
     Extend(Ms),

@@ -34,7 +34,7 @@ final class Acquisition {
         this.warnsAt = waits > 0 ? start + Machine.PATIENCE : Machine.FOREVER;
     }
 
-    /** So long after the start. The clock rounds down, and no wait is short. */
+    /** The time at which {@code millis} have passed since the start, rounded up so that no wait is short. */
     long after(long millis) {
         return Machine.after(start + 1, millis);
     }
@@ -66,7 +66,7 @@ final class Acquisition {
                 Tell told = job.call();
                 if (told.told() == Told.GRANTED) return granted(seat, job, told);
                 Hold none = refused(seat, job, told);
-                // Ended early, by an operator: a wait without a limit goes on.
+                // An operator ended the request early: a wait without a limit continues.
                 if (isOver(told)) return none;
             }
         } finally {
@@ -74,7 +74,7 @@ final class Acquisition {
         }
     }
 
-    /** Whether it ends without the lock; if not, another attempt follows. */
+    /** Whether the acquisition ends without the lock; if not, another attempt follows. */
     boolean isOver(Tell told) {
         return told.told() != Told.NIL || waits != Machine.FOREVER || options.maxQueue() != Options.UNSET;
     }

@@ -58,7 +58,7 @@ final class AsyncAcquisition {
         return cancel;
     }
 
-    /** Nothing more is asked; what has begun to ask ends by itself. */
+    /** Sends no further request; those under way end by themselves. */
     void close() {
         boolean asks;
         synchronized (this) {

@@ -22,7 +22,7 @@ final class Attempt extends Undoing {
     private Told why;
 
     Attempt(Ask ask) {
-        // A connection that ends would take the levels below along.
+        // The end of this connection would also end the levels below, so only the first level has a session.
         super(ask.lease, ask.depth, ask.session && ask.depth == 1);
         this.ask = ask;
         this.asksFirst = !ask.hasAcks && (ask.waits == 0 || !ask.hears);

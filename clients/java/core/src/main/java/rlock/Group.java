@@ -25,7 +25,7 @@ final class Group extends Seat {
 
     private final List<Part> parts;
     private final List<Seat> members = new ArrayList<>();
-    /** What the owner holds already is entered once more, by itself. */
+    /** The locks that the owner holds already: each gets a level by a request of its own. */
     final List<Part> held = new ArrayList<>();
 
     Group(Service service, String owner, List<Part> parts, boolean alone) {
@@ -124,7 +124,7 @@ final class Group extends Seat {
         for (Seat each : members) while (each.depth > 0) each.lower();
     }
 
-    /** Whether one of the locks was entered once more, by itself. */
+    /** Whether one of the locks got its level by a request of its own. */
     boolean hasMore() {
         return members.stream().anyMatch(each -> each.depth > 1);
     }

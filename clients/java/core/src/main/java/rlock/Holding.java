@@ -204,7 +204,7 @@ final class Holding extends Machine {
         idle(now);
     }
 
-    // It has the seat of its owner, whose depth is in the input.
+    // The machine has the owner's seat; the input has the depth.
     private void open(long now, int levels) {
         at = At.OPENING;
         isTying = true;

@@ -175,12 +175,12 @@ final class Inbox implements AutoCloseable {
             box = next;
         }
 
-        /** Where it listens: there the request has to go. */
+        /** The server at which it listens: the request has to go there. */
         Address at() {
             return box.at;
         }
 
-        /** What the next request says of it; the last one is forgotten. */
+        /** The words of TELL for the next request; messages for the last one are ignored from now on. */
         String[] tell() {
             close();
             String next = Long.toHexString(IDS.incrementAndGet());

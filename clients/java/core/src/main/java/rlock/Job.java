@@ -169,7 +169,7 @@ sealed class Job permits AsyncJob {
         return stop != null;
     }
 
-    /** Whether it came in time. What lies in a socket is read before a process that slept believes that it did not. */
+    /** Whether the reply came in time. A process that was suspended first reads what its socket has received. */
     private boolean await(long by, BooleanSupplier isThere) {
         thread = Thread.currentThread();
         long until = by;

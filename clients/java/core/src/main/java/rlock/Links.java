@@ -264,7 +264,7 @@ final class Links implements AutoCloseable {
         }
     }
 
-    /** What becomes of an error that says that a channel is in another slot than the key: once more, in that slot. */
+    /** A wrong channel slot is repaired by asking again with the right one: turns that error into one that passes. */
     RuntimeException tagged(RuntimeException failure) {
         if (!(failure instanceof ServerException error)) return failure;
         boolean isOfTell = error.code().equals("CROSSSLOT") && error.getMessage().contains("TELL");
@@ -401,7 +401,7 @@ final class Links implements AutoCloseable {
         return closing;
     }
 
-    /** In a thread of its own; when this is closed, at once. */
+    /** Runs the work in a thread of its own, or at once if this is closed. */
     void aside(Runnable work) {
         locks.tell(work);
     }

@@ -251,7 +251,7 @@ public final class Locks implements AutoCloseable {
         threads.execute(work);
     }
 
-    /** Also while this is being closed, then at once. */
+    /** Runs the work in the background; at once while this is being closed. */
     void tell(Runnable work) {
         try {
             threads.execute(work);
@@ -279,7 +279,7 @@ public final class Locks implements AutoCloseable {
         asyncs.remove(async);
     }
 
-    /** It is lost when this was closed meanwhile. */
+    /** Remembers a hold, which is lost at once if this was closed meanwhile. */
     void remember(Tenure tenure) {
         tenures.put(tenure, true);
         if (closed) tenure.lose();

@@ -73,7 +73,7 @@ abstract sealed class Machine permits Undoing, Holding {
             return ending == Ending.NIL;
         }
 
-        /** It may have been executed, or may still be. */
+        /** Whether the request may have been executed, or may still be. */
         boolean isUnknown() {
             return ending == Ending.BROKEN || ending == Ending.SILENT;
         }
@@ -181,7 +181,7 @@ abstract sealed class Machine permits Undoing, Holding {
         return takes > FOREVER - now ? FOREVER : now + takes;
     }
 
-    /** For how long somebody waits for a seat that another request of the same owner has. What is undone passes. */
+    /** How long a request waits for a seat that another request of its owner has; longer while that one is undone. */
     static long come(boolean isUndone, long wait, long patience) {
         return wait > 0 ? wait : isUndone ? patience : 2 * LATE;
     }

@@ -97,7 +97,7 @@ record Options(
         return new Options(mode, leaseMillis, renewed, session, upgrade, limit, maxQueue, acks, names, false);
     }
 
-    /** Whether that name, which these options gave, is this thread's alone. */
+    /** Whether this owner name, from these options, belongs to this thread alone. */
     boolean isOfThread(Locks locks, String name) {
         return owner == null || name.startsWith(locks.threadOwner());
     }

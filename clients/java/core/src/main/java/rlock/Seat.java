@@ -27,7 +27,7 @@ sealed class Seat permits Group {
     private static final Set<Seat> LOST = new LinkedHashSet<>(); // the oldest first; guarded by itself
 
     final Name name;
-    /** One request at a time: a depth is only right while nobody else changes it. */
+    /** One request at a time: a depth is right only while nobody else changes it. */
     final Semaphore turn = new Semaphore(1, true);
 
     volatile int depth; // changed by the request that has the turn
@@ -62,7 +62,7 @@ sealed class Seat permits Group {
         return List.of(this);
     }
 
-    /** Where its wait has its place, or its turn, on the server. */
+    /** The name of the key at which the owner's wait has its place or its turn. */
     Name place() {
         return name;
     }
@@ -120,7 +120,7 @@ sealed class Seat permits Group {
         return turn.tryAcquire();
     }
 
-    /** One level more, of this hold. The caller has the turn, as for {@link #lower}. */
+    /** Adds one level of this hold. The caller has the turn, as for {@link #lower}. */
     void raise(Tenure of) {
         tenure = of;
         depth++;
@@ -131,7 +131,7 @@ sealed class Seat permits Group {
         if (--depth == 0) tenure = null;
     }
 
-    /** From now on the turn belongs to what undoes a request. */
+    /** Hands the turn to what undoes a request. */
     void undoes() {
         isUndone = true;
     }
@@ -208,7 +208,7 @@ sealed class Seat permits Group {
             "TOKEN", String.valueOf(token), "DEPTH", String.valueOf(to)};
     }
 
-    /** What the reply to that says: {@code NOTHELD} if less was released than that. */
+    /** The reply to a release; of several locks, {@code NOTHELD} if fewer holds ended than there are locks. */
     Object released(Object reply) {
         return reply;
     }

@@ -50,7 +50,7 @@ abstract sealed class Topology {
     /** A server said that the key's slot is now at another one. */
     void moved(String key, Address to) {}
 
-    /** Whether it is said in one place for all time which server is the primary. */
+    /** Whether the configuration names the primary, which then never changes. */
     boolean isFixed() {
         return false;
     }

@@ -24,7 +24,7 @@ import rlock.Locks;
 /** What of {@link RedissonClient} is about locks. An owner is a client and a thread, as Redisson has it. */
 @SuppressWarnings("unused") // called by Answers
 final class Client {
-    /** So many locks the server grants in one step. */
+    /** How many locks the server grants in one step. */
     private static final int MOST = 128;
 
     final RedissonClient redisson;

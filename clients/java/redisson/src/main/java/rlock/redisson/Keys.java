@@ -30,7 +30,7 @@ final class Keys {
         return reply instanceof byte[] bytes ? new String(bytes, StandardCharsets.UTF_8) : String.valueOf(reply);
     }
 
-    /** Whoever locks again what was lost begins anew, as in Redisson. */
+    /** A thread that locks a lost lock again begins at depth 1, as in Redisson. */
     static void dropLost(IntSupplier depth, BooleanSupplier isHeld, Runnable unlock) {
         for (int levels = depth.getAsInt(); levels > 0 && !isHeld.getAsBoolean(); ) {
             try {

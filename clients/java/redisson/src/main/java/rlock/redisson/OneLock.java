@@ -61,7 +61,7 @@ final class OneLock implements Answers.Ordered {
 
     // --- readers
 
-    // Who has the lock in its own name already goes on under that name.
+    // A thread that already holds the lock under its own name re-enters under that name.
     private boolean joins(long lease, long thread) {
         if (mode != Mode.READ || !client.readersJoin() || lease > 0) return false;
         return of(thread).getHoldCount() == 0 && client.locks.lock(lock.key()).owner(client.owner(thread)).getHoldCount() == 0;
@@ -94,7 +94,7 @@ final class OneLock implements Answers.Ordered {
         }
     }
 
-    // Who waits for ever hears why that is in vain.
+    // A wait without a limit fails with the reason if it can never be granted.
     private Optional<Hold> acquired(Attempt attempt, long lease, TimeUnit unit, boolean isForever) throws InterruptedException {
         long thread = Answers.thread();
         boolean joins = joins(lease, thread);
@@ -174,7 +174,7 @@ final class OneLock implements Answers.Ordered {
         else level.release();
     }
 
-    /** What it asked for, and does not know yet. */
+    /** The acquisitions under way whose outcome the thread does not know yet. */
     @Override
     public CompletableFuture<?> before(String method, long thread) {
         boolean isNext = method.equals("unlock") && of(thread).getHoldCount() == 0 && client.reads.depth(lock.key(), thread) == 0;

@@ -18,7 +18,7 @@ final class Pending {
         all.whenComplete((value, failed) -> LAST.remove(seat, all));
     }
 
-    /** It ends when all of that has; null if there is nothing. */
+    /** A future that ends when all of them have ended; null if there is none. */
     static CompletableFuture<?> of(Object seat) {
         return LAST.get(seat);
     }

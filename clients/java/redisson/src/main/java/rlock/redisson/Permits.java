@@ -140,7 +140,7 @@ final class Permits implements Answers.Undoing {
         if (permits == 0) return new ArrayList<>();
         long end = System.nanoTime() + Math.max(0, unit.toNanos(wait));
         if (permits == 1) return collect(1, end, unit.toMillis(lease));
-        // Who wants more than there are takes none from others.
+        // A request for more permits than exist takes none from others.
         while (permits(end) < permits) if (!pauses(end)) return new ArrayList<>();
         String guard = Client.key(key, "several");
         Optional<Hold> alone = client.locks.lock(guard).detached().acquire(until(end));

@@ -35,7 +35,7 @@ final class Reads {
         this.client = client;
     }
 
-    /** What an operator ended is not held by those who have joined. */
+    /** After an operator ended the hold, those who joined it hold nothing either. */
     void drop(KeyLock lock) {
         KeyLock all = lock.owner(client.id() + ":readers");
         Keys.dropLost(all::getHoldCount, () -> false, all::unlock);
@@ -93,7 +93,7 @@ final class Reads {
         return () -> waiting.remove(waits);
     }
 
-    // One look for all of them, however many come and go.
+    // One check serves all waiters, however many come and go.
     private void lookAtAll() {
         for (Waits each : waiting) if (System.nanoTime() - each.since >= LONG_NANOS) look(each.key, each.thread);
         isLooking.set(false);

@@ -7,7 +7,7 @@ import rlock.Hold;
 public final class CurrentHold {
     private static final ThreadLocal<Level> CURRENT = new ThreadLocal<>();
 
-    /** A method that runs, and the one of the same thread that called it. */
+    /** A running method's hold, and the level of the method of the same thread that called it. */
     private record Level(Hold hold, Level outer) {}
 
     private CurrentHold() {}

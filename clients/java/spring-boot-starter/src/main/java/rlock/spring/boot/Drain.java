@@ -62,7 +62,7 @@ final class Drain implements ApplicationListener<ContextClosedEvent>, Destructio
                 + " rlock.shutdown-timeout ({1}): their locks are not renewed any more", more, patience);
     }
 
-    /** A call that is not inside of another one begins to wait for its lock. False: it must not. */
+    /** A call that is not nested in another one begins to wait for its lock. Returns false if it must not. */
     synchronized boolean begins() {
         if (isClosing) return false;
         calls++;

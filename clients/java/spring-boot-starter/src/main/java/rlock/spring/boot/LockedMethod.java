@@ -108,7 +108,7 @@ final class LockedMethod {
         return isLate(returned.getSuperclass());
     }
 
-    /** What the method returned, unless the work of that is still to be done, which its declared type may have hidden. */
+    /** Returns the method's value; fails if its work is still to be done, which the declared type may hide. */
     Object done(Object value) {
         boolean isDone = value == null || value instanceof Future<?> future && future.isDone() || !isLate(value.getClass());
         if (isDone) return value;
@@ -166,7 +166,7 @@ final class LockedMethod {
         }
     }
 
-    /** What a call returns that does not run the method, or fails. */
+    /** What a call returns, or how it fails, if the method does not run. */
     Object otherwise(Function<String, RuntimeException> failure) {
         if (says.otherwise() == Locked.Otherwise.FAIL) throw failure.apply(method.getDeclaringClass().getSimpleName() + "." + method.getName());
         return method.getReturnType() == Optional.class ? Optional.empty() : null;
