@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks what texts repeat: each figure of README.md is in a page that it links to, times are those of the bench, the
 version is one everywhere, the files and Rust functions that texts name exist, comments say who learns what by a precise
-verb, diagrams are as drawn, and no commit's subject is longer than 72 columns.
+verb, diagrams are as drawn, docs/operations.md explains each field of INFO, and no commit's subject is longer than 72
+columns.
 
 Figures below 10 without a decimal point are not checked, nor is what stands in code. Names are those between backticks;
 links and the targets of `make` are checked by tests/server/documented/links.rs.
@@ -59,6 +60,8 @@ def times_not_measured() -> list[str]:
 
 # The rule is older than its check: what came before is left as it is. The history that others have is not rewritten.
 FIRST_CHECKED = "b1fd863e75000c627f2acbd50e18e601bb59c154"
+# Too long by seven columns, and pushed before anybody noticed.
+PUSHED = {"b0cba0ed"}
 
 
 def long_subjects() -> list[str]:
@@ -66,7 +69,19 @@ def long_subjects() -> list[str]:
     words = ["git", "-C", str(ROOT), "log", "--no-merges", "--format=%h %s", f"{FIRST_CHECKED}..HEAD"]
     said = subprocess.run(words, capture_output=True, text=True)
     commits = [line.partition(" ") for line in said.stdout.splitlines()] if said.returncode == 0 else []
-    return [f"{commit}: its subject has {len(subject)} columns, not at most 72" for commit, _, subject in commits if len(subject) > 72]
+    return [f"{commit}: its subject has {len(subject)} columns, not at most 72" for commit, _, subject in commits if len(subject) > 72 and commit[:8] not in PUSHED]
+
+
+def fields_without_row() -> list[str]:
+    """A field of `INFO rlock` that docs/operations.md does not explain. Of a histogram it names only some buckets."""
+    source, page = text("src/metrics.rs"), text("docs/operations.md")
+    names = re.findall(r'^    \w+ = "(\w+)",$|^ +\("(\w+)", \w[\w.]*\),$|\btell\("(\w+)"', source, re.M)
+    fields = {f"rlock_{''.join(groups)}" for groups in names}
+    rows = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`rlock_[^|]*) \|", page, re.M))))
+    wrong = [f"docs/operations.md: its table lacks the field {field}" for field in sorted(fields - rows)]
+    if len(fields) < 30:
+        wrong.append(f"src/metrics.rs: only {len(fields)} fields of INFO were found")
+    return wrong
 
 
 def number(version: str) -> list[int]:
@@ -183,7 +198,7 @@ def told_in_comments() -> list[str]:
 
 
 def main() -> int:
-    wrong = figures_without_source() + times_not_measured() + versions() + unmerged() + long_subjects() + names_of_nothing() + told_in_comments() + diagrams.wrong()
+    wrong = figures_without_source() + times_not_measured() + versions() + unmerged() + long_subjects() + names_of_nothing() + fields_without_row() + told_in_comments() + diagrams.wrong()
     print("\n".join(wrong) or "texts: each figure has its source, the version is one, what is named exists, comments are precise, and diagrams as drawn")
     return 1 if wrong else 0
 
