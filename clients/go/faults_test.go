@@ -39,7 +39,7 @@ func answering(t *testing.T, with string) string {
 	return listener.Addr().String()
 }
 
-// What no retry ends is said at once, with its cause, whatever is asked for.
+// An error that no retry can end is returned at once, with its cause, for every kind of request.
 func TestAPermanentErrorEndsAtOnce(t *testing.T) {
 	ca, foreign := newAuthority(t), newAuthority(t)
 	hour := time.Now().Add(time.Hour)

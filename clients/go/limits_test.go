@@ -56,7 +56,7 @@ func TestTheTimeoutsOfTheUsersClientDoNotCutRequests(t *testing.T) {
 	}
 }
 
-// Nothing answers any more where the subscription is connected anew.
+// The server is silent when the subscription is connected again.
 func TestCloseDoesNotWaitForAServer(t *testing.T) {
 	s := start(t)
 	s.client.Do(ctx, "RLOCK.ACQUIRE", "busy", "somebody", "LEASE", 60000)

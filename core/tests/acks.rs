@@ -1,5 +1,5 @@
-//! Grants that are told when replicas have acknowledged them, and taken back where they do not; and
-//! the grace of a new primary.
+//! Grants that are reported once replicas have acknowledged them, and revoked if they do not; and
+//! the grace period of a new primary.
 
 use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
@@ -326,7 +326,8 @@ fn a_session_lasts_by_acknowledged_deadlines() {
         server.replicas(turn * 100, &[turn * 100]);
     }
     assert_eq!(server.closed(), [0; 0]);
-    // Renewed, but replicas are silent: until the last deadline that they acknowledged.
+    // The session is renewed, but replicas are silent: it lasts until the last deadline that they
+    // acknowledged.
     for turn in 12..16 {
         server.pass_ms(230);
         server.sweep();

@@ -1,4 +1,4 @@
-//! `DEPTH n` where levels wait for acknowledgments: nobody is told of one that may be revoked.
+//! `DEPTH n` while levels wait for acknowledgments: no reply relies on a level that may be revoked.
 
 use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
@@ -23,7 +23,7 @@ fn closes(server: &mut Server, waiter: u64) {
     server.sweep();
 }
 
-/// One level that was told, and one that waits for two replicas.
+/// One level that was reported, and one that waits for two replicas.
 fn with_pending_level() -> (Server, u64) {
     let mut server = Server::new();
     assert!(matches!(server.ask(K, Input::Acquire(asks_now(1))), Reply::Granted { .. }));
@@ -99,7 +99,7 @@ fn who_enters_behind_a_pending_level_is_told_with_it() {
     assert!(server.token_of(second).is_some() && server.token_of(third).is_some());
 }
 
-/// The hold on which it counted ended while it waited for the end of the grace.
+/// The hold that the request relied on ended while it waited for the end of the grace period.
 #[test]
 fn a_wait_for_a_level_is_refused_if_the_level_below_has_ended() {
     let mut server = Server::new();
@@ -150,7 +150,7 @@ fn who_counts_on_a_level_has_it_if_the_caller_that_added_it_closes() {
     }
 }
 
-/// The level below it was released: its own is the only one that is left.
+/// The level below was released, so the request's own level is the only one that remains.
 #[test]
 fn a_level_that_moved_down_is_passed_on_to_who_counts_on_it() {
     let (mut server, second) = with_pending_level();

@@ -52,7 +52,7 @@ fn whoever_waits_for_the_lock_gets_nil_until_it_is_granted() {
     assert_eq!(asked(&server, a), Some(Refusal::NoAcks));
 }
 
-/// The key has another name now, or is in another database or on another server.
+/// The key was renamed, or moved to another database or server.
 #[test]
 fn whoever_is_pending_hears_that_the_hold_may_go_on_under_a_new_name() {
     let mut server = Server::new();
@@ -66,7 +66,8 @@ fn whoever_is_pending_hears_that_the_hold_may_go_on_under_a_new_name() {
     }
 }
 
-/// The owner was told otherwise that it holds, and the first caller's reply only ties the hold.
+/// The owner has another reply for its hold, so the first caller's reply matters only for the
+/// session.
 #[test]
 fn a_level_is_revoked_beside_a_caller_without_a_reply_whose_own_level_stands() {
     let mut server = Server::new();
@@ -83,8 +84,7 @@ fn a_level_is_revoked_beside_a_caller_without_a_reply_whose_own_level_stands() {
     assert_eq!(server.hold(K, "a", Mode::Write), Some((2, Confirmation::None)));
 }
 
-/// The writer's grant took the place of many holds that had expired, and subscribers hear of them
-/// in portions.
+/// The writer's grant replaced many expired holds, whose events are published in portions.
 #[test]
 fn an_acknowledgment_delays_nothing_that_a_portion_left_undone() {
     let mut server = Server::new();

@@ -1,4 +1,4 @@
-//! What the simulation found in grants that are told when replicas have acknowledged them.
+//! Defects that the simulation found in grants that wait for acknowledgments.
 
 use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
@@ -13,7 +13,7 @@ fn write(server: &Server, owner: &str) -> Option<(u16, Confirmation)> {
     server.hold(K, owner, Mode::Write)
 }
 
-/// Two databases changed places, and the sweep is still on its way through the locks.
+/// Two databases were swapped, and the sweep has not visited all locks yet.
 #[test]
 fn nobody_is_told_of_a_hold_that_a_database_took_along() {
     let mut server = Server::new();
@@ -59,7 +59,7 @@ fn a_session_lasts_by_as_many_acknowledgments_as_it_was_asked_for_with() {
     assert_eq!(server.closed(), [1], "one replica of two knows that it lasts longer");
 }
 
-/// Nothing may be written when its last acknowledged deadline comes, and the hold lasts longer.
+/// The gate is shut when the session's last acknowledged deadline comes, and the hold lasts longer.
 #[test]
 fn a_hold_whose_session_was_lost_behind_the_gate_ends_when_it_opens() {
     let mut server = Server::new();
@@ -131,7 +131,7 @@ fn a_session_that_is_tied_again_still_needs_its_acknowledgments() {
     assert_eq!((server.closed(), write(&server, "a")), (vec![1], None));
 }
 
-/// The renewal was on its way when more acknowledgments were asked for.
+/// The renewal was already being acknowledged when more acknowledgments were asked for.
 #[test]
 fn a_session_is_not_kept_by_fewer_acknowledgments_than_were_told_last() {
     let mut server = Server::new();
@@ -154,7 +154,8 @@ fn a_session_is_not_kept_by_fewer_acknowledgments_than_were_told_last() {
     assert_eq!((server.closed(), write(&server, "a")), (vec![7], None));
 }
 
-/// A client that gave up says the depth at which it is, before the server sees that it hung up.
+/// A client that gave up releases to the depth that it knows, before the server sees that it
+/// disconnected.
 #[test]
 fn a_release_to_a_depth_ends_what_nobody_was_told_of_first() {
     let mut server = Server::new();
@@ -223,7 +224,7 @@ fn two_connections_that_were_granted_one_session_both_lose_it() {
     }
 }
 
-/// The replica that acknowledged follows another primary by the time that the sweep has seen it.
+/// By the time of the sweep, the replica that acknowledged follows another primary.
 #[test]
 fn nobody_is_told_by_a_replica_that_is_gone() {
     let mut server = Server::new();
@@ -264,7 +265,7 @@ fn what_is_left_when_all_that_was_under_way_is_taken_back_is_pending_again() {
     assert!(server.token_of(waits).is_some());
 }
 
-/// The same, where the other one did not add a level, but has the one that was taken back.
+/// The same if the other connection added no level, but relies on the level that was revoked.
 #[test]
 fn a_level_that_is_passed_on_to_who_waits_for_acknowledgments_is_pending_again() {
     let mut server = Server::new();
@@ -283,8 +284,8 @@ fn a_level_that_is_passed_on_to_who_waits_for_acknowledgments_is_pending_again()
     assert_eq!((write(&server, "a"), server.token_of(waits)), (None, None));
 }
 
-/// Its last deadline was acknowledged, and then an earlier one, which more replicas were asked for
-/// once more.
+/// Replicas acknowledged the last deadline, and then an earlier one, which more replicas were asked
+/// for.
 #[test]
 fn a_session_lasts_until_the_latest_of_its_acknowledged_deadlines() {
     let mut server = Server::new();

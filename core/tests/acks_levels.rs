@@ -37,7 +37,7 @@ enum Known {
 /// A request that was granted.
 #[derive(Clone, Debug)]
 struct Request {
-    /// The wait of its connection; 0 if it had its reply at once.
+    /// The number of its connection's wait; 0 if it got its reply at once.
     waiter: u64,
     depth: Option<u16>,
     known: Known,
@@ -80,7 +80,7 @@ impl Owner {
         })
     }
 
-    /// How deep the hold is by the requests of which at least so much is known.
+    /// How deep the hold is if only those requests count of which at least this is known.
     fn depth_by(&self, known: Known) -> u16 {
         let mut depth = 0_u16;
         for happening in &self.all {
@@ -157,7 +157,7 @@ impl Owner {
     fn renews(&mut self, rng: &mut Rng) {
         let waiter = self.server.renews(K, "a", 600_000, rng.u8(0..=2));
         self.log.push(format!("{waiter}: renew"));
-        // It is told at once if it waits for nothing.
+        // The reply is sent at once if the request waits for nothing.
         if self.server.told_to(waiter).is_some() {
             self.server.manager.heard_or_forgotten(waiter.into());
             return self.knows();
@@ -195,7 +195,8 @@ impl Owner {
         self.log.push(format!("release {levels:?}: {reply:?}"));
         self.all.push(happening);
         if reply == Reply::Count(0) {
-            // Who waits for acknowledgments is refused, and nothing else is left of the hold.
+            // Callers that wait for acknowledgments are refused, and nothing else remains of the
+            // hold.
             self.is_told();
             self.all.clear();
         }

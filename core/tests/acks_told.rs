@@ -11,7 +11,7 @@ use rlock_core::{
 
 const K: Key = b"k";
 
-/// A server that does not hear whether its replies were read.
+/// A server that does not learn whether its replies were read.
 fn server() -> Server {
     Server { keeps_waits: true, ..Server::new() }
 }
@@ -89,7 +89,7 @@ fn a_release_to_a_depth_ends_a_level_whose_reply_is_under_way() {
     assert_eq!(a(&server).map(|(depth, _)| depth), Some(1), "it was told of the first level");
 }
 
-/// More are late than a portion, and each re-entered a hold of its own.
+/// More callers are late than fit in a portion, and each re-entered a hold of its own.
 fn late_readers() -> (Server, Vec<String>) {
     let mut server = Server::new();
     let names: Vec<String> = (0..StepContext::PORTION + 40).map(|n| format!("o{n}")).collect();

@@ -70,8 +70,7 @@ const STANDARD: [&str; 38] = [
     "last", "set", "of", "as_bytes", "get_mut",
 ];
 
-/// From each file to those whose functions it calls, where one file only has a function of that
-/// name.
+/// The files whose functions each file calls, as far as only one file has a function of that name.
 fn arrows() -> OwnerNames {
     let files = sources();
     let mut homes: OwnerNames = BTreeMap::new();

@@ -215,7 +215,7 @@ fn limited(owner: &'static str, limit: u32) -> Acquire<'static> {
     Acquire { patience, limit, ..acquire(owner.as_bytes(), Mode::Read, 1000) }
 }
 
-/// Under a limit of one all who read must leave; under a higher one any of them may.
+/// With a limit of one, all readers must release; with a higher limit, any one of them may.
 #[test]
 fn the_last_permit_is_waited_for_as_a_writer_waits() {
     let mut locks = Locks::default();
@@ -232,7 +232,7 @@ fn the_last_permit_is_waited_for_as_a_writer_waits() {
     assert_eq!(locks.asks(limited("b", 2), "1"), NOBODY, "c or d may leave");
 }
 
-/// Whoever stands behind one that waits under a limit waits for it; and it waits for a writer.
+/// A reader behind a request with a limit waits for that request, which waits for a writer.
 #[test]
 fn one_that_waits_under_a_limit_stops_readers_behind_it() {
     let mut locks = Locks::default();
@@ -257,7 +257,7 @@ fn a_limit_waits_for_writers_ahead() {
     assert_eq!(locks.waits("a", Mode::Write, "2"), ["a", "b", "w"]);
 }
 
-/// Behind its own WRITE, a reader waits for whom that one waits for.
+/// A reader behind its owner's own WRITE request waits for whatever that request waits for.
 #[test]
 fn one_that_stands_behind_its_own_wait_waits_for_what_that_one_waits_for() {
     let mut locks = Locks::default();

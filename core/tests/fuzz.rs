@@ -74,7 +74,7 @@ fn a_lock_and_an_effect_may_be_any_bytes() {
     run("snapshot", targets::snapshot);
 }
 
-/// The core and a naive model are told the same history.
+/// The core and a naive model process the same history.
 #[test]
 fn the_core_and_the_naive_model_say_the_same_of_any_history() {
     run("histories", targets::histories);

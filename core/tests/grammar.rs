@@ -1,4 +1,4 @@
-//! What the words of commands mean, and what callers are told who say something else.
+//! What the words of commands mean, and the errors for all other words.
 
 use std::num::NonZeroU32;
 
@@ -491,7 +491,7 @@ fn only_what_changes_a_lock_is_a_write() {
         );
         let is_admin = ["RLOCK.SLOWLOG", "RLOCK.APPLY"].contains(&name);
         assert_eq!(has(acl, "admin"), is_admin, "{name}");
-        // The others give memory back, or take none: they work under OOM.
+        // The other commands free memory, or take none: they work under OOM.
         let takes = ["RLOCK.ACQUIRE", "RLOCK.MACQUIRE"].contains(&name);
         assert_eq!(has(flags, "deny-oom"), takes, "{name}");
         assert!(command.options.len() <= 32, "{name} has more options than a u32 has bits");

@@ -17,7 +17,7 @@ use rlock_core::{
 const OWNERS: [&[u8]; 3] = [b"a", b"b", b"c"];
 const MODES: [Mode; 2] = [Mode::Write, Mode::Read];
 
-/// The steps that led here, told as a story when a law breaks.
+/// The steps so far, printed as a story when a law breaks.
 #[derive(Default)]
 struct Trail(Vec<(u64, Input<'static>)>);
 
@@ -78,7 +78,7 @@ fn grow(world: &World, trail: &mut Trail, steps: u64, known: usize, histories: &
     }
 }
 
-/// What an owner does most, with a lease that time passes in two steps or in one.
+/// What an owner does most often, with a lease that ends after one or two steps of time.
 fn simple_inputs(owner: &'static [u8]) -> Vec<Input<'static>> {
     let write = acquire(owner, Mode::Write, 2);
     vec![
@@ -293,8 +293,8 @@ fn tokens_rise_whatever_the_clock_does() {
 /// A lock keeps longer names than 40 bytes in another place.
 const SHORT_AND_LONG: [&[u8]; 3] = [b"a", &[b'b'; 40], &[b'c'; 41]];
 
-/// Changes that no primary makes: of holds that are not there, beside what they exclude, going
-/// back.
+/// Changes that no primary makes: of holds that do not exist, beside holds that they exclude, back
+/// in time.
 fn hostile_changes() -> Vec<Change<'static>> {
     let moment = |ms| EpochMs::new(ms).unwrap();
     let mut changes = Vec::new();
@@ -320,13 +320,13 @@ fn replay_hostile(lock: &Lock, change: &Change<'_>) -> Lock {
     next
 }
 
-/// The newest word holds; beside it stay its owner's other mode and, where nobody writes, other
+/// The latest change wins. Beside it remain its owner's other mode and, without a writer, other
 /// readers.
 fn hostile_model(mut holds: Vec<Held>, change: &Change<'_>) -> Vec<Held> {
     match change {
         Change::Granted { owner, mode, token, deadline } => {
             holds.retain(|held| held.token != *token);
-            // One owner has all the WRITE there is: with it goes its READ.
+            // The only writer loses its WRITE, and with it its READ.
             let has_write =
                 *mode == Mode::Write || holds.iter().any(|held| held.mode == Mode::Write);
             holds.retain(
@@ -377,7 +377,7 @@ fn random_hostile_changes_leave_a_lock() {
         let token = Token::new(rng.u64(1..20)).unwrap();
         let deadline = EpochMs::new(rng.u64(1..20)).unwrap();
         let owner = Cow::Borrowed(rng.choice(&names).unwrap().as_slice());
-        // WRITE sweeps all others away: seldom, so that many meet.
+        // WRITE removes all others, so it is rare, to let many holds meet.
         let mode = if rng.u8(..20) == 0 { Mode::Write } else { Mode::Read };
         let change = match rng.u8(..6) {
             0 => Change::Ended { token, by: End::Released },

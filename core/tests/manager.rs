@@ -58,7 +58,7 @@ fn an_open_gate_renews_a_session() {
     assert!(server.keys[b"k" as Key].hold_at(b"a", Mode::Write, server.now()).is_some());
 }
 
-/// Its lease ended, and then somebody who waited gave up.
+/// The lease ended, and then a waiter gave up.
 #[test]
 fn what_comes_due_twice_behind_a_shut_gate_is_swept_once() {
     let mut server = Server::new();
@@ -163,8 +163,8 @@ fn who_lost_a_session_is_granted_nothing_elsewhere() {
     assert!(!server.manager.has_closing());
 }
 
-/// Nothing of it is left to the sweep: whoever asks first is not told of a hold that is about to
-/// end.
+/// The session ends at once, and not with the sweep: a request in between gets no reply about a
+/// hold that is about to end.
 #[test]
 fn a_connection_that_closed_has_no_session_from_then_on() {
     let closed = || {
@@ -401,7 +401,8 @@ fn the_indexes_agree_whatever_happens() {
     }
 }
 
-/// Its reply leaves before the connection is closed: two would be sure of one lock.
+/// The reply is sent before the connection is closed: otherwise, two owners would be sure of one
+/// lock.
 #[test]
 fn what_was_told_is_not_taken_back_when_a_session_elsewhere_is_lost() {
     let mut server = Server::new();

@@ -59,7 +59,7 @@ fn renewed(world: &mut World, ask: Renew<'_>) {
     assert_eq!(world.drive(Input::Renew(ask)).reply, Reply::Renewed, "{ask:?}");
 }
 
-/// So many readers with leases from one minute on, each by its own name.
+/// This many readers, each with a name of its own and a lease of a minute or more.
 fn readers(count: u64) -> World {
     let mut world = World::new();
     for number in 0..count {
@@ -122,7 +122,8 @@ fn asking_about_a_lock_takes_nothing_beside_any_number_of_readers() {
     assert_eq!(took, NOTHING);
 }
 
-/// Everything that one reader does in its life, beside the others; the last but one is refused.
+/// Everything that one reader does in its life, beside the others; the last request but one is
+/// refused.
 fn a_readers_life(world: &mut World, number: u64) {
     let name = format!("newcomer {number:08}");
     let name = name.as_bytes();
@@ -199,7 +200,8 @@ fn the_first_waiter_of_one_more_lock_moves_little_of_a_hundred_thousand_others()
     assert!(most < u64::from(LOCKS) * 20, "{most} bytes");
 }
 
-/// Ten thousand leases that end at once cost ten thousand times one, not the square.
+/// Ten thousand leases that end at once cost ten thousand times as much as one, not the square of
+/// that.
 #[test]
 fn many_leases_that_end_at_once_take_as_long_as_one_by_one() {
     let time_of = |count| {
@@ -252,7 +254,7 @@ fn the_memory_that_is_told_is_about_the_memory_that_is_taken() {
     }
 }
 
-/// So many blocked connections and tickets behind one writer, by turns.
+/// This many blocked connections and tickets, in turn, behind one writer.
 fn parking(number: u64) -> Parking {
     Parking { waiter: WaiterId::from(number + 1), client: None, ends_at: None }
 }
@@ -274,7 +276,7 @@ fn crowd(count: u64) -> World {
     world
 }
 
-/// Hand-off, a poll of a ticket in the midst, a newcomer that goes away, one that leaves.
+/// A hand-off, the poll of a ticket in the middle, a newcomer that gives up, and one that departs.
 #[test]
 fn waiting_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
     const ROUNDS: u64 = 20_000;
@@ -301,7 +303,7 @@ fn waiting_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
     takes_as_long_beside_ten_thousand(time_beside);
 }
 
-/// Readers that enter together cost so many times one, not the square.
+/// The cost of readers that are granted together grows linearly with their number.
 #[test]
 fn many_readers_that_enter_together_take_as_long_as_one_by_one() {
     let time_of = |count: u64| {
@@ -352,7 +354,7 @@ fn a_permit_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
     takes_as_long_beside_ten_thousand(time_beside);
 }
 
-/// So many tickets at two locks by turns, each behind a hundred readers.
+/// This many tickets at two locks, in turn, each behind a hundred readers.
 #[test]
 fn a_ticket_takes_little_memory_at_whichever_lock_it_begins() {
     const TICKETS: u64 = 4000;
@@ -436,7 +438,7 @@ fn judging_a_request_without_its_owners_ticket_copies_no_long_queue() {
     assert_eq!(takes(200), takes(20_000));
 }
 
-/// One owner with a level that replicas have not acknowledged, and so many connections that renew.
+/// One owner with a pending level, and this many connections that renew it.
 #[test]
 fn a_renewal_that_is_told_looks_at_no_other() {
     let each = |renewals: u32| {

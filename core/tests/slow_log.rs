@@ -6,7 +6,7 @@ use rlock_core::manager::{At, LockId};
 use rlock_core::slow::{Outcome, Slow};
 use rlock_core::{Acquire, Input, Mode, Owner, Patience, WaiterId};
 
-/// A server that notes waits and holds from so many milliseconds on.
+/// A server that logs waits and holds of at least this many milliseconds.
 fn noting(wait_ms: u64, hold_ms: u64) -> Server {
     let mut server = Server::new();
     server.bounds.slow = Slow { wait_ms: Some(wait_ms), hold_ms: Some(hold_ms) };

@@ -154,7 +154,7 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
         }
         GroupWork::Join(id, waiters) => join(host, id, waiters, told),
         GroupWork::Back(id, waiter) => {
-            // What no step has seen yet may have given it its turn again.
+            // A change that no step has seen yet may have given the group its turn again.
             let seen = at_one(host, id, Input::Tick).map_or(1, |done| tell(done, told));
             host.state(|state| state.manager.goes_back(id, *waiter)).saturating_add(seen)
         }

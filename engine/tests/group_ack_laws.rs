@@ -189,7 +189,7 @@ impl Course {
         self.host.world().acknowledged = vec![u64::try_from(self.acknowledged).unwrap()];
     }
 
-    /// Nobody waits for acknowledgments any more: every hold is one that somebody was told of.
+    /// Nobody waits for acknowledgments anymore, so every hold has been reported to a caller.
     fn rests(&mut self) {
         let is_busy = |host: &MapHost| {
             let keys = KEYS.map(str::as_bytes).into_iter();

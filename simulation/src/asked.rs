@@ -98,7 +98,7 @@ pub struct Pending {
     pub renews: bool,
     /// The mode of the hold.
     pub held: Mode,
-    /// As which it was asked for: this mode, or all.
+    /// The mode that was asked for, or all modes.
     pub mode: Option<Mode>,
     /// Only what has this token.
     pub only: Option<Token>,

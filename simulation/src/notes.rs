@@ -236,7 +236,7 @@ impl Waiting {
         pending.filter_map(|(place, it)| Some(note(asked(place)?, it))).collect()
     }
 
-    /// What was granted in a reply that does not reach the connection.
+    /// Takes the notes of grants whose reply did not reach the connection.
     pub(crate) fn take_unheard(&mut self) -> Vec<Note> {
         let tokens = std::mem::take(&mut self.granted);
         let pairs = self.asks().cloned().zip(tokens);

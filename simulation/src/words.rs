@@ -30,7 +30,8 @@ impl Said {
         Self::Error(line.into())
     }
 
-    /// The reply of which a server sent these parts, the elements of an array behind it.
+    /// Puts a reply together from the parts that a server sent: the elements of an array follow its
+    /// head.
     pub(crate) fn of(parts: Vec<Self>) -> Option<Self> {
         let mut parts = parts.into_iter();
         match parts.next() {

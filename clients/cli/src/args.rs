@@ -210,7 +210,7 @@ fn if_it_fails(name: &str, text: &str) -> Result<IfItFails, String> {
     }
 }
 
-/// What does not go together with one run in each interval.
+/// Refuses the options that cannot be combined with `--once-per`.
 fn once_per(run: &Run) -> Result<(), String> {
     let Some(every) = run.once_per else {
         let is_alone = run.if_it_fails.is_some();

@@ -182,7 +182,7 @@ fn asked(
     Err(trouble)
 }
 
-/// For a Sentinel, which has no databases: the one that is named is the primary's.
+/// The connection to a Sentinel. It has no databases: the URL's database is meant for the primary.
 fn without_database(node: &Client) -> ConnectionInfo {
     let info = node.get_connection_info().clone();
     let settings = info.redis_settings().clone().set_db(0);

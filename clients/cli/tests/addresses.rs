@@ -161,7 +161,7 @@ struct Cause {
     way: Way,
     says: &'static str,
     reason: &'static str,
-    /// Those that a replica answers are no errors there.
+    /// Requests that a replica answers are no errors on a replica.
     is_of_run: bool,
 }
 

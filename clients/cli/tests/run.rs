@@ -201,7 +201,7 @@ fn the_command_ends_before_the_lease_does_if_the_server_falls_silent() {
     let (code, ..) = said(child.wait_with_output().unwrap());
     let took = start.elapsed();
     kill_process(process, Signal::CONT).unwrap();
-    // A renewal was sent a third of the lease before at most; releasing what is lost asks for another half second.
+    // The last renewal was sent at most a third of the lease before; releasing the lost hold takes another half second.
     assert!(code == 124 && took < Duration::from_secs(4), "{code} after {took:?}");
 }
 
@@ -288,7 +288,7 @@ fn rlock_runs_the_command_even_if_its_own_file_is_replaced_during_the_wait() {
     let server = Server::start(&[]);
     server.ask::<u64>("RLOCK.ACQUIRE job somebody");
     let copy = std::env::temp_dir().join(format!("rlock-copy-{}", server.port));
-    // Not by this process: what another test starts meanwhile would have the file open for writing.
+    // Not copied by this process: a program that another test starts meanwhile would keep the file open for writing.
     let mut copies = std::process::Command::new("cp");
     assert!(copies.arg(env!("CARGO_BIN_EXE_rlock")).arg(&copy).status().unwrap().success());
     let mut command = std::process::Command::new(&copy);

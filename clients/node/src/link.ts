@@ -29,7 +29,7 @@ export class Link {
   #onClose: (() => void)[] = [];
   /** What it is subscribed to. */
   readonly channels = new Set<string>();
-  /** Of a channel, and of one that the server has unsubscribed. */
+  /** Called with each message of a channel, and when the server has unsubscribed it. */
   onMessage: (text: string) => void = () => {};
   onUnsubscribed: (channel: string) => void = () => {};
   /** For who has it to itself, when it breaks. */

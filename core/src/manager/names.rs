@@ -31,7 +31,8 @@ impl LockIndex {
         self.state.hash_one((db, key))
     }
 
-    /// A table takes the lowest and the highest bits of a hash for a place in it.
+    /// Which table a name is in. The middle bits of the hash decide: a table itself uses the lowest
+    /// and the highest ones.
     const fn table_of(hash: u64) -> usize {
         (hash >> 32) as usize % TABLES
     }

@@ -121,7 +121,7 @@ impl<'a> Step<'_, 'a> {
     /// Enters: a hold that the owner has gets no level and perhaps a later deadline; otherwise a
     /// new one begins.
     pub(crate) fn enter(&mut self, ask: Enter<'a>) -> Reply {
-        // Where the order of the sessions matters, all of them enter in one piece.
+        // If the requests have sessions, whose order matters, all of them re-enter in one portion.
         if ask.session.is_some() && ask.waiter.is_none() && self.stop_for_own(ask.owner) {
             return Reply::Count(0);
         }

@@ -8,16 +8,16 @@ use rlock_core::{
 use super::server::{Key, Server};
 use super::{acquire, renew};
 
-/// What a parked caller was told; `None`: nothing yet.
+/// The reply of a parked caller; `None` if it has none yet.
 pub type Told = Option<Reply>;
 
 impl Server {
-    /// A caller that is told when `acks` replicas have acknowledged; the number of its wait.
+    /// A caller whose reply waits for `acks` replicas. Returns the number of its wait.
     pub fn confirms(&mut self, key: Key, ask: Acquire<'_>, client: u64) -> u64 {
         self.parks(key, ask.owner, client, |parking| Input::Park(ask, parking))
     }
 
-    /// A renewal that is told when replicas have acknowledged it.
+    /// A renewal whose reply waits for replicas.
     pub fn renews(&mut self, key: Key, owner: &str, lease_ms: u64, acks: u8) -> u64 {
         let ask = Renew { acks, ..renew(owner.as_bytes(), lease_ms) };
         self.parks(key, ask.owner, 0, |parking| Input::ParkRenew(ask, parking))
@@ -42,7 +42,7 @@ impl Server {
         waiter.get()
     }
 
-    /// The stream is so long, and each replica has acknowledged so much of it.
+    /// Sets the length of the stream, and how much of it each replica has acknowledged.
     pub fn replicas(&mut self, stream: u64, acknowledged: &[u64]) {
         let now = self.now();
         self.manager.stream_is(stream);
@@ -76,7 +76,7 @@ impl Server {
     }
 }
 
-/// WRITE for a second and a half, when so many replicas have it.
+/// A request for WRITE with a lease of 1.5 s and this many acknowledgments.
 pub fn confirmed(owner: &str, acks: u8) -> Acquire<'_> {
     let patience = Patience::Block;
     Acquire { acks, patience, ..acquire(owner.as_bytes(), Mode::Write, 10_000) }

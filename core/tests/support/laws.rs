@@ -45,7 +45,7 @@ pub fn plain_is_the_same(lock: &Lock, plain: FastStep<'_>, after: &Lock, effects
     nobody_else_is_told(effects);
 }
 
-/// A request that must wait is told so, and nothing else happens.
+/// A request that must wait gets that answer, and nothing else happens.
 pub fn a_wait_changes_nothing(reply: &Reply, effects: &Effects<'_>) {
     assert_eq!(reply, &effects.reply);
     assert!(effects.changes.is_empty() && effects.events.is_empty(), "{effects:?}");
@@ -188,8 +188,7 @@ fn ending(was: &Held, by: End, after: &[Held]) -> Event {
     }
 }
 
-/// Nobody who was refused changed anything but what was over, where nobody waits who could gain by
-/// it.
+/// A refused request changed nothing, except that it ended what had expired.
 pub fn a_refusal_changes_nothing(effects: &Effects<'_>) {
     if matches!(effects.reply, Reply::Refused(_) | Reply::NotNow { .. } | Reply::MustWait { .. }) {
         let expired =

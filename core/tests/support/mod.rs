@@ -44,7 +44,7 @@ pub struct World {
     /// Who is parked and has no reply yet, by the number of its wait.
     pub parked: BTreeMap<WaiterId, Vec<u8>>,
     last_waiter: u64,
-    /// Only every so many steps are held to every law; what is cheap is checked always.
+    /// All laws are checked only every this many steps; the cheap ones, always.
     pub check_every: u64,
     steps: u64,
     /// Those of them that were plain requests.
@@ -56,7 +56,7 @@ pub struct World {
     /// A new token must be greater than this one: the greatest that this process issued, saw, or
     /// found.
     floor: u64,
-    /// The greatest token that ever went along the replication stream.
+    /// The greatest token that was ever in the replication stream.
     replicated: u64,
     tokens: Tokens,
     names: Rc<OwnerNames>,
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// The same world once more, to go on differently from here.
+    /// A copy of the world, to try another continuation.
     pub fn fork(&self) -> Self {
         Self {
             lock: self.lock.clone(),
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// Turns the clock to so many microseconds after [`START_US`]; back, too.
+    /// Sets the clock to this many microseconds after [`START_US`]; also backward.
     pub fn set_clock(&mut self, us: u64) {
         self.now = Now::from_us(START_US + us);
     }
@@ -276,7 +276,7 @@ impl World {
         )
     }
 
-    /// Parks one that was told that it must wait.
+    /// Parks a request that was answered with `MustWait`.
     pub fn park<'a>(&mut self, ask: Acquire<'a>, block_ms: Option<u64>) -> (Effects<'a>, WaiterId) {
         self.last_waiter += 1;
         let waiter = WaiterId::from(self.last_waiter);

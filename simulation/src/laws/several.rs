@@ -10,7 +10,7 @@ use crate::notes::Asked;
 use crate::seen::{Kind, Seen};
 use crate::server::Server;
 
-/// Grants that are remembered, before those that are long over are forgotten.
+/// How many grants are remembered before old ones are forgotten.
 const ENOUGH: usize = 48;
 /// How long after its deadline one is forgotten, in milliseconds.
 const KEPT_MS: u64 = 20_000;

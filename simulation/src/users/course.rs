@@ -38,7 +38,7 @@ pub struct Found {
     pub closes: u64,
     /// What happened.
     pub story: Vec<String>,
-    /// The lines of each machine, the first without its number.
+    /// The trace of each machine, line by line; the first line lacks its number.
     pub traces: Vec<Vec<String>>,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Asked<'a> {
 }
 
 impl Naive {
-    /// Until when those hold who keep this one out.
+    /// The latest deadline of the holds that keep this request out.
     pub(super) fn blocked_until(&self, owner: &[u8], mode: Mode, upgrade: bool) -> Option<u64> {
         let excludes = |hold: &&Hold| Self::excludes(hold, owner, mode, upgrade);
         self.holds.iter().filter(excludes).map(|hold| hold.deadline).max()

@@ -13,7 +13,7 @@ impl Naive {
             return;
         };
         let Unheard { token, .. } = self.unheard[place];
-        // The hold is as deep as it is by the others.
+        // The depth that the other requests give to the hold.
         let with = self.depth_by(token, |_| true).max(0);
         let without = self.depth_by(token, |grant| grant.waiter != waiter).max(0);
         (without..with).for_each(|_| self.revoked.push(token));

@@ -204,7 +204,7 @@ final class Acquisition {
     Hold refused(Seat seat, Job job, Tell told) throws InterruptedException {
         RuntimeException trouble = job.trouble;
         Tenure held = seat.tenure;
-        // A level whose owner the server does not know at that depth is gone as well.
+        // The hold is lost as well if the server does not know the owner at the depth below the new level.
         boolean isLost = told.told() == Told.LOST || told.told() == Told.REFUSED && held != null
                 && trouble.getMessage().startsWith("ERR DEPTH");
         if (isLost && held != null) held.lose();

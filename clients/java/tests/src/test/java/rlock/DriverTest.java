@@ -93,7 +93,7 @@ class DriverTest {
         }
     }
 
-    /** Takes so long to listen, and never hears that it does. */
+    /** Subscribing takes this long, and the confirmation never comes. */
     private record Deaf(long millis) implements Alone {
         @Override
         public Feed listen(Address at, long timeoutMillis, Ear ear) {

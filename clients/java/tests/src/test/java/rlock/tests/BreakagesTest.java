@@ -114,7 +114,7 @@ class BreakagesTest {
                 lock.unlock();
                 assertEquals(1, depth, "two tasks hold it");
             };
-            // A thread of the pool has what it began itself at hand.
+            // A thread of the pool may run tasks that it submitted itself.
             CompletableFuture.supplyAsync(() -> Stream.generate(() -> CompletableFuture.runAsync(task)).limit(100).toArray(CompletableFuture[]::new))
                     .thenCompose(CompletableFuture::allOf).orTimeout(30, TimeUnit.SECONDS).join();
             assertTrue(server.isFree("order"));

@@ -24,7 +24,7 @@ import rlock.KeyLock;
 import rlock.LockException;
 import rlock.LockLostException;
 
-/** Load, while the server is killed, stopped and started again: nobody beside anybody, and nothing left at the end. */
+/** Under load, the server is killed, stopped and restarted: no two hold at once, and nothing remains. */
 @Timeout(180)
 class KilledServerTest {
     private static final int USERS = 8;

@@ -65,7 +65,7 @@ final class Proxy implements AutoCloseable {
         cut = requests;
     }
 
-    /** From now on, and for each connection for good. */
+    /** Keeps such requests from now on, on every connection that has sent one. */
     void keep(Predicate<String> requests) {
         kept = requests;
     }

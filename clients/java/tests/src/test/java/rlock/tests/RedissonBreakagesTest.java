@@ -113,7 +113,7 @@ class RedissonBreakagesTest {
                 throw new AssertionError(never);
             }
         }).thenAccept(permits::release);
-        // A thread of the pool has what it began itself at hand.
+        // A thread of the pool may run tasks that it submitted itself.
         CompletableFuture.supplyAsync(() -> Stream.generate(task).limit(20).toArray(CompletableFuture[]::new))
                 .thenCompose(CompletableFuture::allOf).orTimeout(30, TimeUnit.SECONDS).join();
         assertEquals(1, permits.availablePermits());
