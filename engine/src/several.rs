@@ -154,10 +154,10 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
     None
 }
 
-/// The caller of an `RLOCK.MACQUIRE` that may not enter now waits. Returns the reply to send at
-/// once instead, if it cannot wait. `decided` is its reply if it does not wait, and at which lock
-/// it is going to stand; [`Reply::MustConfirm`] if it need not wait once it has given up its
-/// tickets, and `acks` is how many replicas must acknowledge it then.
+/// Lets the caller of an `RLOCK.MACQUIRE` wait. Returns the reply to send at once instead, if it
+/// cannot wait. `decided` is its reply if it does not wait, and the lock at which it is going to
+/// stand in line. If that reply is [`Reply::MustConfirm`], it need not wait once its tickets are
+/// withdrawn, and `acks` replicas must acknowledge the grant.
 pub(crate) fn park<H: Host>(
     host: &H,
     names: &[H::Name<'_>],

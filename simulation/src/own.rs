@@ -19,7 +19,7 @@ impl Server {
             server.propagate(db, &words);
         };
         if caller.client.is_some() {
-            // Whatever it does to a key, it opens it first.
+            // The server opens a key before it does anything to it.
             words.iter().skip(1).for_each(|word| {
                 let key: Key = word.as_slice().into();
                 self.expire_if_due(db, &key);

@@ -57,7 +57,7 @@ impl Waiting {
         }
     }
 
-    /// It takes the place of this one: it arrived as early, and waits for the same.
+    /// Takes the place of an older wait: it counts as arrived as early, and waits for the same.
     pub(crate) fn takes_place(&mut self, old: Self) {
         self.pending.extend(old.pending);
         let earlier = std::iter::once(&old.asked).chain(&old.others);

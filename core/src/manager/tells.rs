@@ -31,7 +31,7 @@ fn number_of(id: &[u8]) -> Option<u64> {
 #[derive(Clone, Debug)]
 pub struct Told {
     line: Rc<Line>,
-    /// What begins the message, unless it is in [`Tells::texts`].
+    /// The id with which the message begins, as a number; any other id is in [`Tells::texts`].
     number: u64,
     /// As in [`Tells::by_owner`].
     hash: u64,

@@ -36,7 +36,7 @@ final class OneLock implements Answers.Ordered {
         this.isReentrant = isReentrant;
     }
 
-    /** The same lock without options, as one of several. */
+    /** The lock of the same key without options, for use among several locks. */
     KeyLock plain() {
         return mode == Mode.READ ? client.locks.readLock(lock.key()) : client.locks.lock(lock.key());
     }
