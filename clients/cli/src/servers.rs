@@ -352,5 +352,10 @@ pub fn explain(error: &RedisError) -> Trouble {
     if error.is_timeout() {
         return format!("no answer within {} s", PATIENCE.as_secs());
     }
-    error.to_string()
+    // Of several commands that were sent at once, the first that was refused says why.
+    let refusals = error.clone().into_server_errors();
+    match refusals.as_ref().and_then(|all| all.first()) {
+        Some((_, first)) => RedisError::from(first.clone()).to_string(),
+        None => error.to_string(),
+    }
 }

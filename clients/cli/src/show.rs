@@ -107,10 +107,13 @@ pub fn queues(at: &Where, count: usize) -> Result<String, Trouble> {
     }
     let mut page = String::new();
     for queue in &now.queues {
-        let held = match queue.lock.as_ref().map_or(&[][..], |lock| &lock.holders) {
-            [] => "held by nobody".to_owned(),
-            [one] => format!("held by {}", one.owner),
-            [first, others @ ..] => format!("held by {} and {} more", first.owner, others.len()),
+        let held = match queue.lock.as_ref().map(|lock| &lock.holders[..]) {
+            None => "this user may not see who holds it".to_owned(),
+            Some([]) => "held by nobody".to_owned(),
+            Some([one]) => format!("held by {}", one.owner),
+            Some([first, others @ ..]) => {
+                format!("held by {} and {} more", first.owner, others.len())
+            }
         };
         let key = queue.name(at.is_everywhere);
         let _ = writeln!(
