@@ -206,20 +206,32 @@ fn a_flush_says_nothing() {
     }
 }
 
+/// One event for a key that the server removes. On a busy machine, the module's timer is often first, which ends each hold
+/// with an event of its own.
 #[test]
 fn a_lease_that_the_server_sweeps_is_said_to_have_expired_once() {
     let (_server, mut listener, mut client) = speaking_server();
-    // In a transaction, so that both end in the same millisecond.
-    client.all(&[
-        "MULTI",
-        "RLOCK.ACQUIRE door ann LEASE 200",
-        "RLOCK.ACQUIRE door ann READ LEASE 200",
-        "EXEC",
-    ]);
-    assert_eq!(listener.next_event(), "rlock.acquired door");
-    assert_eq!(listener.next_event(), "rlock.acquired door");
-    assert_eq!(listener.next_event(), "rlock.expired door");
-    assert!(listener.heard_after_a_turn(&mut client).is_empty());
+    for number in 0..100 {
+        // In a transaction, so that both end in the same millisecond.
+        client.all(&[
+            "MULTI",
+            &format!("RLOCK.ACQUIRE door{number} ann LEASE 200"),
+            &format!("RLOCK.ACQUIRE door{number} ann READ LEASE 200"),
+            "EXEC",
+        ]);
+        let [acquired, expired] =
+            ["acquired", "expired"].map(|what| format!("rlock.{what} door{number}"));
+        assert_eq!(listener.next_event(), acquired);
+        assert_eq!(listener.next_event(), acquired);
+        assert_eq!(listener.next_event(), expired);
+        until(5000, || client.info_number("rlock", "rlock_expired") == 2 * (number + 1));
+        let rest = listener.heard_after_a_turn(&mut client);
+        if rest.is_empty() {
+            return;
+        }
+        assert_eq!(rest, [expired]);
+    }
+    panic!("the server swept none of a hundred locks");
 }
 
 #[test]
