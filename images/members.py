@@ -219,7 +219,9 @@ class Members:
         settings = (HERE / "../packaging/rlock.conf").read_text()
         lines = [line for line in settings.splitlines() if not line.startswith("#")]
         (folder / "server.conf").write_text("\n".join([f"loadmodule {module}", *lines, ""]))
-        shutil.copy(os.environ.get("RLOCK_NODE_SH", HERE / "node.sh"), folder / "node.sh")
+        scripts = pathlib.Path(os.environ.get("RLOCK_NODE_SH", HERE / "node.sh")).parent
+        for script in ("node.sh", "sentinel.sh"):
+            shutil.copy(scripts / script, folder / script)
         members = [Member(name, environment, folder, server) for name, environment in described(file).items()]
         self.servers = [one for one in members if one.kind == "server"]
         self.sentinels = [one for one in members if one.kind == "sentinel"]

@@ -16,7 +16,9 @@
 # 1. Only the server that the Sentinels name. A server asks them before it starts, and waits until a majority of those
 #    listed has answered. It believes the answer of the newest failover (the greatest config-epoch). If they voted for
 #    a failover whose outcome none of those that answer knows, it waits for all of them, unless the server that they
-#    name is the one that it followed last, or it certainly followed nobody since an older failover.
+#    name is the one that it followed last, or it certainly followed nobody since an older failover. The primary then
+#    grants nothing until another server follows it, which proves that the failover confirmed nothing, and a majority
+#    of the Sentinels knows it under a greater number: an absent one that knows the outcome comes too late.
 # 2. A Sentinel without its state knows nothing and does not answer. It gets the state of a majority of the others. If
 #    that is not possible, it must reach all members: it then names the primary that all servers follow or, if all
 #    servers are empty (the very first start), the first one.
@@ -35,6 +37,8 @@ data=${RLOCK_DATA:-/data}
 settings=${RLOCK_SETTINGS:-/etc/rlock/server.conf}
 # The mebibytes that must fit on the disk before a server starts.
 room=16
+# More replicas than there are.
+unreachable=99
 
 die() {
     echo "node.sh: $*" >&2
@@ -119,11 +123,13 @@ hide_empty() {
 }
 trap 'hide_empty; exit 143' TERM INT
 
-# Sets $answers to the number of Sentinels that know a primary, $primary and $epoch to what the newest of them says,
-# $vote to the newest failover for which one of them voted, $silent to the others, and $down to yes if one of them
-# considers the primary dead, to replacing if one of them is promoting another one. Between the two questions for the address, it did not change: so it goes with the epoch.
+# Sets $answers to the number of Sentinels that know a primary, $epoch to the number of the newest failover that they know,
+# $primary to what most of those say that know it, $naming to their number, $split to the servers if they name more than
+# one, $vote to the newest failover for which one voted, $silent to the Sentinels without an answer, and $down to yes if one
+# considers the primary dead, to replacing if one is promoting another server. Between the two questions for the address, it
+# did not change: so it goes with the epoch.
 ask_sentinels() {
-    primary='' epoch=-1 vote=0 answers=0 count=0 silent='' down=no
+    primary='' epoch=-1 vote=0 answers=0 count=0 named='' naming=0 split='' silent='' down=no
     for sentinel in $RLOCK_SENTINELS; do
         count=$((count + 1))
         where_is="sentinel get-master-addr-by-name $name"
@@ -144,9 +150,35 @@ ask_sentinels() {
             *_down*) [ $down = replacing ] || down=yes ;;
         esac
         [ "$its_vote" -le "$vote" ] || vote=$its_vote
-        [ "$its_epoch" -le "$epoch" ] || primary=$its_primary epoch=$its_epoch
+        if [ "$its_epoch" -gt "$epoch" ]; then
+            epoch=$its_epoch named=$its_primary
+        elif [ "$its_epoch" -eq "$epoch" ]; then
+            named="$named $its_primary"
+        fi
+    done
+    for server in $named; do
+        # shellcheck disable=SC2086 # one line each
+        alike=$(printf '%s\n' $named | grep -cxF "$server")
+        [ "$alike" -le "$naming" ] || primary=$server naming=$alike
+        [ "$server" = "${named%% *}" ] || split=$named
     done
     majority=$((count / 2 + 1))
+}
+
+# Greater than anything that a Sentinel which is now absent may know.
+newest() {
+    now=$(date +%s)
+    [ "$now" -gt "$epoch" ] || now=$((epoch + 1))
+    [ "$now" -gt "$vote" ] || now=$((vote + 1))
+    echo "$now"
+}
+
+# tell SENTINEL PRIMARY NUMBER: it watches this primary from now on, as if another Sentinel had told it of a failover.
+tell() {
+    peer=$(ask node "$1" 26379 sentinel sentinels "$name" </dev/null)
+    [ -n "$peer" ] || return 0
+    peer=$(echo "$peer" | after ip),$(echo "$peer" | after port),$(echo "$peer" | after runid)
+    printf '%s\n' "publish __sentinel__:hello $peer,$3,$name,$2,6379,$3" 'sentinel flushconfig' | ask node "$1" 26379 >/dev/null
 }
 
 # --- a server
@@ -198,22 +230,33 @@ servers_agree() {
     done
 }
 
-# The Sentinels voted for a failover whose outcome none of those that answer knows, and this server may have been part of
-# it.
-is_uncertain() {
-    [ "$vote" -gt "$epoch" ] && [ "$answers" -lt "$count" ] && [ "$primary" != "$was" ] && ! is_older && ! nobody_has_data
+# The Sentinels voted for a failover whose outcome none of those that answer knows, or they differ about it: $doubt.
+is_open() {
+    doubt='voted for another one since, and do not know the outcome'
+    [ -z "$split" ] || doubt="do not agree: $split"
+    [ -n "$split" ] || { [ "$vote" -gt "$epoch" ] && [ "$answers" -lt "$count" ]; } && ! nobody_has_data
+}
+
+# This server may have been part of it.
+is_uncertain() { is_open && [ "$primary" != "$was" ] && ! is_older; }
+
+# Another server was: it is running, and it is, or follows, another primary. The Sentinels promote one that is running.
+is_contradicted() {
+    [ "$primary" = "$RLOCK_SELF" ] && is_open || return 1
+    for server in $RLOCK_SERVERS; do
+        [ "$server" != "$RLOCK_SELF" ] || continue
+        state=$(ask node "$server" 6379 info replication </dev/null)
+        case $state in
+            *role:master*) return 0 ;;
+            *role:slave*) [ "$(echo "$state" | sed -n 's/^master_host://p')" = "$primary" ] || return 0 ;;
+        esac
+    done
+    return 1
 }
 
 # All other servers are running, and follow one of them. If this server had confirmed anything that they lack, one of them
 # would have followed it, and would wait. It has no replica and confirms nothing, whatever a Sentinel that returns says.
 others_agree() { servers_agree "$RLOCK_SELF" && [ "$followers" -gt 0 ]; }
-
-# Greater than anything that a Sentinel which is now absent may know.
-newest() {
-    now=$(date +%s)
-    [ "$now" -gt "$epoch" ] || now=$((epoch + 1))
-    echo "$now"
-}
 
 others_are_empty() {
     for server in $RLOCK_SERVERS; do
@@ -234,9 +277,9 @@ is_being_replaced() {
     esac
 }
 
-# Returns once this server knows which one is the primary: $primary. $may_lead: the priority with which it starts.
+# Returns once this server knows which one is the primary: $primary. $is_proven: whether it may grant at once.
 find_primary() {
-    patience=5 may_lead=0 is_promoted=no
+    patience=5 is_promoted=no is_proven=yes
     was=$(last_primary)
     # It was meant for an earlier start.
     rm -f "$data/promote"
@@ -247,18 +290,21 @@ find_primary() {
     while :; do
         ask_sentinels
         if [ -e "$data/promote" ]; then
-            may_lead=100
-            [ "$answers" -ge "$majority" ] || primary=$RLOCK_SELF epoch=$(newest) is_promoted=yes
+            primary=$RLOCK_SELF epoch=$(newest) is_promoted=yes is_proven=no
             rm "$data/promote"
             break
         elif [ "$answers" -lt "$majority" ]; then
             has_data || show_empty server
             pause "$answers of $count Sentinels know a primary, and $majority must. Without an answer:$silent"
-        elif { [ "$primary" = "$RLOCK_SELF" ] || is_uncertain; } && others_agree; then
+        elif { [ "$primary" = "$RLOCK_SELF" ] || [ -n "$split" ] || is_uncertain; } && others_agree; then
             primary=$leader
             break
+        elif [ -n "$split" ] && [ "$naming" -lt "$majority" ]; then
+            pause "the Sentinels name different servers after the same failover: $split. Without an answer:$silent"
         elif is_uncertain; then
-            pause "the Sentinels name $primary, but voted for another one since, and do not know the outcome. Without an answer:$silent"
+            pause "the Sentinels name $primary, but $doubt. Without an answer:$silent"
+        elif is_contradicted; then
+            pause "the Sentinels name this server, but $doubt. And $server follows another one. Without an answer:$silent"
         elif is_being_replaced; then
             patience=$((patience - 1))
             pause 'this server was the primary, and the Sentinels consider it dead: they may promote another one'
@@ -266,6 +312,7 @@ find_primary() {
             hide_empty
             pause 'this server was the primary, and its data is gone: another one must take over first'
         else
+            [ "$primary" != "$RLOCK_SELF" ] || ! is_open || is_proven=no
             break
         fi
     done
@@ -290,6 +337,38 @@ follow() {
     done
 }
 
+# A primary that you have promoted, or whose Sentinels do not know the outcome of a failover, grants nothing until a majority
+# of them knows it under a number that is greater than those of absent ones. Without your word, another server must follow
+# it first.
+prove() {
+    number=
+    while kill -0 $$ 2>/dev/null; do
+        state=$(ask node "$RLOCK_SELF" 6379 info replication </dev/null)
+        ask_sentinels
+        is_named=no
+        [ "$primary" != "$RLOCK_SELF" ] || [ "$naming" -lt "$majority" ] || is_named=yes
+        case $is_promoted$is_named$state in
+            *role:slave*) break ;;
+            yesyes*role:master*) [ "$epoch" -lt "${number:-$(newest)}" ] || break ;;
+            noyes*role:master*) is_open || break ;;
+        esac
+        why="$majority of $count Sentinels must know that it is the primary"
+        case $is_promoted$down$state in
+            noreplacing*) ;;
+            yes*role:master* | no*role:master*state=online*)
+                number=$(newest)
+                for sentinel in $RLOCK_SENTINELS; do
+                    tell "$sentinel" "$RLOCK_SELF" "$number"
+                done
+                ;;
+            no*) why='the Sentinels voted for another one since, so another server must follow this one' ;;
+        esac
+        pause "this server is the primary, but grants nothing yet: $why. Without an answer:$silent"
+    done
+    ask node "$RLOCK_SELF" 6379 config set min-replicas-to-write 1 </dev/null >/dev/null
+    echo 'node.sh: min-replicas-to-write is 1 again' >&2
+}
+
 server() {
     find_primary
     {
@@ -300,122 +379,25 @@ server() {
         user operator "$RLOCK_OPERATOR_PASSWORD" '~* resetchannels &__key*__:* -@all +@connection -@dangerous +psubscribe +info +time +scan +client|list +client|kill +client|unblock +slowlog|get +module|list +rlock.force +rlock.cancel +rlock.holds +rlock.check +rlock.info +rlock.place +rlock.queues +rlock.slowlog (~runbook:* -@all +rlock.acquire +rlock.release)'
         user metrics "$RLOCK_METRICS_PASSWORD" 'resetchannels -@all +@connection -@dangerous +info +rlock.queues'
     } >"$data/users.acl"
+    needed=1
+    [ $is_proven = yes ] || needed=$unreachable
     # A reply with a token means that a replica has the grant, and a primary that is cut off from its replicas stops
     # granting after at most twelve seconds. With two replicas, locks are still granted while any one server is down.
     {
         echo "# config-epoch $epoch"
         echo "include $settings"
         printf '%s\n' "dir $data" "aclfile $data/users.acl" 'protected-mode no' "replica-announce-ip $RLOCK_SELF" \
-            'masteruser node' "masterauth $RLOCK_NODE_PASSWORD" 'min-replicas-to-write 1' 'min-replicas-max-lag 10' \
+            'masteruser node' "masterauth $RLOCK_NODE_PASSWORD" "min-replicas-to-write $needed" 'min-replicas-max-lag 10' \
             'rlock.acks 1' "maxmemory ${RLOCK_MAXMEMORY:-0}"
-        [ "$primary" = "$RLOCK_SELF" ] || printf '%s\n' "replicaof $primary 6379" "replica-priority $may_lead"
+        [ "$primary" = "$RLOCK_SELF" ] || printf '%s\n' "replicaof $primary 6379" 'replica-priority 0'
     } >"$data/node.conf.part"
     mv "$data/node.conf.part" "$data/node.conf"
-    [ "$primary" = "$RLOCK_SELF" ] || [ "$may_lead" != 0 ] || follow &
-    exec docker-entrypoint.sh "$data/node.conf"
-}
-
-# --- a Sentinel
-
-# The primary that you have promoted.
-find_promoted() {
-    for server in $RLOCK_SERVERS; do
-        says promoted "$server" 6379 || continue
-        case $(ask node "$server" 6379 info replication </dev/null) in
-            *role:master*) primary=$server && return ;;
-        esac
-    done
-    return 1
-}
-
-# All Sentinels know a primary or are empty, and all servers are empty.
-all_are_empty() {
-    for server in $RLOCK_SERVERS; do
-        says empty "$server" 6379 || return 1
-    done
-    for sentinel in $silent; do
-        says empty "$sentinel" 26379 || return 1
-    done
-}
-
-# All Sentinels know a primary or are empty, and all servers are running and follow the same one.
-all_servers_agree() {
-    servers_agree || return 1
-    for sentinel in $silent; do
-        says empty "$sentinel" 26379 || return 1
-    done
-}
-
-# Returns once this Sentinel, which has no state, knows what to watch: $primary, with the numbers of the last failover
-# and of the last vote.
-find_state() {
-    while :; do
-        ask_sentinels
-        if [ "$answers" -ge "$majority" ] && [ "$vote" -le "$epoch" ]; then
-            break
-        elif find_promoted; then
-            epoch=$(newest) vote=0
-            break
-        elif all_are_empty; then
-            [ "$answers" -gt 0 ] || primary=${RLOCK_SERVERS%% *} epoch=0
-            break
-        elif all_servers_agree; then
-            [ "$vote" -le "$epoch" ] || epoch=$vote
-            primary=$leader epoch=$((epoch + 1))
-            break
-        fi
-        show_empty sentinel
-        pause "this Sentinel has no state, and $answers others know a primary: $majority must, or all servers must follow the same one or be empty while all Sentinels answer. Without an answer:$silent"
-    done
-    hide_empty
-    echo "node.sh: the primary is $primary (config-epoch $epoch)" >&2
-}
-
-# A Sentinel keeps the passwords and users that were in its file. They are written anew at each start, because the
-# passwords may have changed. So are the replicas: otherwise, a Sentinel learns of them from the primary, and could promote
-# none if that is dead. One that cannot resolve the servers' names writes the primary's instead of each replica's, and does
-# not start with such a file.
-write_settings() {
-    watched=$(sed -n "s/^sentinel monitor $name \([^ ]*\) .*/\1/p" "$conf")
-    clients='resetchannels allchannels -@all +@connection +subscribe +psubscribe +unsubscribe +punsubscribe +info +role +sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|replicas +sentinel|slaves +sentinel|sentinels +sentinel|myid'
-    {
-        grep -v -e '^user ' -e "^sentinel known-replica $name " -e "^sentinel auth-user $name " -e "^sentinel auth-pass $name " \
-            -e '^sentinel sentinel-user ' -e '^sentinel sentinel-pass ' "$conf"
-        for server in $RLOCK_SERVERS; do
-            [ "$server" = "$watched" ] || echo "sentinel known-replica $name $server 6379"
-        done
-        printf '%s\n' "sentinel auth-user $name node" "sentinel auth-pass $name $RLOCK_NODE_PASSWORD" \
-            'sentinel sentinel-user node' "sentinel sentinel-pass $RLOCK_NODE_PASSWORD" 'user default off'
-        user node "$RLOCK_NODE_PASSWORD" '~* &* +@all'
-        user app "$RLOCK_APP_PASSWORD" "$clients"
-        user operator "$RLOCK_OPERATOR_PASSWORD" "$clients"
-        user metrics "$RLOCK_METRICS_PASSWORD" "$clients"
-    } >"$conf.part"
-    sync
-    mv "$conf.part" "$conf"
-    sync
-}
-
-# Sentinel writes its state into its configuration file, which is therefore created only once.
-sentinel() {
-    conf=$data/sentinel.conf
-    if ! grep -q "^sentinel monitor $name " "$conf" 2>/dev/null; then
-        find_state
-        # shellcheck disable=SC2086 # their number
-        set -- $RLOCK_SENTINELS
-        {
-            printf '%s\n' 'sentinel resolve-hostnames yes' 'sentinel announce-hostnames yes' \
-                "sentinel announce-ip $RLOCK_SELF" "sentinel monitor $name $primary 6379 $(($# / 2 + 1))" \
-                "sentinel down-after-milliseconds $name 5000" "sentinel failover-timeout $name 10000" \
-                "sentinel config-epoch $name $epoch" "sentinel leader-epoch $name $epoch" \
-                "sentinel current-epoch $epoch" 'protected-mode no'
-        } >"$conf.part"
-        sync
-        mv "$conf.part" "$conf"
-        sync
+    if [ "$primary" != "$RLOCK_SELF" ]; then
+        follow &
+    elif [ $is_proven = no ]; then
+        prove &
     fi
-    write_settings
-    exec docker-entrypoint.sh "$conf" --sentinel --port 26379
+    exec docker-entrypoint.sh "$data/node.conf"
 }
 
 # --- the page
@@ -445,12 +427,10 @@ ready() {
 }
 
 promote_running() {
-    ask node "$RLOCK_SELF" 6379 config set replica-priority 100 </dev/null
-    if [ "$answers" -lt "$majority" ]; then
-        ask node "$RLOCK_SELF" 6379 replicaof no one </dev/null
-        ask node "$RLOCK_SELF" 6379 config rewrite </dev/null
-        ask node "$RLOCK_SELF" 6379 acl setuser promoted on "#$(hash "$RLOCK_NODE_PASSWORD")" -@all +ping </dev/null
-    fi
+    printf '%s\n' 'config set replica-priority 100' "config set min-replicas-to-write $unreachable" 'replicaof no one' 'config rewrite' \
+        "acl setuser promoted on #$(hash "$RLOCK_NODE_PASSWORD") -@all +ping" | ask node "$RLOCK_SELF" 6379 >/dev/null
+    is_promoted=yes
+    prove
 }
 
 # Makes this server the primary, although nothing proves that it has every lock.
@@ -485,6 +465,9 @@ promote() {
     done
     echo "node.sh: $RLOCK_SELF becomes the primary. Locks that its files lack are lost: other owners can get them"
 }
+
+# shellcheck source=images/sentinel.sh
+. "${0%/*}/sentinel.sh"
 
 case ${1-} in
     server | sentinel | serve | ready | promote) "$1" ;;

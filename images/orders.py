@@ -235,7 +235,7 @@ def play(set_: Members, facts: dict, steps: list[tuple[float, str]], lost: list[
         while time.monotonic() - began < last + seconds:
             if goes_on():
                 return True
-            if may_say_why and not steps and time.monotonic() - began > last + 15 and any(one.reason() for one in set_.all):
+            if may_say_why and time.monotonic() - began > last + 15 and any(one.reason() for one in set_.all):
                 return False
             time.sleep(0.25)
         return False

@@ -13,76 +13,17 @@ import concurrent.futures
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import time
 
-from members import NAME, PASSWORDS, Member, Members, connect_inside, inside, until
-
-KEY, HOLDER = "app:D", "dan"
-
-
-def check(what: str, is_so: bool, said: object = "") -> None:
-    if not is_so:
-        sys.exit(f"FAILED: {what}; {said}")
-
-
-def granted(set_: Members, key: str = KEY, owner: str = HOLDER) -> int:
-    """Confirmed, and on the disks of all servers that run."""
-    tokens = []
-
-    def is_granted() -> bool:
-        tokens[:] = [set_.grants(key, owner)]
-        return tokens[0] is not None
-
-    until("a confirmed grant", is_granted, members=set_)
-    until("the replicas have it", lambda: set_.follow(key), members=set_)
-    return tokens[0]
-
-
-def leaders(set_: Members) -> list[str]:
-    return [one.name for one in set_.servers if one.process and one.info("replication").get("role") == "master"]
-
-
-def replicas(set_: Members) -> list[Member]:
-    primary = set_.primary()
-    return [one for one in set_.servers if one is not primary]
-
-
-def settle(servers: list[Member]) -> None:
-    """No file is being rewritten, as it is after a full sync or a promotion."""
-    busy = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
-
-    def is_settled(one: Member) -> bool:
-        persistence = one.info("persistence")
-        return all(persistence.get(field) == "0" for field in busy)
-
-    until("no file is being rewritten", lambda: all(is_settled(one) for one in servers))
-
-
-def is_held(set_: Members, token: int, key: str = KEY) -> bool:
-    """Nobody else may have got it, on any server."""
-    for one in set_.servers:
-        said = one.ask("rlock.acquire", key, "eve", "lease", "1000") if one.process else None
-        check(f"{one.name} granted {key} to a second owner", not isinstance(said, int), set_.logs(4))
-    primary = set_.primary()
-    said = primary.ask("rlock.check", key, token) if primary else None
-    check(f"{key} is lost", said != 0, set_.logs(4))
-    return said == 1
-
-
-def whole(set_: Members, token: int, key: str = KEY) -> None:
-    until("all are whole, and the lock is held", lambda: is_held(set_, token, key) and set_.is_whole(), members=set_)
-
-
-def freeze(one: Member) -> None:
-    os.killpg(one.process.pid, signal.SIGSTOP)
-
-
-def thaw(one: Member) -> None:
-    os.killpg(one.process.pid, signal.SIGCONT)
-
+from members import NAME, PASSWORDS, Members, connect_inside, inside, until
+from scenes import KEY, check, freeze, granted, is_held, leaders, replicas, settle, thaw, whole
+from unheard import (
+    another_opinion_and_power_failure, another_opinion_for_a_while, followed_and_primary_runs, followed_and_replica_runs,
+    forgotten_and_late, forgotten_and_primary_is_down, forgotten_and_replica_is_down, forgotten_and_waiting, forgotten_for_ever,
+    unheard_failover,
+)
 
 # --- node.sh promote
 
@@ -148,6 +89,27 @@ def promote_of_an_empty_server(set_: Members) -> str:
         one.start()
     whole(set_, token)
     return "promote is refused where there is no data, while another server has some"
+
+
+def promote_before_an_old_primary_returns(set_: Members) -> str:
+    """It lacks the lock, but the Sentinels that are left name it."""
+    first = set_.primary()
+    leader = unheard_failover(set_)
+    token = granted(set_)
+    promoted = set_.primary()
+    other = [one for one in set_.servers if one not in (first, promoted)][0]
+    settle([promoted, other])
+    set_.kill_all()
+    for one in (promoted, leader):
+        one.lose_data()
+    for one in [*set_.sentinels, other, promoted]:
+        one.start()
+    until("it waits", lambda: bool(other.reason()), members=set_)
+    time.sleep(3)
+    check("promote", other.run("promote").returncode == 0)
+    first.start()
+    whole(set_, token)
+    return "promote is not undone by an old primary that starts right afterward"
 
 
 # --- disks
@@ -272,65 +234,6 @@ def not_in_its_list(set_: Members) -> str:
     return "a member whose own name is not in its list ends, and says why"
 
 
-# --- a failover that only one Sentinel knows, and whose server nobody followed
-
-def forgotten(set_: Members) -> tuple[Member, Member]:
-    """The promoted server and the Sentinel that knows it are dead; the others went on without the two."""
-    first, (other, promoted) = set_.primary(), replicas(set_)
-    until("the replicas have everything", lambda: set_.follow(""), members=set_)
-    leader = set_.killed(other, first)
-    voters = [one for one in set_.sentinels if one is not leader]
-    for one in voters:
-        one.kill()
-    until("it is promoted", lambda: leaders(set_) == [promoted.name], members=set_)
-    until("the Sentinel knows", lambda: set_.named(leader) is promoted, members=set_)
-    promoted.kill()
-    leader.kill()
-    for one in [*voters, first, other]:
-        one.start()
-    return promoted, leader
-
-
-def forgotten_and_waiting(set_: Members) -> str:
-    """The server starts before the Sentinel, and lacks what was granted in the meantime."""
-    promoted, knows = forgotten(set_)
-    token = granted(set_)
-    promoted.start()
-    until("it waits, or has everything", lambda: promoted.reason() or set_.follow(KEY), members=set_)
-    time.sleep(3)
-    knows.start()
-    whole(set_, token)
-    return "a promoted server that nobody followed does not take over when the Sentinel that knows it returns"
-
-
-def forgotten_and_late(set_: Members) -> str:
-    """The Sentinel starts first, and the server before it is considered dead."""
-    promoted, knows = forgotten(set_)
-    token = granted(set_)
-    knows.start()
-    until("the Sentinel answers", lambda: set_.named(knows) is promoted, members=set_)
-    time.sleep(3)  # the others hear of it
-    promoted.start()
-    if promoted.is_pod:
-        # Sentinels do not switch to a server whose name they could not resolve, and do not try again.
-        followed = lambda: set_.primary().info("replication").get("connected_slaves") == "2"
-        until("it follows, and the lock is held", lambda: is_held(set_, token) and followed(), members=set_)
-    else:
-        whole(set_, token)
-    return "nor when it starts after that Sentinel"
-
-
-def forgotten_for_ever(set_: Members) -> str:
-    """The Sentinel has lost its state."""
-    promoted, knows = forgotten(set_)
-    token = granted(set_)
-    knows.lose_data()
-    for one in (promoted, knows):
-        one.start()
-    whole(set_, token)
-    return "nor do the two wait for each other when the Sentinel has lost its state"
-
-
 # --- other ends
 
 def stopped_in_turn(set_: Members) -> str:
@@ -384,8 +287,10 @@ def is_held_or_unknown(set_: Members, key: str, token: int = 0) -> bool:
 
 
 SCENES = [
-    promote_beside_a_primary, promote_of_a_server_that_hangs, promote_of_an_empty_server, lost_files, emptied_state, restored,
-    new_passwords, not_in_its_list, forgotten_and_waiting, forgotten_and_late, forgotten_for_ever, stopped_in_turn, frozen,
+    promote_beside_a_primary, promote_of_a_server_that_hangs, promote_of_an_empty_server, promote_before_an_old_primary_returns,
+    lost_files, emptied_state, restored, new_passwords, not_in_its_list, followed_and_primary_runs, followed_and_replica_runs,
+    forgotten_and_waiting, forgotten_and_late, forgotten_for_ever, forgotten_and_replica_is_down, forgotten_and_primary_is_down,
+    another_opinion_for_a_while, another_opinion_and_power_failure, stopped_in_turn, frozen,
 ]
 
 
