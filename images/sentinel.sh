@@ -81,9 +81,9 @@ write_settings() {
 }
 
 # A Sentinel that hears of a failover while it cannot resolve the new primary's name keeps the old one with the new number,
-# and does not try again.
+# and does not try again. Each look starts about sixty processes, so it is a rare one.
 correct() {
-    while sleep 5 && kill -0 $$ 2>/dev/null; do
+    while sleep 20 && kill -0 $$ 2>/dev/null; do
         ask_sentinels
         for server in $split; do
             case $(ask node "$server" 6379 info replication </dev/null) in
