@@ -151,8 +151,8 @@ impl Host for Ctx {
         self.publish(channel, message)
     }
 
-    fn block(&self, names: &[Name<'_>], waiter: u64, ms: u64) -> Option<Blocked> {
-        self.block::<Waits>(names, waiter, ms)
+    fn block(&self, names: &[Name<'_>], waiter: u64) -> Option<Blocked> {
+        self.block::<Waits>(names, waiter)
     }
 
     fn unblock(&self, blocked: Blocked) {

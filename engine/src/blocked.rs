@@ -15,24 +15,6 @@ use crate::host::{Deferred, Host, KeyName};
 use crate::sink::{self, Block};
 use crate::{answers, carry_out, groups, reply, timers};
 
-/// How many milliseconds after ours the server's own timeout fires, in case ours fails.
-const NET_MS: u64 = 100;
-
-/// The server's own timeout of a wait; 0 is never.
-pub(crate) fn net_ms(ends_in: Option<u64>) -> u64 {
-    ends_in.map_or(0, |ms| ms.saturating_add(NET_MS))
-}
-
-/// The same for one that waits for acknowledgments. If the lock changes hands in between, it may
-/// wait for the lock after all, as long as its `BLOCK` says; `BLOCK 0` never ends.
-pub(crate) fn acks_net_ms<H: Host>(host: &H, block_ms: Option<u64>) -> u64 {
-    let acks_ms = host.settings().bounds.confirm_ms.saturating_add(NET_MS);
-    match block_ms {
-        Some(0) => 0,
-        block_ms => acks_ms.max(net_ms(block_ms)),
-    }
-}
-
 /// Blocks the caller after [`Reply::MustWait`]. Returns the reply to send at once instead, if it
 /// cannot wait.
 pub(crate) fn park<H: Host>(
@@ -56,8 +38,7 @@ pub(crate) fn park<H: Host>(
     {
         return Some(Reply::Refused(refusal));
     }
-    let ends_in_ms = said.block_ms.filter(|ms| *ms > 0);
-    let block = Block { ends_in_ms, net_ms: net_ms(ends_in_ms), is_for_several: false };
+    let block = Block::of(said, false);
     let waiter = number_of(host, own);
     let names = slice::from_ref(name);
     let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
@@ -172,9 +153,7 @@ pub(crate) fn park_to_confirm<H: Host>(
     if said.tell.is_none() && host.denies_blocking() {
         return Some(Reply::Refused(Refusal::CannotConfirm));
     }
-    let net_ms = acks_net_ms(host, said.block_ms);
-    let ends_in_ms = said.block_ms.filter(|ms| *ms > 0);
-    let block = Block { ends_in_ms, net_ms, is_for_several: false };
+    let block = Block::of(said, false);
     let (names, parked) = (slice::from_ref(name), parked(host, name, said));
     let own = match &asks {
         _ if said.tell.is_none() && said.block_ms.is_none() => None,
@@ -296,7 +275,7 @@ pub fn reply<H: Host>(host: &H, waiter: WaiterId) {
     host.reply_acquire(&reply, parked.with_ttl, key, owner);
 }
 
-/// The reply without one of ours: `CLIENT UNBLOCK`, or the server's own timeout.
+/// The reply without one of ours: `CLIENT UNBLOCK`.
 fn unblocked<H: Host>(host: &H, waiter: WaiterId, parked: &Parked) -> Reply {
     let now = host.now();
     let reply = if parked.is_observer() {

@@ -238,9 +238,9 @@ pub trait Host: Replies {
     /// any; in a cluster, other servers may have some as well.
     fn publish_message(&self, channel: &[u8], message: &[u8]) -> bool;
 
-    /// Blocks the caller at these keys, under this number, for at most so many milliseconds; 0 is
-    /// forever. `None` if the server does not allow it.
-    fn block(&self, names: &[Self::Name<'_>], waiter: u64, ms: u64) -> Option<Self::Blocked>;
+    /// Blocks the caller at these keys, under this number, until it is unblocked: the engine's own
+    /// timers end each wait. `None` if the server does not allow it.
+    fn block(&self, names: &[Self::Name<'_>], waiter: u64) -> Option<Self::Blocked>;
 
     /// Makes the server ask for the connection's reply ([`crate::blocked::reply`]), in this call
     /// or in this iteration of its loop.

@@ -75,9 +75,9 @@ fn block<H: Host>(
     }
     let ends_in_ms = Some(ms).filter(|ms| *ms > 0);
     let parked = Parked::observer(client, id.clone(), user);
-    let (names, net_ms) = (slice::from_ref(name), blocked::net_ms(ends_in_ms));
     let (waiter, block) =
-        (blocked::number_of(host, None), Block { ends_in_ms, net_ms, is_for_several: false });
+        (blocked::number_of(host, None), Block { ends_in_ms, is_for_several: false });
+    let names = slice::from_ref(name);
     let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
         return Ok(false);
     };

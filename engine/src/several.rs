@@ -106,15 +106,8 @@ fn block_for_acks<H: Host>(
     let key = wants.first().ok_or(Refusal::CannotConfirm)?.key.into();
     let waiter = blocked::number_of(host, None);
     let parked = sink::asker(host, LockId { db: host.db(), key }, said);
-    let parking = sink::open(host, waiter, names, parked, said, acks_block(host, said));
+    let parking = sink::open(host, waiter, names, parked, said, Block::of(said, true));
     parking.ok_or(Refusal::CannotConfirm)
-}
-
-/// For how long somebody waits for acknowledgments.
-pub(crate) fn acks_block<H: Host>(host: &H, said: &Arguments<'_>) -> Block {
-    let net_ms = blocked::acks_net_ms(host, said.block_ms);
-    let ends_in_ms = said.block_ms.filter(|ms| *ms > 0);
-    Block { ends_in_ms, net_ms, is_for_several: true }
 }
 
 /// Blocks the caller after [`Reply::MustConfirm`]. Returns the reply to send at once instead, if it
@@ -197,9 +190,7 @@ pub(crate) fn park<H: Host>(
     {
         return Some((Reply::Refused(refusal), number));
     }
-    let ends_in_ms = asked.block_ms.filter(|ms| *ms > 0);
-    let block = Block { ends_in_ms, net_ms: blocked::net_ms(ends_in_ms), is_for_several: true };
-    let waiter = blocked::number_of(host, None);
+    let (waiter, block) = (blocked::number_of(host, None), Block::of(asked, true));
     let Some(parking) = sink::open(host, waiter, names, parked, asked, block) else {
         return Some((reply, number));
     };

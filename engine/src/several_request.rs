@@ -9,9 +9,10 @@ use crate::blocked::{self, OwnWait};
 use crate::given_up::GivenUp;
 use crate::host::{Host, KeyName, OpenKey};
 use crate::open_locks::{AcquireAll, OpenLocks, Several};
+use crate::sink::{self, Block};
 use crate::state::State;
 use crate::unit::RequestError;
-use crate::{groups, several, sink, timers};
+use crate::{groups, several, timers};
 
 /// Decides a request for several locks. `None`: the reply comes later.
 ///
@@ -71,7 +72,7 @@ fn takes_place<H: Host>(
     let first = wants.first().map(|want| LockId { db: host.db(), key: want.key.into() });
     let parked = sink::asker(host, stands_at.or(first)?, said);
     let client = parked.client;
-    let block = several::acks_block(host, said);
+    let block = Block::of(said, true);
     let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
         return Some((Reply::NotNow { wait_ms: None }, number));
     };

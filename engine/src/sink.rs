@@ -68,10 +68,9 @@ pub(crate) fn open<H: Host>(
     }
     let ends_in_ms = match said.tell {
         None => {
-            let (number, ms) = (waiter.get(), block.net_ms);
             let blocked = match block.is_for_several {
-                true => block_aside(host, names, number, ms)?,
-                false => host.block(names, number, ms)?,
+                true => block_aside(host, names, waiter.get())?,
+                false => host.block(names, waiter.get())?,
             };
             host.state(|state| {
                 state.manager.tell_ends(waiter);
@@ -96,25 +95,25 @@ pub(crate) fn open<H: Host>(
 pub(crate) struct Block {
     /// When the wait ends; `None` is never.
     pub(crate) ends_in_ms: Option<u64>,
-    /// The server's own timeout of a blocked connection.
-    pub(crate) net_ms: u64,
     /// For several locks.
     pub(crate) is_for_several: bool,
+}
+
+impl Block {
+    /// As long as the request says.
+    pub(crate) fn of(said: &Arguments<'_>, is_for_several: bool) -> Self {
+        Self { ends_in_ms: said.block_ms.filter(|ms| *ms > 0), is_for_several }
+    }
 }
 
 /// Asks the server to block the caller, who waits for several locks. It is blocked at none of their
 /// keys: for each new key the server asks everybody who is blocked there, and a grant of many locks
 /// makes many keys. The engine hears of values that come to free names otherwise
 /// ([`crate::events::key_came`]).
-fn block_aside<H: Host>(
-    host: &H,
-    names: &[H::Name<'_>],
-    waiter: u64,
-    net_ms: u64,
-) -> Option<H::Blocked> {
+fn block_aside<H: Host>(host: &H, names: &[H::Name<'_>], waiter: u64) -> Option<H::Blocked> {
     let first = names.first().map_or(&[][..], KeyName::bytes);
     let at = LockId { db: host.db(), key: aside(first, host.is_cluster()).as_ref().into() };
-    host.with_name(&at, |name| host.block(std::slice::from_ref(name), waiter, net_ms))
+    host.with_name(&at, |name| host.block(std::slice::from_ref(name), waiter))
 }
 
 /// A name for no key, in the same hash slot; in a cluster a key without a hash tag is its own.

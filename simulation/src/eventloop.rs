@@ -28,7 +28,6 @@ impl Server {
     pub fn turn(&mut self, portion: usize) {
         self.portion = portion;
         self.forget_answered();
-        self.time_out_net();
         if self.timers.closing > 0 {
             self.timers.closing -= 1;
             if self.timers.closing == 0 {
@@ -108,20 +107,6 @@ impl Server {
             } else {
                 self.over(waiting.waiter, false);
             }
-        }
-    }
-
-    /// The server's own time-outs.
-    fn time_out_net(&mut self) {
-        let now_ms = self.now_ms();
-        let is_due = |waiting: &Waiting| {
-            !waiting.is_answered && waiting.net_ms.is_some_and(|at| at <= now_ms)
-        };
-        let due = |conn: &Conn| conn.waiting.as_ref().is_some_and(is_due);
-        let all = self.conns.iter().filter(|(_, conn)| due(conn));
-        let late: Vec<ClientId> = all.map(|(client, _)| *client).collect();
-        for client in late {
-            self.reply_to(client);
         }
     }
 

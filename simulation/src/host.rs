@@ -330,14 +330,13 @@ impl<'s> Host for Edge<'s> {
         self.server().publish(channel, message)
     }
 
-    fn block(&self, _: &[Name], waiter: u64, ms: u64) -> Option<WaiterId> {
+    fn block(&self, _: &[Name], waiter: u64) -> Option<WaiterId> {
         let (waiter, now) = (WaiterId::from(waiter), self.now());
         let asked = self.running.asked.clone()?;
         let ends_at = self.running.block_ms.filter(|ms| *ms > 0);
         let mut server = self.server();
         let asked = Asked { ends_at: ends_at.map(|ms| now.after_ms(ms).get()), ..asked };
         let mut waiting = Waiting::new(waiter, &self.running, asked);
-        waiting.net_ms = (ms > 0).then(|| now.after_ms(ms).get());
         if let Some(told) = server.tells.all.remove(&waiter) {
             server.note(Note::Saw(Kind::AskedAgainBlocked));
             waiting.takes_place(told.waiting);

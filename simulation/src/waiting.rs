@@ -19,8 +19,6 @@ pub struct Waiting {
     pub is_for_several: bool,
     /// It only observes the lock, and knows of this token: 0 is none.
     pub observes: Option<u64>,
-    /// The server's own time-out, by its clock in milliseconds.
-    pub net_ms: Option<u64>,
     /// It has its reply; the server forgets the wait in the next iteration of its loop.
     pub is_answered: bool,
     /// The reply, which leaves when the server forgets the wait.
@@ -46,7 +44,6 @@ impl Waiting {
             others: running.others.clone(),
             is_for_several: running.is_for_several,
             observes: running.observes,
-            net_ms: None,
             is_answered: false,
             aside: None,
             renewal: running.renewal,

@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use super::*;
 
-/// Whether the module makes the server ask for a reply now. If the server asks at its own timeout
-/// or for `CLIENT UNBLOCK`, it keeps nothing aside.
+/// Whether the module makes the server ask for a reply now. If the server asks for `CLIENT UNBLOCK`,
+/// it keeps nothing aside.
 static IS_ANSWERING: AtomicBool = AtomicBool::new(false);
 
 /// The server's callbacks for blocked connections, identified by the number passed to
@@ -39,15 +39,12 @@ impl Blocked {
 }
 
 impl Ctx {
-    /// Blocks the caller on these keys for `timeout_ms` milliseconds, forever if 0. `None` if the
-    /// server does not allow it. The server never grants by itself: the callback that asks whether
-    /// the key is ready says no.
-    pub fn block<W: Waiting>(
-        &self,
-        names: &[Name<'_>],
-        waiter: u64,
-        timeout_ms: u64,
-    ) -> Option<Blocked> {
+    /// Blocks the caller on these keys. `None` if the server does not allow it. The server never
+    /// grants by itself: the callback that asks whether the key is ready says no. Nor does it end
+    /// the wait: a timeout of its own would cost a tenth of a hand-off, and the module's timers run
+    /// wherever the server's do.
+    pub fn block<W: Waiting>(&self, names: &[Name<'_>], waiter: u64) -> Option<Blocked> {
+        const NEVER: i64 = 0;
         type Words = *mut *mut raw::RedisModuleString;
         extern "C" fn not_yet<W: Waiting>(
             ctx: *mut raw::RedisModuleCtx,
@@ -90,7 +87,6 @@ impl Ctx {
             // below.
             unsafe { there(raw::RedisModule_GetBlockedClientPrivateData)(ctx) as u64 }
         }
-        let ms = timeout_ms.cast_signed();
         let mut keys: SmallVec<[*mut raw::RedisModuleString; 1]> =
             names.iter().map(|name| name.string).collect();
         let count = c_int::try_from(keys.len()).unwrap_or(0);
@@ -101,7 +97,7 @@ impl Ctx {
             let (keys, data) = (keys.as_mut_ptr(), waiter as *mut c_void);
             let (not_yet, reply, over) =
                 (Some(not_yet::<W> as _), Some(reply::<W> as _), Some(over::<W> as _));
-            let client = block(self.0, not_yet, reply, over, ms, keys, count, data);
+            let client = block(self.0, not_yet, reply, over, NEVER, keys, count, data);
             if client.is_null() {
                 return None;
             }

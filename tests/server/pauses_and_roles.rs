@@ -64,6 +64,24 @@ fn a_wait_that_ends_in_a_pause_is_told_so_in_it() {
 }
 
 #[test]
+fn a_wait_ends_after_a_standstill_and_where_another_lock_got_the_name() {
+    let server = Server::start();
+    let mut client = server.client();
+    let doors = ["door", "gate", "yard"];
+    let [_, _, token] = doors.map(|door| client.granted(&format!("RLOCK.ACQUIRE {door} ann")));
+    let waits = ["ACQUIRE door bob", "MACQUIRE 2 door hall cid", &format!("AWAIT yard {token}")];
+    let mut waiters = waits.map(|it| Waiter::parked(&server, &format!("RLOCK.{it} BLOCK 500")));
+    client.ask("RENAME gate door");
+    server.freeze();
+    let frozen_ms = now_ms();
+    until(5_000, || now_ms() > frozen_ms + 700);
+    server.thaw();
+    for (waiter, line) in waiters.iter_mut().zip(waits) {
+        assert_eq!(waiter.answer(), redis::Value::Nil, "{line}");
+    }
+}
+
+#[test]
 fn a_lease_that_ends_in_a_pause_of_everything_is_handed_over_after_it() {
     let (server, mut client) = recording_server();
     let [_ann, mut bob] = behind_zed(&server, ["ann LEASE 200", "bob"]);

@@ -268,14 +268,14 @@ impl Host for MapHost {
         true
     }
 
-    fn block(&self, _: &[Name<'_>], waiter: u64, ms: u64) -> Option<Handle> {
+    fn block(&self, _: &[Name<'_>], waiter: u64) -> Option<Handle> {
         let mut world = self.world();
         let client = world.caller.client?;
         if world.refuses_to_block {
             return None;
         }
         world.parking = Some(waiter);
-        world.waiting.insert(waiter, Waiting { client, net_ms: ms, is_due: false });
+        world.waiting.insert(waiter, Waiting { client, is_due: false });
         let handle = Handle { waiter, _counted: world.handles.clone() };
         let meanwhile = world.meanwhile.take();
         drop(world);

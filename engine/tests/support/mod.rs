@@ -47,8 +47,6 @@ pub struct Slot {
 #[derive(Clone, Debug)]
 pub struct Waiting {
     pub client: u64,
-    /// The server's own timeout; 0 is never.
-    pub net_ms: u64,
     /// Its reply may be asked for.
     pub is_due: bool,
 }
