@@ -201,7 +201,7 @@ fn expect(line: &str, reply: &str, value: &Value) {
 pub fn hand_off(counted: &mut Counted, words: &str) -> Count {
     let mut line = ["ann", "bob"].map(|owner| (Waiter::connect(&counted.server), owner));
     let lock = format!("handed{}", words.trim().replace(' ', "-"));
-    let block = |owner: &str| format!("RLOCK.ACQUIRE {lock} {owner} {words}BLOCK 0");
+    let block = |owner: &str| format!("RLOCK.ACQUIRE {lock} {owner} {words}BLOCK 10000");
     line[0].0.ask(&format!("DEL {lock}"));
     line[0].0.ask(&block("ann"));
     line[1].0.park(&counted.server, &block("bob"));
