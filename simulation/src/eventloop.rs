@@ -1,6 +1,6 @@
 //! The loop of a simulated server: timers, time-outs, connections to close, and its sleep.
 
-use rlock_core::{ClientId, Lock, WaiterId};
+use rlock_core::{Lock, WaiterId};
 use rlock_engine::{Deferred, acks, blocked, timers};
 
 use crate::fault::Fault;
@@ -9,7 +9,7 @@ use crate::host::{Edge, Running};
 use crate::keyspace::{Key, Slot};
 use crate::notes::Note;
 use crate::seen::Kind;
-use crate::server::{Conn, Server};
+use crate::server::Server;
 use crate::waiting::Waiting;
 
 /// Connections are closed two iterations of the loop after they are known.

@@ -209,3 +209,10 @@ fn who_is_covered_has_no_turn_before_the_queue_is_served() {
     steps.extend([loops(255), Step::Read(4), loops(1), Step::Read(2), loops(2)]);
     plays_among(3, 5, &steps);
 }
+
+/// Of the law: of its locks, the first one's lease has ended too, so it is about to go back and
+/// leave the place that it got at the second. By its seed, as above.
+#[test]
+fn who_is_about_to_go_back_keeps_nobody_out_where_it_stands_meanwhile() {
+    keeps_the_laws(23_000_031_030);
+}

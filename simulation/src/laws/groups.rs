@@ -53,13 +53,14 @@ impl Lines {
         self.all.get(&(asked.arrival, asked.key.clone())) == Some(&true)
     }
 
-    /// Whether this one has been back meanwhile: at a lock before this one, where it had no place
-    /// when the last step was over, it stands in line or has its turn.
+    /// Whether this one has been back meanwhile: at a lock before this one it stands in line or has
+    /// its turn, and had no place there when the last step was over; or it stood in line there by
+    /// then already, and was about to leave its later places.
     fn was_back(&self, server: &Server, other: &Waiting, there: &Asked) -> bool {
         let mut before = other.asks().take_while(|asked| asked.key != there.key);
-        before.any(|asked| {
-            let had_place = self.all.contains_key(&(asked.arrival, asked.key.clone()));
-            !had_place && place(server, asked.db, &asked.key, other.waiter).is_some()
+        before.any(|asked| match self.all.get(&(asked.arrival, asked.key.clone())) {
+            Some(had_turn) => !had_turn,
+            None => place(server, asked.db, &asked.key, other.waiter).is_some(),
         })
     }
 
