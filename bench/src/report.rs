@@ -18,6 +18,10 @@ const PAGES: [&str; 2] = ["docs/benchmarks.md", "bench/results/README.md"];
 /// whole run. The others are in the tables of all servers.
 const SHOWN: [&str; 3] = ["Redis 7.0", "Redis 8.0", "Valkey 9.1"];
 
+/// How the rows begin that only the tables of all servers have.
+const ONLY_IN_RESULTS: [&str; 3] =
+    ["Redisson's fair lock", "Redisson's read lock", "Redisson's write lock"];
+
 /// Writes the tables of all runs in `bench/results` into the pages.
 pub fn write() {
     let (books, parts): (Books, Books) =
@@ -67,7 +71,6 @@ fn with_tables(page_name: &str, page: &str, books: &Books, parts: &Books) -> Str
 
 fn region(name: &str, books: &Books) -> Option<String> {
     Some(match name.split_once(' ') {
-        None if name == "machine" => about(&shown(books)),
         None if name == "missed" => goal_table(&shown(books), Rows::Missed),
         None if name == "arrivals" => arrivals_table(first(books)),
         None if name == "plots" => plots::draw(first(books)).trim_end().to_owned() + "\n",
@@ -77,7 +80,7 @@ fn region(name: &str, books: &Books) -> Option<String> {
         Some(("all", "goals")) => goal_table(&books.values().collect::<Vec<_>>(), Rows::All),
         None if name == "steps" => steps(books),
         Some(("peers", "summary")) => peer_summary(books),
-        Some(("table", section)) => section_table(first(books), section),
+        Some(("table", section)) => essential_table(first(books), section),
         Some(("figures", sections)) => figures(sections, books),
         _ => return None,
     })
@@ -247,10 +250,23 @@ fn peer_summary(books: &Books) -> String {
     out
 }
 
+/// What readers see first: a section without the rows that only the tables of all servers have.
+fn essential_table(book: &Book, section: &str) -> String {
+    let is_essential =
+        |figure: &&Figure| !ONLY_IN_RESULTS.iter().any(|begin| figure.row.starts_with(begin));
+    let figures: Vec<&Figure> =
+        figures_of(book, section).into_iter().filter(is_essential).collect();
+    table(book.about("server"), &figures)
+}
+
 fn section_table(book: &Book, section: &str) -> String {
+    table(book.about("server"), &figures_of(book, section))
+}
+
+fn figures_of<'b>(book: &'b Book, section: &str) -> Vec<&'b Figure> {
     let figures: Vec<&Figure> = book.figures.iter().filter(|f| f.section == section).collect();
     assert!(!figures.is_empty(), "{} has no section {section:?}", book.about("server"));
-    table(book.about("server"), &figures)
+    figures
 }
 
 /// The tables of all sections whose names begin like this, each for every server.

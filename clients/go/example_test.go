@@ -82,7 +82,8 @@ func ExampleLimit() {
 // The database refuses what an old holder writes.
 func ExampleHold_Token() {
 	err := locker.Do(ctx, "account:a", func(ctx context.Context, hold *rlock.Hold) error {
-		done, err := db.ExecContext(ctx, "UPDATE account SET balance = $1, token = $2 WHERE id = 'a' AND token < $2", 70, hold.Token())
+		write := "UPDATE account SET balance = $1, token = $2 WHERE id = 'a' AND token < $2"
+		done, err := db.ExecContext(ctx, write, 70, hold.Token())
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,6 @@
 /**
  * Locks on a Redis or Valkey server that has the RLOCK module: fair, reentrant, shared or exclusive, with leases and
- * fencing tokens. This package depends on nothing; {@code rlock.jedis} or {@code rlock.lettuce} connects it to a server.
+ * fencing tokens. This package depends on nothing; {@code rlock.jedis} or {@code rlock.lettuce} makes connections.
  *
  * <pre>{@code
  * try (Locks locks = JedisLocks.standalone("127.0.0.1", 6380).open()) { // one for the whole program
