@@ -41,7 +41,9 @@ TITLES = {
     "7-late": "Requests that arrive late",
     "7-names": "One server under two names",
     "7-undo": "Undo requests that arrive late",
+    "8-any": "One of many",
     "8-bounds": "Limits on time, threads and connections",
+    "8-once": "Once per interval",
     "8-several": "Several locks, and elections",
     "9-faults": "Faults that users found",
 }

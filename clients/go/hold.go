@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ type Hold struct {
 	cancel  context.CancelCauseFunc
 	unhook  func() bool
 	isOver  atomic.Bool
+	permit  *Hold // that ends with it: of one of many keys
 
 	seats     []*seat // of an owner that the user has named
 	forgotten runtime.Cleanup
@@ -51,6 +53,15 @@ func (h *Hold) Keys() []string { return h.tenure.o.keys(h.Key()) }
 
 // Owner is the owner's name.
 func (h *Hold) Owner() string { return h.tenure.o.owner }
+
+// String is what logs show of it.
+func (h *Hold) String() string {
+	left := time.Duration(0)
+	if h.IsHeld() {
+		left = max(0, remaining(h.tenure.deadline())).Round(100 * time.Millisecond)
+	}
+	return fmt.Sprintf("%s held by %s, token %d, %v left", h.tenure.called(), h.Owner(), h.Token(), left)
+}
 
 // Context ends when the hold is lost, with [ErrLost] as its cause, or released, with [ErrReleased]. A hold is lost at
 // once when the server reports so, and shortly before its deadline when no renewal succeeds. The deadline counts from
@@ -95,6 +106,9 @@ func (h *Hold) ReleaseContext(ctx context.Context) error {
 		h.cancel(ErrLost)
 	}
 	h.cancel(ErrReleased)
+	if h.permit != nil {
+		_ = h.permit.ReleaseContext(ctx)
+	}
 	return err
 }
 

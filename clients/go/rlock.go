@@ -109,7 +109,8 @@ type options struct {
 	limitIsSet, acksSet, maxQueueIs bool
 	group                           *group // several keys
 	notice                          *notice
-	err                             error // of an option
+	ifItFails                       Choice // of Once
+	err                             error  // of an option
 }
 
 // called is what messages call the lock.
@@ -216,6 +217,9 @@ func (l *Locker) Lock(ctx context.Context, key string, choices ...Option) (*Hold
 		return nil, err
 	}
 	o, err := l.options(choices)
+	if err == nil && o.ifItFails != "" {
+		err = refused("IfItFails is an option of Once")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -255,9 +259,6 @@ func (l *Locker) Do(ctx context.Context, key string, work func(context.Context, 
 	if err != nil {
 		return err
 	}
-	working, stop := context.WithCancelCause(ctx)
-	defer context.AfterFunc(hold.Context(), func() { stop(context.Cause(hold.Context())) })()
-	defer stop(nil)
 	isOver := false
 	defer func() {
 		if isOver { // else a panic, or the end of this goroutine, is under way, and goes on
@@ -267,7 +268,15 @@ func (l *Locker) Do(ctx context.Context, key string, work func(context.Context, 
 			slog.Warn(fmt.Sprintf("%s: the release failed: %v", hold.tenure.called(), err))
 		}
 	}()
-	err = work(working, hold)
+	err = hold.during(ctx, work)
 	isOver = true
 	return errors.Join(err, hold.releaseSoon(ctx))
+}
+
+// during calls work with a context that ends with ctx, and when the hold is lost.
+func (h *Hold) during(ctx context.Context, work func(context.Context, *Hold) error) error {
+	working, stop := context.WithCancelCause(ctx)
+	defer context.AfterFunc(h.Context(), func() { stop(context.Cause(h.Context())) })()
+	defer stop(nil)
+	return work(working, h)
 }

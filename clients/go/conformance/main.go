@@ -29,9 +29,12 @@ type request struct {
 	Pool, Lease, Limit, Maxqueue, Acks           *int
 	Wait                                         *float64
 	Session, Upgrade, TLS                        bool
-	Within, Of, Users, Times, Ms                 int
+	Within, Of, Users, Times, Ms, Every, Takes   int
+	IfItFails                                    rlock.Choice
+	Fails                                        bool
 	Counter, Name, Observer                      string
 	Keys                                         [][2]any
+	Each                                         []string
 }
 
 type reply map[string]any
@@ -185,10 +188,17 @@ func (r *runner) do(q request, ctx context.Context) (reply, error) {
 				return c.locker.Lock(ctx, q.Key, append(choices[:len(choices):len(choices)], o...)...)
 			}}
 		return ok, nil
-	case "all", "election", "observe", "observed":
+	case "all", "any", "election", "observe", "observed":
 		return r.several(q)
 	case "acquire":
 		return r.acquire(q, ctx)
+	case "check":
+		r.mu.Lock()
+		c := r.clients[q.Client]
+		r.mu.Unlock()
+		return ok, c.locker.Check(ctx, q.Key)
+	case "once":
+		return r.once(q)
 	case "release":
 		return ok, r.hold(q).Release()
 	case "state":
@@ -311,7 +321,31 @@ func (r *runner) acquire(q request, ctx context.Context) (reply, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.holds[q.Hold] = h
-	return reply{"ok": true, "token": got.Token(), "owner": got.Owner()}, nil
+	return reply{"ok": true, "token": got.Token(), "owner": got.Owner(), "key": got.Key()}, nil
+}
+
+var errFailed = errors.New("of what ran once")
+
+func (r *runner) once(q request) (reply, error) {
+	ms := func(count int) time.Duration { return time.Duration(count) * time.Millisecond }
+	choices := options(request{Lease: q.Lease, Acks: q.Acks})
+	if q.IfItFails != "" {
+		choices = append(choices, rlock.IfItFails(q.IfItFails))
+	}
+	r.mu.Lock()
+	c := r.clients[q.Client]
+	r.mu.Unlock()
+	ran, err := c.locker.Once(context.Background(), q.Key, ms(q.Every), func(context.Context, *rlock.Hold) error {
+		time.Sleep(ms(q.Takes))
+		if q.Fails {
+			return errFailed
+		}
+		return nil
+	}, choices...)
+	if errors.Is(err, errFailed) {
+		return reply{"ok": ran, "failed": true}, nil
+	}
+	return reply{"ok": ran}, err
 }
 
 func (r *runner) churn(q request) (reply, error) {

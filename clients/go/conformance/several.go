@@ -18,6 +18,10 @@ func (r *runner) several(q request) (reply, error) {
 		all := r.clients[q.Client].locker.All(ones(q), options(q)...)
 		r.locks[q.Lock] = &lock{client: r.clients[q.Client], acquire: all.Lock}
 		return ok, all.Err()
+	case "any":
+		one := r.clients[q.Client].locker.Any(q.Key, q.Each, options(q)...)
+		r.locks[q.Lock] = &lock{client: r.clients[q.Client], acquire: one.Lock}
+		return ok, nil
 	case "election":
 		election := r.clients[q.Client].locker.Election(q.Key, q.Name)
 		r.locks[q.Lock] = &lock{client: r.clients[q.Client], acquire: election.Campaign, election: election}

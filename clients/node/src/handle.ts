@@ -1,5 +1,6 @@
 // What `acquire` resolves to, and what becomes of it when nobody refers to it anymore.
 
+import { inspect } from 'node:util';
 import * as args from './args.js';
 import { NotHeld } from './errors.js';
 import type { Tenure } from './tenure.js';
@@ -44,6 +45,7 @@ function watch(hold: Hold, known: Dropped): void {
 export class Hold implements AsyncDisposable {
   readonly #known: Dropped;
   #isReleased = false;
+  #permit: Hold | undefined;
 
   /** @internal */
   constructor(tenure: Tenure) {
@@ -115,12 +117,31 @@ export class Hold implements AsyncDisposable {
     if (this.#isReleased) throw new NotHeld(`${this.#known.tenure.name} was released before`);
     this.#isReleased = true;
     if (!young.delete(this)) dropped.unregister(this);
-    await this.#known.tenure.release();
+    try {
+      await this.#known.tenure.release();
+    } finally {
+      await this.#permit?.release().catch(() => {});
+    }
+  }
+
+  /** @internal Of one of many keys: its permit is released with it. */
+  withPermit(permit: Hold): this {
+    this.#permit = permit;
+    return this;
   }
 
   /** @internal */
   unreleased(problem: unknown): void {
     this.#known.tenure.unreleased(problem);
+  }
+
+  toString(): string {
+    return `${this.keys.join(', ')} held by ${this.owner}, token ${this.token}, ${this.left} ms left`;
+  }
+
+  /** For `console.log`. */
+  [inspect.custom](): string {
+    return `Hold <${this}>`;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -14,6 +14,7 @@
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
 import { onAbort, unlessAborted } from './abort.js';
+import { AnyLock } from './any.js';
 import * as args from './args.js';
 import type { Driver } from './drive.js';
 import { LockLost, NotAcquired, Unavailable, unavailable } from './errors.js';
@@ -22,6 +23,7 @@ import type { Client } from './link.js';
 import { Attempt } from './machine/attempt.js';
 import { CLOSES, come, LATE, REPLY } from './machine/index.js';
 import { type Leader, leaderNow, observe } from './observe.js';
+import { type OnceOptions, once } from './once.js';
 import { Route } from './route.js';
 import { sendInTime } from './send.js';
 import { merged, type One, permits } from './several.js';
@@ -31,9 +33,11 @@ import { join, nameOf, problemOf, run, Seat, seatsOf, Tenure } from './tenure.js
 import { inTime, now } from './time.js';
 
 export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
+export { AnyLock } from './any.js';
 export { Hold } from './handle.js';
 export type { Client } from './link.js';
 export type { Leader } from './observe.js';
+export type { OnceOptions } from './once.js';
 export { limit, type One, read } from './several.js';
 export type { Counts, Held, Listener, Waited } from './telemetry.js';
 
@@ -77,6 +81,9 @@ export interface UsingSignal extends AbortSignal {
 /** The options of several locks. */
 export type SeveralOptions = Omit<LockOptions, 'upgrade'>;
 
+/** The options of one of many locks. Each acquisition is an owner of its own. */
+export type AnyOptions = Omit<SeveralOptions, 'owner'>;
+
 export type UsingOptions = AcquireOptions & Pick<LockOptions, 'owner' | 'maxQueue' | 'session'>;
 
 /** What runs while the locks are held. */
@@ -84,7 +91,8 @@ export type Using<T> = (signal: UsingSignal, hold: Hold) => Promise<T> | T;
 
 // All options of each call, which the compiler checks.
 const OF_LOCKS: Record<keyof LocksOptions, 1> = { patience: 1, listener: 1 };
-const OF_SEVERAL: Record<keyof SeveralOptions, 1> = { lease: 1, owner: 1, maxQueue: 1, acks: 1, session: 1, renew: 1 };
+const OF_ANY: Record<keyof AnyOptions, 1> = { lease: 1, maxQueue: 1, acks: 1, session: 1, renew: 1 };
+const OF_SEVERAL: Record<keyof SeveralOptions, 1> = { ...OF_ANY, owner: 1 };
 const OF_LOCK: Record<keyof LockOptions, 1> = { ...OF_SEVERAL, upgrade: 1 };
 const OF_ACQUIRE: Record<keyof AcquireOptions, 1> = { wait: 1, signal: 1 };
 const OF_USING: Record<keyof UsingOptions, 1> = { ...OF_ACQUIRE, owner: 1, maxQueue: 1, session: 1 };
@@ -153,6 +161,19 @@ export class Locks {
   }
 
   /**
+   * One of many: the write lock of the first key that is free. Callers wait in line for a permit of the key `pool`, of which
+   * there are as many as keys.
+   */
+  any(pool: string, keys: readonly string[], options: AnyOptions = {}): AnyLock {
+    check(options, OF_ANY);
+    if (!Array.isArray(keys)) throw new TypeError('the keys must be an array of strings');
+    const all = [...new Set(keys)];
+    if (all.length === 0 || all.includes(pool)) throw new RangeError('any needs at least one key, and a name for all of them that is none of them');
+    const { maxQueue: _, ...others } = options;
+    return new AnyLock(this.permit(pool, all.length, options), all.map((key) => this.lock(key, others)), `one of ${all.join(', ')}`);
+  }
+
+  /**
    * Calls `work` while the locks of the keys are held, with a lease of so many milliseconds that is renewed, and returns
    * its result. A key alone, or a list of keys. Throws NotAcquired if they were not free in time.
    */
@@ -171,6 +192,32 @@ export class Locks {
       Object.defineProperty(lost, 'error', { configurable: true, get: () => (lost.aborted ? lost.reason : undefined) });
       return work!(lost as UsingSignal, hold);
     });
+  }
+
+  /**
+   * Acquires the lock of `key`, waits a moment for it as another owner, and releases it. Rejects with what is wrong. So what
+   * would keep this program from its locks is known when it starts: the server, the password, TLS, the module, a permission.
+   */
+  async check(key: string): Promise<void> {
+    const lock = this.lock(key, { lease: 5_000 });
+    const first = await lock.acquire({ wait: 0 });
+    try {
+      const second = await lock.acquire({ wait: 1_000 }).catch((error) => { // long enough for a message
+        if (!(error instanceof Unavailable)) throw error;
+        return lock.acquire({ wait: this.#shared.patience }); // a program that starts may be slower than that
+      });
+      await second?.release();
+    } finally {
+      await first?.release();
+    }
+  }
+
+  /**
+   * Calls `body` if nobody has in the last `every` milliseconds, on any machine. Resolves to whether it was called. Does not
+   * wait, unless `wait` says so.
+   */
+  once(key: string, every: number, body: (hold: Hold) => unknown, options: OnceOptions = {}): Promise<boolean> {
+    return once(this, this.#shared, key, every, body, options);
   }
 
   /**
@@ -391,20 +438,27 @@ export class Lock {
   }
 
   /** Calls `work` while the lock is held, and returns its result. Throws NotAcquired if the lock was not free in time. */
-  async using<T>(options: AcquireOptions, work: (hold: Hold) => Promise<T> | T): Promise<T> {
-    args.called('what is called while the lock is held', work);
-    const hold = await this.acquire(options);
-    if (!hold) throw new NotAcquired(`${nameOf(this.#asked)} was not free${options.wait === undefined ? '' : ` within ${options.wait} ms`}`);
-    let result: T;
-    try {
-      result = await work(hold);
-    } catch (error) {
-      await hold.release().catch((problem) => hold.unreleased(problem)); // it would hide the error of the work, which may be caused by it
-      throw error;
-    }
-    await hold.release();
-    return result;
+  using<T>(options: AcquireOptions, work: (hold: Hold) => Promise<T> | T): Promise<T> {
+    return useHold(this, nameOf(this.#asked), options, work);
   }
+}
+
+/** @internal Acquires, calls, releases. */
+export async function useHold<T>(
+  lock: { acquire(options: AcquireOptions): Promise<Hold | null> }, name: string, options: AcquireOptions, work: (hold: Hold) => Promise<T> | T,
+): Promise<T> {
+  args.called('what is called while the lock is held', work);
+  const hold = await lock.acquire(options);
+  if (!hold) throw new NotAcquired(`${name} was not free${options.wait === undefined ? '' : ` within ${options.wait} ms`}`);
+  let result: T;
+  try {
+    result = await work(hold);
+  } catch (error) {
+    await hold.release().catch((problem) => hold.unreleased(problem)); // it would hide the error of the work, which may be caused by it
+    throw error;
+  }
+  await hold.release();
+  return result;
 }
 
 export interface ElectionOptions {

@@ -73,6 +73,10 @@ const does = {
     locks.set(r.lock, mine.all(ones, chosen(r)));
     return { ok: true };
   },
+  any(r) {
+    locks.set(r.lock, clients.get(r.client).locks.any(r.key, r.each, chosen(r)));
+    return { ok: true };
+  },
   election(r) {
     const election = clients.get(r.client).locks.election(r.key, { name: r.name });
     locks.set(r.lock, { election, acquire: (options) => election.campaign(options) });
@@ -115,7 +119,26 @@ const does = {
     holds.set(r.hold, hold);
     grantedBy.set(r.hold, r.id);
     lostAt.set(r.hold, new Promise((resolve) => hold.signal.addEventListener('abort', () => resolve(Date.now()), { once: true })));
-    return { ok: true, token: hold.token, owner: hold.owner };
+    return { ok: true, token: hold.token, owner: hold.owner, key: hold.key };
+  },
+  async check(r) {
+    await clients.get(r.client).locks.check(r.key);
+    return { ok: true };
+  },
+  async once(r) {
+    const failed = new Error('of what ran once');
+    const { ifItFails, lease, acks } = r;
+    const options = Object.fromEntries(Object.entries({ ifItFails, lease, acks }).filter(([, value]) => value !== undefined));
+    const work = async () => {
+      await sleep(r.takes ?? 0);
+      if (r.fails) throw failed;
+    };
+    try {
+      return { ok: await clients.get(r.client).locks.once(r.key, r.every, work, options) };
+    } catch (error) {
+      if (error === failed) return { ok: true, failed: true };
+      throw error;
+    }
   },
   async release(r) {
     aborts.delete(grantedBy.get(r.hold)); // each keeps a kilobyte

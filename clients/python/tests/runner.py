@@ -86,6 +86,15 @@ class Campaign:
         self.election, self.acquire = election, election.campaign
 
 
+def once_options(request):
+    options = {word: request[name] for word, name in (("if_it_fails", "ifItFails"), ("acks", "acks")) if name in request}
+    return options | {"lease": request["lease"] / 1000} if "lease" in request else options
+
+
+class Failed(Exception):
+    """Of what ran once."""
+
+
 def state(hold):
     return {"held": hold.held, "left": int(hold.left * 1000)}
 
@@ -172,6 +181,10 @@ class Runner:
         self.locks[r["lock"]] = rlock.Locks.of(self.clients[r["client"]][0]).all(*parts(r), **lock_options(r))
         return {"ok": True}
 
+    def any(self, r):
+        self.locks[r["lock"]] = rlock.Locks.of(self.clients[r["client"]][0]).any(r["key"], r["each"], **lock_options(r))
+        return {"ok": True}
+
     def election(self, r):
         election = rlock.Locks.of(self.clients[r["client"]][0]).election(r["key"], **leads(r))
         self.locks[r["lock"]] = Campaign(election)
@@ -203,7 +216,22 @@ class Runner:
         self.holds[r["hold"]], signalled = hold, queue.Queue()
         self.lost_at[r["hold"]] = signalled
         hold.on_lost(lambda: signalled.put(time.time() * 1000))
-        return {"ok": True, "token": hold.token, "owner": hold.owner}
+        return {"ok": True, "token": hold.token, "owner": hold.owner, "key": getattr(hold, "key", None)}
+
+    def check(self, r):
+        self.clients[r["client"]][1].check(r["key"])
+        return {"ok": True}
+
+    def once(self, r):
+        def work(hold):
+            time.sleep(r.get("takes", 0) / 1000)
+            if r.get("fails"):
+                raise Failed
+
+        try:
+            return {"ok": self.clients[r["client"]][1].once(r["key"], r["every"] / 1000, work, **once_options(r))}
+        except Failed:
+            return {"ok": True, "failed": True}
 
     def release(self, r):
         self.holds[r["hold"]].release()

@@ -11,8 +11,8 @@ import redis.asyncio.sentinel
 
 import rlock.asyncio as rlock
 from runner import (
-    FEATURES, Campaign, bare_words, bench_reply, client_options, collected, failure, leads, lock_options, parts, seconds, seen,
-    sentinel_options, spawned, state, tell,
+    FEATURES, Campaign, Failed, bare_words, bench_reply, client_options, collected, failure, leads, lock_options, once_options, parts,
+    seconds, seen, sentinel_options, spawned, state, tell,
 )
 
 
@@ -87,6 +87,10 @@ class Runner:
         self.locks[r["lock"]] = rlock.Locks.of(self.clients[r["client"]][0]).all(*parts(r), **lock_options(r))
         return {"ok": True}
 
+    async def any(self, r):
+        self.locks[r["lock"]] = rlock.Locks.of(self.clients[r["client"]][0]).any(r["key"], r["each"], **lock_options(r))
+        return {"ok": True}
+
     async def election(self, r):
         self.locks[r["lock"]] = Campaign(rlock.Locks.of(self.clients[r["client"]][0]).election(r["key"], **leads(r)))
         return {"ok": True}
@@ -119,7 +123,22 @@ class Runner:
         self.holds[r["hold"]] = hold
         signalled = self.lost_at[r["hold"]] = asyncio.Queue()
         hold.on_lost(lambda: signalled.put_nowait(time.time() * 1000))
-        return {"ok": True, "token": hold.token, "owner": hold.owner}
+        return {"ok": True, "token": hold.token, "owner": hold.owner, "key": getattr(hold, "key", None)}
+
+    async def check(self, r):
+        await self.clients[r["client"]][1].check(r["key"])
+        return {"ok": True}
+
+    async def once(self, r):
+        async def work(hold):
+            await asyncio.sleep(r.get("takes", 0) / 1000)
+            if r.get("fails"):
+                raise Failed
+
+        try:
+            return {"ok": await self.clients[r["client"]][1].once(r["key"], r["every"] / 1000, work, **once_options(r))}
+        except Failed:
+            return {"ok": True, "failed": True}
 
     async def release(self, r):
         await self.holds[r["hold"]].release()

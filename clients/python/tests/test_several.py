@@ -34,6 +34,40 @@ def test_all_or_none_with_one_token(server):
         hold.release()
 
 
+def test_a_hold_shows_what_it_is(server):
+    locks = rlock.Locks(server.client())
+    with rlock.Lock(locks, "a", owner="me") as one, locks.all("b", "c", owner="me") as all_:
+        assert repr(one) in [f"<'a' held by me, token {one.token}, {left} s left>" for left in ("30.0", "29.9", "29.8")]
+        assert repr(all_).startswith(f"<'b', 'c' held by me, token {all_.token}, ")
+    assert repr(one) == f"<'a' held by me, token {one.token}, 0.0 s left>"
+
+
+def test_a_check_says_what_is_wrong(server):
+    locks = rlock.Locks(server.client())
+    locks.check("k")
+    with rlock.Lock(locks, "k"):
+        locks.check("k")
+    server.ask("ACL", "SETUSER", "deaf", "on", ">secret", "~*", "+@all", "-ssubscribe")
+    deaf = rlock.Locks(server.client(username="deaf", password="secret"))
+    with pytest.raises(rlock.NoPermission):
+        deaf.check("k")
+    assert held(server, "k") == [[]]
+
+    async def main():
+        client = server.client(redis.asyncio.Redis, username="deaf", password="secret")
+        with pytest.raises(rlock.NoPermission):
+            await rlock.asyncio.Locks.of(client).check("k")
+        await rlock.asyncio.Locks.of(client).aclose()
+        await client.aclose()
+        client = server.client(redis.asyncio.Redis)
+        await rlock.asyncio.Locks.of(client).check("k")
+        await rlock.asyncio.Locks.of(client).aclose()
+        await client.aclose()
+
+    asyncio.run(main())
+    assert held(server, "k") == [[]]
+
+
 def test_names_are_merged_or_refused(server):
     locks = rlock.Locks(server.client())
     with locks.all("a", b"a", "b") as hold:

@@ -71,6 +71,13 @@ impl Client {
 }
 
 impl Client {
+    pub async fn check(&self, key: String) -> Result<(), Error> {
+        match self.locker.clone() {
+            Locker::Async(locker) => locker.check(key).await,
+            Locker::Sync(locker) => blocked(move || locker.check(key)).await,
+        }
+    }
+
     pub async fn close(&self) {
         match self.locker.clone() {
             Locker::Async(locker) => locker.close().await,
@@ -135,6 +142,20 @@ macro_rules! all {
     }};
 }
 
+/// The same of one of many.
+macro_rules! any {
+    ($locker:expr, $order:expr, $wait:expr) => {{
+        let mut request = $locker.any(&$order.key, &$order.each)?;
+        if let Some(lease) = $order.lease {
+            request = request.lease(Duration::from_millis(lease));
+        }
+        if let Some(wait) = $wait {
+            request = request.wait(Duration::from_secs_f64(wait / 1000.0));
+        }
+        request
+    }};
+}
+
 macro_rules! campaign {
     ($locker:expr, $order:expr, $wait:expr) => {{
         let mut request = $locker.election(&$order.key).name(&$order.name).campaign();
@@ -189,6 +210,13 @@ impl Lock {
                 let request = all!(locker, &self.order, wait);
                 return blocked(move || request.acquire().map(Hold::Sync)).await;
             }
+            (Locker::Async(locker), "any") => {
+                return any!(locker, &self.order, wait).acquire().await.map(Hold::Async);
+            }
+            (Locker::Sync(locker), "any") => {
+                let request = any!(locker, &self.order, wait);
+                return blocked(move || request.acquire().map(Hold::Sync)).await;
+            }
             (Locker::Async(locker), "election") => {
                 return campaign!(locker, &self.order, wait).acquire().await.map(Hold::Async);
             }
@@ -228,6 +256,14 @@ impl Hold {
             Hold::Async(hold) => hold.owner().to_owned(),
             Hold::Sync(hold) => hold.owner().to_owned(),
         }
+    }
+
+    pub fn key(&self) -> String {
+        let key = match self {
+            Hold::Async(hold) => hold.key(),
+            Hold::Sync(hold) => hold.key(),
+        };
+        String::from_utf8_lossy(key).into_owned()
     }
 
     pub async fn release(self) -> Result<(), Error> {

@@ -9,6 +9,7 @@
 
 mod bench;
 mod locks;
+mod once;
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -55,6 +56,12 @@ struct Order {
     counter: String,
     ms: u64,
     tls: bool,
+    every: u64,
+    takes: u64,
+    each: Vec<String>,
+    fails: bool,
+    #[serde(rename = "ifItFails")]
+    if_it_fails: String,
     keys: Vec<(String, Value)>,
     #[serde(deserialize_with = "or_empty")]
     name: String,
@@ -228,13 +235,22 @@ impl Runner {
                     _ => Ok(json!({"ok": false})),
                 }
             }
-            "lock" | "election" => {
+            "lock" | "any" | "election" => {
                 let mut names = self.names.lock().unwrap();
                 let client = names.clients[&order.client].clone();
                 names.locks.insert(order.lock.clone(), Lock { client, order });
                 ok
             }
             "acquire" => self.acquire(order).await,
+            "check" => {
+                let client = self.names.lock().unwrap().clients[&order.client].clone();
+                client.check(order.key).await?;
+                ok
+            }
+            "once" => {
+                let client = self.names.lock().unwrap().clients[&order.client].clone();
+                once::once(client, order).await
+            }
             "release" => match self.held(&order).take() {
                 None => Ok(json!({"error": "NotHeld", "text": "released before"})),
                 Some(hold) => {
@@ -306,7 +322,9 @@ impl Runner {
             Ok(Err(Error::NotAcquired)) => Ok(json!({"ok": false})),
             Ok(Err(error)) => Err(error),
             Ok(Ok(hold)) => {
-                let reply = json!({"ok": true, "token": hold.token(), "owner": hold.owner()});
+                let reply = json!({
+                    "ok": true, "token": hold.token(), "owner": hold.owner(), "key": hold.key(),
+                });
                 self.names.lock().unwrap().holds.insert(order.hold, Held::new(hold));
                 Ok(reply)
             }

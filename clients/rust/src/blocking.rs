@@ -1,5 +1,8 @@
 //! The same for threads: calls block the thread. A thread of the crate renews.
 
+mod turns;
+
+use std::fmt;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -9,6 +12,7 @@ use tokio::sync::RwLock;
 
 use crate::Error;
 use crate::clock::at;
+pub use turns::{Any, Once};
 
 /// As [`crate::Locker`].
 #[derive(Clone)]
@@ -133,6 +137,15 @@ impl Locker {
         ones: impl IntoIterator<Item = K>,
     ) -> Result<All, Error> {
         Ok(All(Request { request: self.locker.all(ones)?.0, runtime: self.runtime.clone() }))
+    }
+
+    /// As [`crate::Locker::check`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
+        let (locker, key) = (self.locker.clone(), key.as_ref().to_vec());
+        self.runtime.run(async move { locker.check(key).await }).unwrap_or(Err(Error::Closed))
     }
 
     /// As [`crate::Locker::election`].
@@ -277,6 +290,12 @@ impl Hold {
         at(*self.loss.tenure().deadline.borrow()).into_std()
     }
 
+    /// As [`crate::Hold::left`].
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        self.hold.as_ref().map(crate::Hold::left).unwrap_or_default()
+    }
+
     /// Whether it is held. Check this before each step that must not be done twice.
     #[must_use]
     pub fn is_held(&self) -> bool {
@@ -388,6 +407,12 @@ impl All {
     /// As [`Request::acquire`].
     pub fn acquire(self) -> Result<Hold, Error> {
         self.0.acquire()
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.as_ref().map_or(Ok(()), |hold| hold.fmt(f))
     }
 }
 

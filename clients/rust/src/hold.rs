@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
@@ -10,10 +10,11 @@ use crate::begun::Begun;
 use crate::clock::at;
 use crate::machine::Release;
 use crate::observer::observe;
+use crate::options::Options;
 use crate::release::release_later;
 use crate::seat::Seat;
 use crate::tenure::{State, Tenure, ended};
-use crate::{Error, Inner};
+use crate::{Error, Inner, Locker};
 
 /// One level of a held lock, renewed every third of its lease until it is released or dropped.
 #[must_use = "a hold that is dropped is released"]
@@ -23,6 +24,8 @@ pub struct Hold {
     tenure: Arc<Tenure>,
     runtime: Handle,
     is_released: bool,
+    /// Of one of many keys, the permit that ends with it.
+    permit: Option<Box<Hold>>,
     /// A release that was begun. It is used only through `&mut`; the mutex makes a hold `Sync`, which a request under
     /// way is not.
     begun: Mutex<Option<Begun<Release>>>,
@@ -84,6 +87,7 @@ impl Hold {
             tenure,
             runtime: Handle::current(),
             is_released: false,
+            permit: None,
             begun: Mutex::default(),
         }
     }
@@ -113,6 +117,13 @@ impl Hold {
         at(*self.tenure.deadline.borrow()).into_std()
     }
 
+    /// The time until the deadline; zero if it is not held.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        let left = self.deadline().saturating_duration_since(Instant::now());
+        if self.is_held() { left } else { Duration::ZERO }
+    }
+
     /// Whether it is held. Also reads the clock, so it is correct even right after this process slept. False for a
     /// session whose connection has broken, until the server has tied it to a new one.
     #[must_use]
@@ -139,18 +150,56 @@ impl Hold {
     /// release did not reach the server within a lease, also because another request of this owner was under way. It is
     /// then released in the background.
     pub async fn release(mut self) -> Result<(), Error> {
+        let permit = self.permit.take();
+        let released = self.release_alone().await;
+        if let Some(permit) = permit {
+            let _ = permit.release_alone().await; // what is lost with it is only a place in line
+        }
+        released
+    }
+
+    async fn release_alone(mut self) -> Result<(), Error> {
         self.is_released = true;
         let begun = self.begun.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         self.seat.release(&self.inner, &self.tenure, begun).await
+    }
+
+    pub(crate) fn with_permit(mut self, permit: Hold) -> Hold {
+        self.permit = Some(Box::new(permit));
+        self
     }
 }
 
 impl Hold {
     /// On the calling thread. `None`: release by [`Hold::release`].
     pub(crate) fn release_quickly(&mut self) -> Option<Result<(), Error>> {
+        if self.permit.is_some() {
+            return None;
+        }
         let (outcome, begun) = self.seat.release_quickly(&self.inner, &self.tenure);
         (self.is_released, self.begun) = (outcome.is_some(), Mutex::new(begun));
         outcome
+    }
+}
+
+impl Hold {
+    pub(crate) fn options(&self) -> &Options {
+        &self.tenure.options
+    }
+
+    pub(crate) fn locker(&self) -> Locker {
+        Locker { inner: self.inner.clone() }
+    }
+
+    /// Forgets it, and releases nothing: at the server, it ends with its lease.
+    pub(crate) fn leave(mut self) {
+        self.is_released = true;
+        if !self.tenure.cancel_renewal() {
+            self.tenure.stop.send_replace(true);
+        }
+        if let Ok(mut level) = self.seat.level.clone().try_lock_owned() {
+            level.end(&self.tenure, &Ok(()));
+        }
     }
 }
 
@@ -167,6 +216,14 @@ impl Drop for Hold {
     }
 }
 
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, owner) = (self.key().escape_ascii(), self.owner());
+        let (token, left) = (self.token(), self.left().as_secs_f32());
+        write!(f, "{key} held by {owner}, token {token}, {left:.1} s left")
+    }
+}
+
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = self.key().escape_ascii().to_string();
@@ -174,6 +231,7 @@ impl fmt::Debug for Hold {
             .field("key", &key)
             .field("owner", &self.owner())
             .field("token", &self.token())
+            .field("left", &self.left())
             .finish()
     }
 }

@@ -21,9 +21,11 @@
 //! [`blocking`] has the same for threads.
 
 mod acquire;
+mod any;
 mod at_exit;
 mod begun;
 pub mod blocking;
+mod check;
 mod clock;
 mod closing;
 mod driver;
@@ -36,6 +38,7 @@ mod info;
 mod machine;
 mod node;
 mod observer;
+mod once;
 mod one;
 mod options;
 #[cfg(feature = "opentelemetry")]
@@ -64,9 +67,11 @@ use std::time::Duration;
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 use tokio::sync::{oneshot, watch};
 
+pub use any::Any;
 pub use election::{Election, Leader, Observer};
 pub use error::Error;
 pub use hold::{Hold, Loss};
+pub use once::{IfItFails, Once};
 pub use one::{One, limit, read};
 pub use several::All;
 pub use telemetry::{Counts, Event, Listener};

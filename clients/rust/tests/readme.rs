@@ -63,6 +63,28 @@ fn several(locker: Locker) -> JoinHandle<Outcome> {
 }
 
 #[rustfmt::skip]
+fn one_of_many(locker: Locker) -> JoinHandle<Outcome> {
+    tokio::spawn(async move {
+        let printers = locker.any("printers", ["printer:1", "printer:2"])?;
+        let hold = printers.wait(Duration::from_secs(10)).acquire().await?;
+        work(hold.token()).await;
+        Ok(())
+    })
+}
+
+#[rustfmt::skip]
+fn once(locker: Locker) -> JoinHandle<Outcome> {
+    tokio::spawn(async move {
+        let ran = locker.once("nightly", Duration::from_secs(3600)).run(|token, loss| async move {
+            println!("nobody else runs this in this hour {token} {loss:?}");
+            Ok::<_, rlock_client::Error>(())
+        }).await?;
+        assert!(ran.is_some());
+        Ok(())
+    })
+}
+
+#[rustfmt::skip]
 fn leaders(locker: Locker) -> JoinHandle<Outcome> {
     tokio::spawn(async move {
         let election = locker.election("leader").name("10.0.0.1:8443");
@@ -123,7 +145,7 @@ fn each_block_of_the_readme_compiles_in_a_spawned_task() {
         .skip(2) // the text before, and the first block, which is a program
         .map(|rest| rest.split("\n```").next().unwrap_or_default())
         .collect();
-    assert_eq!(blocks.len(), 8, "{blocks:#?}");
+    assert_eq!(blocks.len(), 10, "{blocks:#?}");
     for block in blocks {
         let wanted = lines(block);
         assert!(own.windows(wanted.len()).any(|here| here == wanted), "not compiled:\n{block}");
@@ -138,6 +160,8 @@ async fn what_the_readme_shows_runs_in_spawned_tasks() {
     readers(locker.clone()).await.unwrap().unwrap();
     permits(locker.clone()).await.unwrap().unwrap();
     several(locker.clone()).await.unwrap().unwrap();
+    one_of_many(locker.clone()).await.unwrap().unwrap();
+    once(locker.clone()).await.unwrap().unwrap();
     losses(locker.clone()).await.unwrap().unwrap();
     listeners(client).await.unwrap();
     until("the others are released", || locker.counts().held == 0);

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import weakref
+from dataclasses import replace
 from typing import Any, Callable, Generic, Optional, TypeVar, Union
 
 from . import _core as core
 from ._core import Options, Seat, Space, Tenure, key_name, log, ms, seconds
 from ._drive import Job, Steps, after, attempt, extend, question, release, settle
 from ._errors import LockError, LockLost, NotHeld
-from ._machine import GRANT, LOST, NIL, RELEASED, Words
+from ._machine import FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, NIL, RELEASED, Words
 from ._several import Group, NothingWanted, Part, GroupTenure, observe, rest
 from ._telemetry import Waiting
 
@@ -22,12 +24,13 @@ ATTRIBUTE = "_rlock_locks"
 class Grip:
     """One level that somebody may release, once: two threads may try."""
 
-    __slots__ = ("locks", "tenure", "right", "calls", "taker")
+    __slots__ = ("locks", "tenure", "right", "calls", "taker", "permit")
 
     def __init__(self, locks: Any, tenure: Tenure, taker: Any = None):
         self.locks, self.tenure, self.right = locks, tenure, [None]
         self.taker = None if taker is None else weakref.ref(taker)  # the thread or task that it is for, if it is named after that
         self.calls: list[Callable[[], Any]] = []
+        self.permit: Any = None  # the hold that ends with it: of one of many keys
 
     @property
     def is_released(self) -> bool:
@@ -97,6 +100,9 @@ class HoldBase:
     def left(self) -> float:
         """Seconds until the deadline, counted from when the last request was sent; 0 if it is not held."""
         return max(0.0, (self._tenure.deadline - ms()) / 1000) if self.held else 0.0
+
+    def __repr__(self) -> str:
+        return f"<{self.key!r} held by {self.owner}, token {self.token}, {self.left:.1f} s left>"
 
     def on_lost(self, call: Callable[[], Any]) -> None:
         """Calls `call` once, when the hold is lost, on the package's thread or in the loop; here if it is lost already. It must not block."""
@@ -231,6 +237,36 @@ class LocksBase:
                 pass
             raise
         return holds
+
+    def _acquiring_any(self: Any, pool: str, keys: list[str], options: Options, wait: Optional[float], me: Any) -> Steps:
+        """A permit of the pool, for which callers wait in line, and with it the first key that is free."""
+        until = FOREVER if wait is None else ms() + math.ceil(wait * 1000)
+        permit = yield from self._acquiring(pool, replace(options, mode="READ", limit=len(keys)), wait, me)
+        if permit is None:
+            return None
+        pause = FIRST_PAUSE
+        try:
+            while True:
+                for key in keys:
+                    if (hold := (yield from self._acquiring(key, options, 0, me))) is not None:
+                        hold._grip.permit = permit
+                        return hold
+                # All are taken, so somebody who has no permit has one: nobody says when that ends.
+                if (left := until - ms()) <= 0:
+                    break
+                yield self.io.sleep(min(pause, left) / 1000)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        except BaseException:
+            yield from self._permit_back(permit)
+            raise
+        yield from self._permit_back(permit)
+        return None
+
+    def _permit_back(self: Any, permit: Any) -> Steps:
+        try:
+            yield self._give_back([permit])
+        except LockError:
+            pass
 
     def _take(self: Any, seat: Any, options: Options, start: int, wait: Optional[float], me: Any) -> Steps:
         space, is_mine, job, waiting = self._known, False, None, None

@@ -19,6 +19,8 @@ from ._errors import Unavailable
 
 log = logging.getLogger("rlock")
 
+#: Long enough for a message, and short for the start of a program: what `check` waits.
+MOMENT = 1.0
 #: Of the machine, here in seconds.
 REPLY, LATE, DIALS, LOOKS = (each / 1000 for each in (_machine.REPLY, _machine.LATE, _machine.DIALS, _machine.LOOKS))
 

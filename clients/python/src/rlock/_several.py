@@ -316,6 +316,9 @@ class HoldsBase:
         """Seconds until the first deadline; 0 if they are not all held."""
         return min(each.left for each in self._holds) if self.held else 0.0
 
+    def __repr__(self) -> str:
+        return f"<{', '.join(map(repr, self.keys))} held by {self.owner}, token {self.token}, {self.left:.1f} s left>"
+
     def on_lost(self, call: Callable[[], Any]) -> None:
         """Calls `call` once when one of them is lost, on the package's thread or in the loop. It must not block."""
         first = threading.Lock()  # two may be lost in two threads
@@ -359,6 +362,18 @@ class SeveralBase:
         self.wait, self._options = core.seconds(rest.pop("wait", None)), Options(**rest)
         self._locks, self._parts = locks, merged(keys, locks.io.route.is_cluster)
         self.keys = [each.key for each in self._parts]
+        self._entered: dict[Any, list[Any]] = {}  # what `with` has acquired, of each thread or task
+
+
+class AnyBase:
+    def __init__(self, locks: Any, pool: Union[str, bytes], keys: Iterable[Union[str, bytes]], options: Wishes):
+        if isinstance(keys, (str, bytes)):
+            raise TypeError("the keys are a list of keys, not one key")
+        rest: Any = dict(wished(options))
+        self.wait, self._options = core.seconds(rest.pop("wait", None)), Options(**{**rest, "reentrant": False})
+        self._locks, self.pool, self.keys = locks, key_name(pool), list(dict.fromkeys(map(key_name, keys)))
+        if not self.keys or self.pool in self.keys:
+            raise ValueError("at least one key, and a name for all of them that is none of them")
         self._entered: dict[Any, list[Any]] = {}  # what `with` has acquired, of each thread or task
 
 

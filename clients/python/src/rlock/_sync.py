@@ -8,22 +8,23 @@ import inspect
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union, Unpack
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, TypeVar, Union, Unpack
 
 import redis
 
 from . import _core as core
 from ._api import ATTRIBUTE, UNSET, Grip, HoldBase, LockBase, LocksBase, forgotten, keeps, left
 from ._clock import Clock
-from ._core import Options, Seat, Space, Spaces, Tenure, now, seconds
+from ._core import MOMENT, Options, Seat, Space, Spaces, Tenure, now, seconds
 from ._drive import Steps, pairs, unreleased
-from ._errors import LockError, NotAcquired
+from ._errors import LockError, NotAcquired, Unavailable
 from . import _hands as hands
 from ._hands import Arrival, Entry, acquires, comes, coming, exits, returning, who, whole
 from ._io import IO, run
 from ._links import Route
+from ._once import IfItFails, Turn
 from ._several import (
-    ElectionBase, Group, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, Waits, GroupTenure, Wishes, counts, leader, own_level, wished,
+    AnyBase, ElectionBase, Group, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, Waits, GroupTenure, Wishes, counts, leader, own_level, wished,
 )
 from ._telemetry import LAST, Counts, Listener, Telemetry
 
@@ -164,6 +165,8 @@ def release_all(grips: list[Grip]) -> None:
                 grip.locks._release(grip.tenure.seat, grip.tenure)
             finally:
                 grip.forget()
+                if grip.permit is not None:
+                    run(grip.locks._permit_back(grip.permit))
         except LockError as error:
             problem = problem or error
     if problem is not None:
@@ -208,9 +211,38 @@ class Locks(LocksBase):
         """Several locks, acquired in one step: keys, `read(key)`, or `limit(key, most)`. The options are those of `Lock`."""
         return AllLocks(self, keys, options)
 
+    def any(self, pool: Union[str, bytes], keys: Iterable[Union[str, bytes]], **options: Unpack[Wishes]) -> "AnyLock":
+        """One of many: the write lock of the first key that is free. Callers wait in line for a permit of the key `pool`."""
+        return AnyLock(self, pool, keys, options)
+
     def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
         """Who leads. `name` is what followers see, for example an address; `lease` is how long a leader may be silent."""
         return Election(self, key, name, lease)
+
+    def once(
+        self, key: Union[str, bytes], every: float, body: Callable[[Hold], Any], *,
+        if_it_fails: IfItFails = "keep", wait: Optional[float] = 0, lease: float = 30.0, acks: Optional[int] = None,
+    ) -> bool:
+        """Calls `body(hold)` if nobody has in the last `every` seconds, on any machine. Returns whether it was called.
+
+        If it fails or its process dies, nobody runs in the rest of the interval. With `if_it_fails="again"`, another run may
+        begin at once, or after the `lease` of a process that died.
+        """
+        turn = Turn(every, body, False, if_it_fails, lease, acks)
+        hold = Lock(self, key, wait=wait, **turn.options).acquire()
+        if hold is None:
+            return False
+        turn.begins()
+        try:
+            body(hold)
+        except BaseException as error:
+            try:
+                whole(None, run, turn.ends(self, hold, True))
+            except LockError as problem:
+                keeps(error, problem, hold.key)
+            raise
+        whole(None, run, turn.ends(self, hold, False))
+        return True
 
     def owner(self, me: Optional[hands.Me] = None) -> str:
         """The name of this thread, the same for all of its locks."""
@@ -218,6 +250,25 @@ class Locks(LocksBase):
         if not me.name:
             me.name = core.NAMES.new()
         return me.name + (self.io.space.suffix if self.io.space else "")
+
+    def check(self, key: Union[str, bytes]) -> None:
+        """Acquires the lock of `key`, waits a moment for it as another owner, and releases it. Raises what is wrong.
+
+        So what would keep this program from its locks is known when it starts: the server, the password, TLS, the module, a
+        permission.
+        """
+        lock = Lock(self, key, reentrant=False, lease=5)
+        first = lock.acquire(wait=0)
+        try:
+            try:
+                second = lock.acquire(wait=MOMENT)
+            except Unavailable:  # a program that starts may be slower than a moment
+                second = lock.acquire(wait=self.patience)
+            if second is not None:
+                second.release()
+        finally:
+            if first is not None:
+                first.release()
 
     def close(self) -> None:
         """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
@@ -459,6 +510,21 @@ class AllLocks(Entering, SeveralBase):
     def _takes(self, wait: Optional[float]) -> Optional[Holds]:
         holds = self._locks._acquire_all(self._parts, self._options, wait)
         return None if holds is None else Holds(self.keys, holds)
+
+
+class AnyLock(Entering, AnyBase):
+    """The write lock of one of many keys: `hold.key` says which. Made by `Locks.any`; may be shared by threads."""
+
+    @returning
+    def acquire(self, wait: Optional[float] = UNSET) -> Optional[Hold]:
+        """Returns a hold of one of them, or None if none was free in time."""
+        return gets(self._takes, self.wait if wait is UNSET else seconds(wait))  # type: ignore[no-any-return]
+
+    def __enter__(self) -> Hold:
+        return self._entering()  # type: ignore[no-any-return]
+
+    def _takes(self, wait: Optional[float]) -> Optional[Hold]:
+        return run(self._locks._acquiring_any(self.pool, self.keys, self._options, wait, who()))  # type: ignore[no-any-return]
 
 
 def _nothing(_: Any) -> None:

@@ -15,14 +15,14 @@ import functools
 import inspect
 import os
 import weakref
-from typing import Any, Callable, Coroutine, Optional, TypeVar, Union, Unpack
+from typing import Any, Callable, Coroutine, Iterable, Optional, TypeVar, Union, Unpack
 
 import redis.asyncio
 
 from . import _core as core
 from ._aio import IO, run
 from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, LocksBase, keeps, left
-from ._core import Options, Seat, Space, Spaces, Tenure, now, seconds
+from ._core import MOMENT, Options, Seat, Space, Spaces, Tenure, now, seconds
 from ._drive import HoldRenewal, Steps, pairs, unreleased
 from ._errors import (
     Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, OtherLoop, Refused, TooMany,
@@ -30,8 +30,9 @@ from ._errors import (
 )
 from ._links import Route
 from ._machine import FOREVER
+from ._once import IfItFails, Turn
 from ._several import (
-    ElectionBase, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, TaskWaits, GroupTenure, Wishes, counts, leader, limit, own_level, read,
+    AnyBase, ElectionBase, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, TaskWaits, GroupTenure, Wishes, counts, leader, limit, own_level, read,
     wished,
 )
 from ._telemetry import LAST, Counts, Held, Listener, Telemetry, Waited
@@ -85,6 +86,8 @@ class Hold(HoldBase):
             await self._locks._release(self._tenure.seat, self._tenure)
         finally:
             self._grip.forget()
+            if self._grip.permit is not None:
+                await run(self._locks._permit_back(self._grip.permit))
 
     async def extend(self, lease: float) -> None:
         """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
@@ -170,9 +173,49 @@ class Locks(LocksBase):
         """Several locks, acquired in one step: keys, `read(key)`, or `limit(key, most)`. The options are those of `Lock`."""
         return AllLocks(self, keys, options)
 
+    def any(self, pool: Union[str, bytes], keys: Iterable[Union[str, bytes]], **options: Unpack[Wishes]) -> "AnyLock":
+        """One of many: the write lock of the first key that is free. Callers wait in line for a permit of the key `pool`."""
+        return AnyLock(self, pool, keys, options)
+
     def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
         """Who leads. `name` is what followers see, for example an address; `lease` is how long a leader may be silent."""
         return Election(self, key, name, lease)
+
+    async def once(
+        self, key: Union[str, bytes], every: float, body: Callable[[Hold], Coroutine[Any, Any, Any]], *,
+        if_it_fails: IfItFails = "keep", wait: Optional[float] = 0, lease: float = 30.0, acks: Optional[int] = None,
+    ) -> bool:
+        """Awaits `body(hold)` if nobody has in the last `every` seconds, on any machine. Returns whether it ran: see `rlock.Locks.once`."""
+        turn = Turn(every, body, True, if_it_fails, lease, acks)
+        hold = await Lock(self, key, wait=wait, **turn.options).acquire()
+        if hold is None:
+            return False
+        turn.begins()
+        try:
+            await body(hold)
+        except BaseException as error:
+            await releases(functools.partial(self._ends, turn, hold, True), error, hold.key)
+            raise
+        await self._ends(turn, hold, False)
+        return True
+
+    async def _ends(self, turn: Turn, hold: Hold, has_failed: bool) -> None:
+        await asyncio.shield(self.io.background(run(turn.ends(self, hold, has_failed))))
+
+    async def check(self, key: Union[str, bytes]) -> None:
+        """Acquires the lock of `key`, waits a moment for it as another owner, and releases it. Raises what is wrong: see `rlock.Locks.check`."""
+        lock = Lock(self, key, reentrant=False, lease=5)
+        first = await lock.acquire(wait=0)
+        try:
+            try:
+                second = await lock.acquire(wait=MOMENT)
+            except Unavailable:  # a program that starts may be slower than a moment
+                second = await lock.acquire(wait=self.patience)
+            if second is not None:
+                await second.release()
+        finally:
+            if first is not None:
+                await first.release()
 
     async def aclose(self) -> None:
         """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
@@ -538,6 +581,27 @@ class AllLocks(SeveralBase):
     async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
         hold = left(self._entered, asyncio.current_task(), ", ".join(self.keys))
         await releases(hold.release, error, ", ".join(self.keys))
+
+
+class AnyLock(AnyBase):
+    """The write lock of one of many keys: `hold.key` says which. May be shared by tasks."""
+
+    async def acquire(self, wait: Optional[float] = UNSET) -> Optional[Hold]:
+        """Returns a hold of one of them, or None if none was free in time. If cancelled, it leaves nothing behind."""
+        self._locks._in_loop()
+        for_ = self.wait if wait is UNSET else seconds(wait)
+        return await run(self._locks._acquiring_any(self.pool, self.keys, self._options, for_, None))  # type: ignore[no-any-return]
+
+    async def __aenter__(self) -> Hold:
+        hold = await self.acquire()
+        if hold is None:
+            raise NotAcquired(f"none of {', '.join(self.keys)} was free within {self.wait} s")
+        self._entered.setdefault(asyncio.current_task(), []).append(hold)
+        return hold
+
+    async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
+        hold = left(self._entered, asyncio.current_task(), self.pool)
+        await releases(hold.release, error, hold.key)
 
 
 class Observer(ObserverBase):

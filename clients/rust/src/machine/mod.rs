@@ -34,8 +34,8 @@ pub const LATE: Ms = 50;
 pub const LOOKS: Ms = 1000;
 /// How long before the end of a wait with `ACKS` its request ends, at most: the reason comes before the patience is over.
 const AHEAD: Ms = 250;
-const FIRST_PAUSE: Ms = 10;
-const LONGEST_PAUSE: Ms = 500;
+pub const FIRST_PAUSE: Ms = 10;
+pub const LONGEST_PAUSE: Ms = 500;
 /// The pause, more or less, before a server that was not reached is connected to again.
 pub const DIALS: Ms = 200;
 /// By then a server that goes on has read what lies in its sockets.

@@ -9,6 +9,7 @@ public final class Hold extends Owned<Hold> {
     private final Seat seat;
     private final Tenure tenure;
     private boolean isValue;
+    private Hold permit; // that ends with it: of one of many keys; else null
 
     Hold(Seat seat, Tenure tenure) {
         this.seat = seat;
@@ -96,11 +97,26 @@ public final class Hold extends Owned<Hold> {
             tenure.release(seat);
         } finally {
             if (isValue) tenure.values.decrementAndGet();
+            if (permit != null) permit.releaseQuietly();
+        }
+    }
+
+    Hold withPermit(Hold one) {
+        permit = one;
+        return this;
+    }
+
+    /** What is lost with a permit is only a place in line. */
+    void releaseQuietly() {
+        try {
+            close();
+        } catch (RuntimeException lost) {
+            System.getLogger("rlock").log(System.Logger.Level.DEBUG, this + " was not released", lost);
         }
     }
 
     @Override
     public String toString() {
-        return mode() + " of " + key() + " by " + owner() + ", token " + token();
+        return mode() + " of " + key() + " by " + owner() + ", token " + token() + " (" + remaining().toMillis() + " ms left)";
     }
 }

@@ -98,6 +98,6 @@ public final class Holds extends Owned<Holds> {
 
     @Override
     public String toString() {
-        return "locks of " + String.join(", ", tokens().keySet()) + " by " + owner() + ", token " + token();
+        return "locks of " + String.join(", ", tokens().keySet()) + " by " + owner() + ", token " + token() + " (" + remaining().toMillis() + " ms left)";
     }
 }

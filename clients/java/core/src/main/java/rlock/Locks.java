@@ -4,6 +4,7 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
@@ -99,6 +100,24 @@ public final class Locks implements AutoCloseable {
         return new AllLocks(this, parts, Options.of(Mode.WRITE, leaseMillis));
     }
 
+    /**
+     * One of many keys: the write lock of the first that is free, and a permit of {@code pool}, for which callers wait in
+     * line.
+     *
+     * @throws IllegalArgumentException if there is no key, or {@code pool} is one of them
+     */
+    public AnyLock any(String pool, String... keys) {
+        List<String> each = Arrays.stream(keys).distinct().toList();
+        if (each.isEmpty() || each.contains(pool))
+            throw new IllegalArgumentException("at least one key, and a name for all of them that is none of them");
+        return new AnyLock(permits(pool, each.size()).detached(), each.stream().map(key -> lock(key).detached()).toList());
+    }
+
+    /** What is to run once in each interval, on all machines together. */
+    public Once once(String key, Duration every) {
+        return new Once(lock(key).detached(), every.toMillis(), false);
+    }
+
     /** An election: the leader holds the key's lock, in a session. Followers see {@code name}, for example an address. */
     public Election election(String key, String name) {
         return new Election(this, key, name);
@@ -126,6 +145,24 @@ public final class Locks implements AutoCloseable {
     /** A name that nobody else has. */
     public String newOwner() {
         return prefix + Owners.fresh();
+    }
+
+    /**
+     * Acquires the lock of {@code key}, waits a moment for it as another owner, and releases it. So what would keep this
+     * program from its locks is known when it starts: the server, the password, TLS, the module, a permission.
+     *
+     * @throws LockException what is wrong
+     */
+    public void check(String key) throws InterruptedException {
+        KeyLock lock = lock(key).detached().lease(Duration.ofSeconds(5));
+        Optional<Hold> first = lock.tryAcquire();
+        try {
+            lock.acquire(Duration.ofSeconds(1)).ifPresent(Hold::release); // long enough for a message
+        } catch (LockException.Unavailable slow) { // a program that starts may be slower than that
+            lock.acquire(Duration.ofMillis(Machine.PATIENCE)).ifPresent(Hold::release);
+        } finally {
+            first.ifPresent(Hold::release);
+        }
     }
 
     /**

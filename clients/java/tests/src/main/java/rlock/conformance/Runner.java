@@ -7,6 +7,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
@@ -20,10 +21,12 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.CompletableFuture;
 import java.util.stream.StreamSupport;
 import rlock.AllLocks;
+import rlock.AnyLock;
 import rlock.Election;
 import rlock.KeyLock;
 import rlock.LockException;
 import rlock.LockLostException;
+import rlock.Once;
 
 /** The runner of this package for the script that tests all client packages. It decides nothing. */
 public final class Runner {
@@ -32,6 +35,7 @@ public final class Runner {
     private final Map<String, Client> clients = new ConcurrentHashMap<>();
     private final Map<String, KeyLock> locks = new ConcurrentHashMap<>();
     private final Map<String, AllLocks> several = new ConcurrentHashMap<>();
+    private final Map<String, AnyLock> anys = new ConcurrentHashMap<>();
     private final Map<String, Election> elections = new ConcurrentHashMap<>();
     private final Map<String, Observed> observers = new ConcurrentHashMap<>();
     private final Map<String, Held> holds = new ConcurrentHashMap<>();
@@ -153,10 +157,13 @@ public final class Runner {
             case "close" -> close(request);
             case "lock" -> lock(request);
             case "all" -> all(request);
+            case "any" -> any(request);
             case "election" -> election(request);
             case "observe" -> observe(request);
             case "observed" -> observers.get(text(request, "observer")).await(request);
             case "acquire" -> acquire(request);
+            case "once" -> once(request);
+            case "check" -> check(request);
             case "release" -> release(request);
             case "state" -> state(request);
             case "lost" -> lost(request);
@@ -214,6 +221,7 @@ public final class Runner {
         if (request.has("owner")) lock = lock.owner(text(request, "owner"));
         String name = text(request, "lock"); // in an earlier scenario it may have named something else
         several.remove(name);
+        anys.remove(name);
         elections.remove(name);
         locks.put(name, lock);
         clientsOfLocks.put(text(request, "lock"), text(request, "client"));
@@ -237,6 +245,14 @@ public final class Runner {
         return ok(true);
     }
 
+    private JsonObject any(JsonObject request) {
+        String[] each = StreamSupport.stream(request.getAsJsonArray("each").spliterator(), false).map(JsonElement::getAsString).toArray(String[]::new);
+        AnyLock any = clients.get(text(request, "client")).locks.any(text(request, "key"), each);
+        if (request.has("lease")) any = any.lease(Duration.ofMillis(number(request, "lease")));
+        anys.put(text(request, "lock"), any);
+        return ok(true);
+    }
+
     private JsonObject election(JsonObject request) {
         var client = clients.get(text(request, "client")).locks;
         elections.put(text(request, "lock"), client.election(text(request, "key"), text(request, "name")));
@@ -253,7 +269,8 @@ public final class Runner {
     private JsonObject acquire(JsonObject request) throws InterruptedException {
         String name = text(request, "lock");
         var wait = request.get("wait").isJsonNull() ? KeyLock.FOREVER : Duration.ofMillis(number(request, "wait"));
-        var hold = several.containsKey(name) ? several.get(name).acquire(wait).map(Held::of)
+        var hold = anys.containsKey(name) ? anys.get(name).acquire(wait).map(Held::of)
+                : several.containsKey(name) ? several.get(name).acquire(wait).map(Held::of)
                 : elections.containsKey(name) ? elections.get(name).campaign(wait).map(Held::of)
                 : lock(name).acquire(wait).map(Held::of);
         JsonObject reply = ok(hold.isPresent());
@@ -264,8 +281,33 @@ public final class Runner {
             losses.put(text(request, "hold"), loss);
             reply.addProperty("token", held.token());
             reply.addProperty("owner", held.owner());
+            reply.addProperty("key", held.key());
         });
         return reply;
+    }
+
+    private JsonObject check(JsonObject request) throws InterruptedException {
+        clients.get(text(request, "client")).locks.check(text(request, "key"));
+        return ok(true);
+    }
+
+    private static final class Failed extends RuntimeException {}
+
+    private JsonObject once(JsonObject request) throws InterruptedException {
+        Once once = clients.get(text(request, "client")).locks.once(text(request, "key"), Duration.ofMillis(number(request, "every")));
+        if (request.has("ifItFails")) once = once.ifItFails(Once.IfItFails.valueOf(text(request, "ifItFails").toUpperCase(Locale.ROOT)));
+        if (request.has("lease")) once = once.lease(Duration.ofMillis(number(request, "lease")));
+        if (request.has("acks")) once = once.acks(number(request, "acks"));
+        try {
+            return ok(once.run(hold -> {
+                Thread.sleep(request.has("takes") ? number(request, "takes") : 0);
+                if (is(request, "fails")) throw new Failed();
+            }));
+        } catch (Failed failed) {
+            JsonObject reply = ok(true);
+            reply.addProperty("failed", true);
+            return reply;
+        }
     }
 
     private JsonObject release(JsonObject request) {

@@ -1,0 +1,39 @@
+//! Whether locks can be acquired at all, asked when a program starts.
+
+use std::time::Duration;
+
+use crate::util::PATIENCE;
+use crate::{Error, Locker};
+
+/// Long enough for a message, and short for a start.
+const MOMENT: Duration = Duration::from_secs(1);
+
+impl Locker {
+    /// Acquires the lock of `key`, waits a moment for it as another owner, and releases it. So what would keep this program
+    /// from its locks is known when it starts: the server, the password, TLS, the module, a permission.
+    ///
+    /// # Errors
+    /// What is wrong, in one sentence.
+    pub async fn check(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
+        let request = self.lock(key).lease(Duration::from_secs(5));
+        let first = unless_taken(request.clone().try_acquire().await)?;
+        let second = match request.clone().wait(MOMENT).acquire().await {
+            // A program that starts may be slower than a moment.
+            Err(Error::Unavailable(_)) => request.wait(PATIENCE).acquire().await,
+            other => other,
+        };
+        let second = unless_taken(second);
+        for hold in [first, second?].into_iter().flatten() {
+            hold.release().await?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn unless_taken<T>(acquired: Result<T, Error>) -> Result<Option<T>, Error> {
+    match acquired {
+        Ok(hold) => Ok(Some(hold)),
+        Err(Error::NotAcquired) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
