@@ -199,9 +199,6 @@ fn is_again(job: &Run) -> bool {
     job.if_it_fails == Some(IfItFails::Again)
 }
 
-/// How long to try to keep the lock for the rest of its interval.
-const KEEPING: Duration = Duration::from_secs(10);
-
 /// Releases the lock, or keeps it until the interval that began at `since` ends.
 async fn end(
     job: &Run,
@@ -219,17 +216,11 @@ async fn end(
         return hold.release().await;
     }
     if is_again(job) {
-        let locker = job.at.locker().map_err(|_| Error::Lost)?;
-        let mut longer = locker.lock(&job.key).owner(hold.owner()).lease(left).wait(KEEPING);
-        if let Some(acks) = job.acks {
-            longer = longer.acks(acks);
-        }
-        let longer = longer.no_renewal().acquire().await?;
-        if longer.token() != hold.token() {
-            let _ = longer.release().await;
-            return Err(Error::Lost);
-        }
-        std::mem::forget(longer);
+        let kept = hold.keep_out(left).await;
+        return match (kept, hold.release().await) {
+            (Ok(true), Err(Error::Lost)) => Ok(()), // its lease ended behind the READ
+            (kept, released) => kept.and(released),
+        };
     }
     std::mem::forget(hold); // what is dropped is released
     Ok(())

@@ -87,6 +87,15 @@ fn a_run_that_fails_or_is_killed_may_be_followed_by_another_one_if_asked_for() {
 }
 
 #[test]
+fn with_again_a_short_interval_is_not_as_long_as_the_lease() {
+    let server = Server::start(&[]);
+    let words = ["run", "--once-per", "10s", "--if-it-fails", "again", "job", "true"];
+    assert_eq!(server.run(&words).0, 0);
+    let left: i64 = server.ask("PTTL job");
+    assert!(left > 0 && left <= 10_000, "{left}");
+}
+
+#[test]
 fn a_run_that_is_longer_than_its_interval_is_ended() {
     let server = Server::start(&[]);
     let start = Instant::now();

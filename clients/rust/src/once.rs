@@ -143,8 +143,13 @@ impl Drop for Turn {
 }
 
 impl Hold {
-    /// Keeps every other writer out for so long, also after the release; false if another one is in already.
-    async fn keep_out(&self, rest: Duration) -> Result<bool, Error> {
+    /// Keeps every other writer out for so long, also after the release; false if another one is in already. For
+    /// `rlock run --once-per`.
+    ///
+    /// # Errors
+    /// As [`Request::acquire`].
+    #[doc(hidden)]
+    pub async fn keep_out(&self, rest: Duration) -> Result<bool, Error> {
         let until = now().saturating_add(millis(rest));
         let left = || Duration::from_millis(until.saturating_sub(now()).max(1));
         let options = self.options();
