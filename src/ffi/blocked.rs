@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use super::*;
 
-/// Whether the module makes the server ask for a reply now. If the server asks for `CLIENT UNBLOCK`,
-/// it keeps nothing aside.
+/// Whether the module makes the server ask for a reply now. If the server asks for `CLIENT
+/// UNBLOCK`, it keeps nothing aside.
 static IS_ANSWERING: AtomicBool = AtomicBool::new(false);
 
 /// The server's callbacks for blocked connections, identified by the number passed to

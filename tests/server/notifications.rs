@@ -206,8 +206,8 @@ fn a_flush_says_nothing() {
     }
 }
 
-/// One event for a key that the server removes. On a busy machine, the module's timer is often first, which ends each hold
-/// with an event of its own.
+/// One event for a key that the server removes. On a busy machine, the module's timer is often
+/// first, which ends each hold with an event of its own.
 #[test]
 fn a_lease_that_the_server_sweeps_is_said_to_have_expired_once() {
     let (_server, mut listener, mut client) = speaking_server();
