@@ -13,9 +13,9 @@ import (
 // permission.
 func (l *Locker) Check(ctx context.Context, key string) (err error) {
 	for _, wait := range []time.Duration{0, time.Second} { // long enough for a message
-		hold, missed := l.Lock(ctx, key, Wait(wait), Lease(5*time.Second))
+		hold, missed := l.Lock(ctx, key, Wait(wait))
 		if wait > 0 && errors.Is(missed, ErrUnavailable) { // a program that starts may be slower than that
-			hold, missed = l.Lock(ctx, key, Wait(duration(machine.Patience)), Lease(5*time.Second))
+			hold, missed = l.Lock(ctx, key, Wait(duration(machine.Patience)))
 		}
 		switch {
 		case missed == nil:

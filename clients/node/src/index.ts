@@ -199,7 +199,7 @@ export class Locks {
    * would keep this program from its locks is known when it starts: the server, the password, TLS, the module, a permission.
    */
   async check(key: string): Promise<void> {
-    const lock = this.lock(key, { lease: 5_000 });
+    const lock = this.lock(key);
     const first = await lock.acquire({ wait: 0 });
     try {
       const second = await lock.acquire({ wait: 1_000 }).catch((error) => { // long enough for a message

@@ -15,7 +15,7 @@ impl Locker {
     /// # Errors
     /// What is wrong, in one sentence.
     pub async fn check(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
-        let request = self.lock(key).lease(Duration::from_secs(5));
+        let request = self.lock(key);
         let first = unless_taken(request.clone().try_acquire().await)?;
         let second = match request.clone().wait(MOMENT).acquire().await {
             // A program that starts may be slower than a moment.

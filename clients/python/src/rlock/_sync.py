@@ -257,7 +257,7 @@ class Locks(LocksBase):
         So what would keep this program from its locks is known when it starts: the server, the password, TLS, the module, a
         permission.
         """
-        lock = Lock(self, key, reentrant=False, lease=5)
+        lock = Lock(self, key, reentrant=False)
         first = lock.acquire(wait=0)
         try:
             try:

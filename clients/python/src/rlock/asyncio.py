@@ -204,7 +204,7 @@ class Locks(LocksBase):
 
     async def check(self, key: Union[str, bytes]) -> None:
         """Acquires the lock of `key`, waits a moment for it as another owner, and releases it. Raises what is wrong: see `rlock.Locks.check`."""
-        lock = Lock(self, key, reentrant=False, lease=5)
+        lock = Lock(self, key, reentrant=False)
         first = await lock.acquire(wait=0)
         try:
             try:

@@ -154,7 +154,7 @@ public final class Locks implements AutoCloseable {
      * @throws LockException what is wrong
      */
     public void check(String key) throws InterruptedException {
-        KeyLock lock = lock(key).detached().lease(Duration.ofSeconds(5));
+        KeyLock lock = lock(key).detached();
         Optional<Hold> first = lock.tryAcquire();
         try {
             lock.acquire(Duration.ofSeconds(1)).ifPresent(Hold::release); // long enough for a message
