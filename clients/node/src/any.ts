@@ -2,20 +2,20 @@
 
 import { unlessAborted } from './abort.js';
 import type { Hold } from './handle.js';
-import { type AcquireOptions, type Lock, useHold } from './index.js';
 import { LONGEST_PAUSE } from './machine/index.js';
 import { now } from './time.js';
+import { type AcquireOptions, type Acquires, useHold } from './using.js';
 
 const FIRST_PAUSE = 10;
 
 /** The write lock of one of many keys: the hold's `key` says which. It may be shared. */
 export class AnyLock {
-  readonly #permit: Lock;
-  readonly #locks: Lock[];
+  readonly #permit: Acquires;
+  readonly #locks: Acquires[];
   readonly #name: string;
 
   /** @internal */
-  constructor(permit: Lock, locks: Lock[], name: string) {
+  constructor(permit: Acquires, locks: Acquires[], name: string) {
     [this.#permit, this.#locks, this.#name] = [permit, locks, name];
   }
 

@@ -17,7 +17,7 @@ import { onAbort, unlessAborted } from './abort.js';
 import { AnyLock } from './any.js';
 import * as args from './args.js';
 import type { Driver } from './drive.js';
-import { LockLost, NotAcquired, Unavailable, unavailable } from './errors.js';
+import { LockLost, Unavailable, unavailable } from './errors.js';
 import { Hold } from './handle.js';
 import type { Client } from './link.js';
 import { Attempt } from './machine/attempt.js';
@@ -31,6 +31,7 @@ import { type Asked, type Busy, isPassing, type Part, type Shared, Watch, Worrie
 import { type Counts, type Listener, type OnError, Telemetry } from './telemetry.js';
 import { join, nameOf, problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
 import { inTime, now } from './time.js';
+import { type AcquireOptions, useHold } from './using.js';
 
 export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
 export { AnyLock } from './any.js';
@@ -40,6 +41,7 @@ export type { Leader } from './observe.js';
 export type { OnceOptions } from './once.js';
 export { limit, type One, read } from './several.js';
 export type { Counts, Held, Listener, Waited } from './telemetry.js';
+export type { AcquireOptions } from './using.js';
 
 /** The options of a lock. Times in milliseconds. */
 export interface LockOptions {
@@ -57,13 +59,6 @@ export interface LockOptions {
   upgrade?: boolean;
   /** With `false` the hold ends with its lease, unless `extend` extends it. Default: true. */
   renew?: boolean;
-}
-
-export interface AcquireOptions {
-  /** How long to wait. Default: forever (Infinity); 0 does not wait. */
-  wait?: number | undefined;
-  /** Abandons the wait: `acquire` rejects with its reason, and nothing is left behind. It does not end the hold. */
-  signal?: AbortSignal | undefined;
 }
 
 export interface LocksOptions {
@@ -441,24 +436,6 @@ export class Lock {
   using<T>(options: AcquireOptions, work: (hold: Hold) => Promise<T> | T): Promise<T> {
     return useHold(this, nameOf(this.#asked), options, work);
   }
-}
-
-/** @internal Acquires, calls, releases. */
-export async function useHold<T>(
-  lock: { acquire(options: AcquireOptions): Promise<Hold | null> }, name: string, options: AcquireOptions, work: (hold: Hold) => Promise<T> | T,
-): Promise<T> {
-  args.called('what is called while the lock is held', work);
-  const hold = await lock.acquire(options);
-  if (!hold) throw new NotAcquired(`${name} was not free${options.wait === undefined ? '' : ` within ${options.wait} ms`}`);
-  let result: T;
-  try {
-    result = await work(hold);
-  } catch (error) {
-    await hold.release().catch((problem) => hold.unreleased(problem)); // it would hide the error of the work, which may be caused by it
-    throw error;
-  }
-  await hold.release();
-  return result;
 }
 
 export interface ElectionOptions {

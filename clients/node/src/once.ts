@@ -3,11 +3,11 @@
 import * as args from './args.js';
 import { LockError, LockLost, unavailable } from './errors.js';
 import type { Hold } from './handle.js';
-import type { AcquireOptions, Locks } from './index.js';
 import { REPLY } from './machine/index.js';
 import { sendInTime } from './send.js';
 import type { Shared } from './shared.js';
 import { now } from './time.js';
+import type { AcquireOptions, Acquires } from './using.js';
 
 export interface OnceOptions extends AcquireOptions {
   /**
@@ -19,6 +19,11 @@ export interface OnceOptions extends AcquireOptions {
   lease?: number;
   /** The grant counts only when this many replicas have acknowledged it. */
   acks?: number;
+}
+
+/** The locks of a client. */
+interface Locks {
+  lock(key: string, options: { lease: number; renew: boolean; acks?: number }): Acquires;
 }
 
 const OF_ONCE: Record<keyof OnceOptions, 1> = { wait: 1, signal: 1, ifItFails: 1, lease: 1, acks: 1 };
