@@ -105,6 +105,29 @@ func ExampleLocker_All() {
 	defer hold.Release()
 }
 
+func ExampleLocker_Any() {
+	printers := locker.Any("printers", []string{"printer:1", "printer:2"})
+	hold, err := printers.Lock(ctx, rlock.Wait(10*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer hold.Release() // releases the permit as well
+	fmt.Println("ours:", hold.Key())
+}
+
+func ExampleLocker_Once() {
+	ran, err := locker.Once(ctx, "nightly", time.Hour, func(ctx context.Context, hold *rlock.Hold) error {
+		return work(ctx, hold.Token()) // nobody else runs this in this hour
+	}, rlock.IfItFails(rlock.Again))
+	fmt.Println(ran, err)
+}
+
+func ExampleLocker_Check() {
+	if err := locker.Check(ctx, "orders:check"); err != nil {
+		log.Fatal(err) // before the program does anything else
+	}
+}
+
 func ExampleLocker_RWMutex() {
 	page := locker.RWMutex("page") // as sync.RWMutex, for all processes
 	page.RLock()

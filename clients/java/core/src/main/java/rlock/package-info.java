@@ -12,7 +12,8 @@
  *
  * <ul>
  * <li>{@link rlock.Locks} makes everything: {@link rlock.KeyLock}, which is a {@link java.util.concurrent.locks.Lock},
- *     read-write locks, permits, {@link rlock.AllLocks several locks in one step} and {@link rlock.Election elections}.
+ *     read-write locks, permits, {@link rlock.AllLocks several locks in one step}, {@link rlock.AnyLock one of many},
+ *     {@link rlock.Once one run in each interval} and {@link rlock.Election elections}.
  * <li>{@link rlock.Hold} is what an acquisition returns: the token, the deadline, and the signal of a loss.
  * <li>{@link rlock.LockException} and its subclasses say why a lock was not acquired; {@link rlock.LockLostException}
  *     says that a hold ended before it was released.
