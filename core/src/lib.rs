@@ -85,8 +85,10 @@ pub use step::input::{
     Acquire, Confirm, Dismissed, Effects, Enter, Input, Join, Levels, Parking, Patience, Release,
     Renew, Reply, Right, Rights, StepContext, Unchecked, Wake,
 };
+pub use step::open_lock::OpenLock;
 pub use step::refusal::{Instead, Refusal};
 pub use step::several::{OwnPlace, Standing};
+pub use step::unit::{self, AckDeadline, Judged, OpenLocks, Ready, ReplyAbout, Unit};
 pub use value::change::{Change, End, Event};
 pub use value::holders::{Hold, Mode};
 pub use value::lock::Lock;

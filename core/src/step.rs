@@ -10,10 +10,12 @@ pub mod fast_path;
 pub mod groups;
 pub mod handoff;
 pub mod input;
+pub mod open_lock;
 pub mod record;
 pub mod refusal;
 pub mod requests;
 pub mod several;
+pub mod unit;
 
 use crate::step::input::{Effects, StepContext};
 use crate::{Lock, Volatile};

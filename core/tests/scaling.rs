@@ -431,7 +431,7 @@ fn judging_a_request_without_its_owners_ticket_copies_no_long_queue() {
         let claim = Claim::from(&acquire(b"own", Mode::Write, 1000));
         let (manager, bounds) = (&server.manager, &server.bounds);
         taken(|| {
-            let standing = manager.judge_without(at, bounds, &lock, claim);
+            let standing = manager.open_lock(at, bounds, &lock).standing_without_ticket(claim);
             assert_eq!(standing, Standing::Barred { wait_ms: None });
         })
     };

@@ -3,14 +3,13 @@
 
 use rlock_core::grammar::{Access, Arguments, SeveralKeys};
 use rlock_core::{
-    Acquire, ClientId, Input, Lock, Mode, OwnPlace, Patience, Refusal, Reply, Token, snapshot,
+    Acquire, ClientId, Input, Lock, Mode, Patience, Refusal, Reply, ReplyAbout, Token, snapshot,
 };
 
 use crate::blocked::{self, Confirmable};
 use crate::carry_out::{self, is_decided_here};
 use crate::happening::Happening;
 use crate::host::{Host, KeyName, OpenKey};
-use crate::open_locks::AcquireAll;
 use crate::planted::PlantedFault;
 use crate::unit::RequestError;
 use crate::{acks, answers, groups, observers, replay, several, several_request, sink, timers};
@@ -151,14 +150,12 @@ pub fn macquire<H: Host>(
     let session = session_of(host, said)?;
     may_ask(host, said)?;
     let acks = if host.has_fault(PlantedFault::SeveralToldAtOnce) { 0 } else { said.acks };
-    let (owner, lease, place) = (said.owner, said.lease, OwnPlace::None);
-    let ask = AcquireAll { owner, lease, session, acks, place };
-    let decided = several_request::request(host, names, keys, said, ask);
+    let decided = several_request::request(host, names, keys, said, session, acks);
     let Some(decided) = decided.map_err(RequestError::line)? else {
         reply_waiting(host, said);
         return Ok(());
     };
-    let (reply, number) = decided;
+    let ReplyAbout { reply, number } = decided;
     host.observe(Happening::Acquired(&reply));
     reply_about(host, &reply, keys.keys.get(number), said);
     Ok(())
@@ -192,7 +189,7 @@ pub fn mrenew<H: Host>(
     may_ask(host, said)?;
     let wants = keys.wants(said);
     let decided = several::renew(host, names, &wants, said.renew(), None);
-    let (mut reply, number) = decided.map_err(RequestError::line)?;
+    let ReplyAbout { mut reply, number } = decided.map_err(RequestError::line)?;
     if reply == Reply::MustConfirm {
         match several::park_renewal(host, names, &wants, said) {
             Some(instead) => reply = instead,

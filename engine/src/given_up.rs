@@ -73,9 +73,11 @@ impl<'h, H: Host> LocksLeft<'h, H> {
         }
         let (host, bounds) = (self.host, self.host.settings().bounds);
         let owner = self.given_up.owner.as_ref().map_or(&[][..], Owner::as_bytes);
-        let held = self.see(id, |lock, _| lock.clone());
         let at = At { db: id.db, key: &id.key, now: host.now() };
-        let left = Rc::new(host.state(|s| s.manager.without_ticket(at, &bounds, held, owner)));
+        let held = self.see(id, |lock, _| lock.clone());
+        let left =
+            host.state(|state| state.manager.open_lock(at, &bounds, &held).without_ticket(owner));
+        let left = Rc::new(left);
         self.left.borrow_mut().insert(id.clone(), left.clone());
         left
     }

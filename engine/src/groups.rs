@@ -5,13 +5,15 @@
 use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, Decided, Group, GroupWork, LockId};
 use rlock_core::slow::Outcome;
-use rlock_core::{Claim, Effects, Input, Lock, OwnPlace, Refusal, Reply, Right, WaiterId, Wake};
+use rlock_core::{
+    AckDeadline, Claim, Effects, Input, Lock, OwnPlace, Refusal, Reply, Right, Unit, WaiterId, Wake,
+};
 
 use crate::gate;
 use crate::happening::Happening;
-use crate::held_back::{self, Patient};
+use crate::held_back;
 use crate::host::{Deferred, Gate, Host, KeyName, OpenKey};
-use crate::open_locks::{AcquireAll, OpenLocks, Telling};
+use crate::open_locks::OpenKeys;
 use crate::planted::PlantedFault;
 use crate::reports::Report;
 use crate::sink::{self, Audience};
@@ -250,7 +252,8 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
         .enumerate()
         .map(|(number, of)| Want { key: &of.key, mode: of.mode, limit: of.limit, number })
         .collect();
-    let ask = AcquireAll {
+    let unit = Unit {
+        wants: &wants,
         owner: group.owner.as_bytes(),
         lease: group.lease,
         session: group.session,
@@ -258,10 +261,10 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
         place: OwnPlace::Group(waiter),
     };
     host.with_names(group.db, &keys, |names| {
-        let Ok(mut locks) = OpenLocks::open(host, names, &wants) else {
+        let Ok(mut locks) = OpenKeys::open(host, names, &wants) else {
             return refuse(host, waiter, Refusal::WrongType);
         };
-        let granted = grant(host, waiter, &mut locks, ask, names, group);
+        let granted = grant(host, waiter, &mut locks, &unit, names, group);
         told.extend(locks.into_reports());
         let Some(first) = group.keys.first() else { return };
         let id = LockId { db: group.db, key: first.key.clone() };
@@ -273,12 +276,12 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
 fn grant<'a, H: Host>(
     host: &H,
     waiter: WaiterId,
-    locks: &mut OpenLocks<'_, '_, '_, 'a, H>,
-    ask: AcquireAll<'a>,
+    locks: &mut OpenKeys<'_, '_, '_, 'a, H>,
+    unit: &Unit<'_, 'a>,
     names: &[H::Name<'_>],
     group: &Group,
 ) -> Option<Wake> {
-    let judged = locks.judge_all(ask).ok()?;
+    let judged = unit.judge_all(locks).ok()?;
     // What had come due may have sent it back.
     if !host.state(|state| state.manager.has_reached_all(waiter)) {
         return None;
@@ -298,29 +301,19 @@ fn grant<'a, H: Host>(
             return None;
         }
     }
-    if ask.acks.max(judged.pending_acks) > 0 {
-        let Group { since, ends_at, .. } = *group;
-        let patient = Patient { number: waiter, since, ends_at };
-        let reply = held_back::enter(host, locks, ask, &judged, patient, group.clone()).ok()?;
-        if reply != Reply::Pending {
-            end(host, waiter, reply, Outcome::Refused);
-        }
-        return None;
-    }
-    let token = match locks.prepare(ask, &judged) {
-        Ok(token) => token,
-        Err((reply, _)) => {
+    let ready = match unit.prepare(locks, judged, true) {
+        Ok(ready) => ready,
+        Err(reply) => {
             end(host, waiter, reply, Outcome::Refused);
             return None;
         }
     };
     let now = host.now();
     let waited_us = host.state(|state| state.manager.group_granted(waiter, now));
-    let telling = Telling { waiter: Some(waiter), confirm: None };
-    let reply = locks.enter(ask, token, telling).ok()?;
-    host.observe(Happening::GrantedSeveral);
-    let holds = judged.new_holds();
-    Some(Wake { waited_us, holds, ..Wake::of(waiter, reply) })
+    let caller = AckDeadline { waiter, since: group.since, ends_at: group.ends_at };
+    let reply = held_back::enter(host, locks, unit, ready, Some(caller), || group.clone()).ok()?;
+    let wake = Wake { waited_us, holds: judged.new_holds, ..Wake::of(waiter, reply) };
+    Some(wake).filter(|wake| wake.reply != Reply::Pending)
 }
 
 /// The owner of a group takes new places: its tickets for these locks end.
@@ -379,7 +372,9 @@ pub(crate) fn time_to_wait<H: Host>(host: &H, waiter: WaiterId) -> Option<u64> {
             let mut open = host.open(name, Access::Reads);
             let (free, at) = (Lock::default(), At { db: id.db, key: &id.key, now: host.now() });
             let lock = open.lock(&free).unwrap_or(&free);
-            host.state(|state| state.manager.group_wait_ms(waiter, at, &bounds, lock, claim))
+            host.state(|state| {
+                state.manager.open_lock(at, &bounds, lock).group_wait_ms(waiter, claim)
+            })
         });
         if let Some(wait_ms) = wait_ms {
             longest = longest.max(wait_ms?);

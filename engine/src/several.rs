@@ -4,39 +4,41 @@
 use std::rc::Rc;
 
 use rlock_core::grammar::{Arguments, Want};
-use rlock_core::manager::{Group, GroupKey, LockId, Wait};
+use rlock_core::manager::{Group, GroupKey, HeldBackReply, LockId, Wait};
+use rlock_core::unit::{acks_to_renew, catch_up, release_all, renew_all};
 use rlock_core::waits_for::Stand;
-use rlock_core::{Input, OwnPlace, Owner, Parking, Refusal, Renew, Reply, Token, WaiterId};
+use rlock_core::{
+    AckDeadline, Judged, OwnPlace, Owner, Parking, Refusal, Renew, Reply, ReplyAbout, Token, Unit,
+    WaiterId,
+};
 
 use crate::given_up::GivenUp;
-use crate::happening::Happening;
-use crate::held_back::{self, Patient};
 use crate::host::{During, Host};
-use crate::open_locks::{AcquireAll, Judged, OpenLocks, Several, Telling};
+use crate::open_locks::OpenKeys;
 use crate::reports::{self, Report};
 use crate::sink::{self, Block};
 use crate::unit::RequestError;
-use crate::{blocked, groups, timers};
+use crate::{blocked, groups, held_back, timers};
 
 /// `RLOCK.MACQUIRE`: all of the locks, or none. [`Reply::MustConfirm`] if replicas must acknowledge
-/// it first, and nothing changed; [`Reply::Pending`] if they must, and it is done for a caller who
-/// waits for that (`patient`).
+/// it first, and nothing changed; [`Reply::Pending`] if they must, and it is done for a `caller`
+/// who waits for that.
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
 pub(crate) fn acquire<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
-    wants: &[Want<'a>],
-    ask: AcquireAll<'a>,
-    patient: Option<Patient>,
-) -> Result<Several, RequestError> {
-    let mut locks = OpenLocks::open(host, names, wants)?;
+    unit: &Unit<'_, 'a>,
+    caller: Option<AckDeadline>,
+) -> Result<ReplyAbout, RequestError> {
+    let mut locks = OpenKeys::open(host, names, unit.wants)?;
     // Where groups wait, what has expired at all of the locks is followed by whom it lets in.
-    if host.state(|state| state.manager.group_totals()[0] > 0) && locks.catch_up()? {
+    let has_groups = host.state(|state| state.manager.group_totals()[0] > 0);
+    if has_groups && catch_up(&mut locks, unit.wants.len())? {
         let mut before = locks.into_reports();
         before.extend(groups::moves(host));
-        locks = match OpenLocks::open(host, names, wants) {
+        locks = match OpenKeys::open(host, names, unit.wants) {
             Ok(locks) => locks,
             Err(why) => {
                 tell(host, before, None);
@@ -45,46 +47,31 @@ pub(crate) fn acquire<'a, H: Host>(
         };
         locks.tell_also(before);
     }
-    let said = match locks.judge_all(ask)? {
-        Ok(judged) => {
-            let number = wants.first().map_or(0, |want| want.number);
-            (enter(host, &mut locks, wants, ask, &judged, patient)?, number)
-        }
-        Err(said) => said,
+    let about = match unit.judge_all(&mut locks)? {
+        Ok(judged) => unit.about_all(enter(host, &mut locks, unit, judged, caller)?),
+        Err(about) => about,
     };
     locks.finish(groups::carry_on, |_| {});
-    Ok(said)
+    Ok(about)
 }
 
 /// The owner may enter all of the locks. It does, unless its caller must wait first.
 fn enter<'a, H: Host>(
     host: &H,
-    locks: &mut OpenLocks<'_, '_, '_, 'a, H>,
-    wants: &[Want<'a>],
-    ask: AcquireAll<'a>,
-    judged: &Judged,
-    patient: Option<Patient>,
+    locks: &mut OpenKeys<'_, '_, '_, 'a, H>,
+    unit: &Unit<'_, 'a>,
+    judged: Judged,
+    caller: Option<AckDeadline>,
 ) -> Result<Reply, RequestError> {
-    if ask.acks.max(judged.pending_acks) > 0 {
-        return match patient {
-            Some(patient) => {
-                // It is granted at once.
-                let patient = Patient { since: locks.at(0).now, ..patient };
-                let group = new_group(host, wants, ask);
-                held_back::enter(host, locks, ask, judged, patient, group)
-            }
-            None => Ok(locks
-                .may_tie(ask, judged)
-                .map_or_else(|(refused, _)| refused, |()| Reply::MustConfirm)),
-        };
-    }
-    let token = match locks.prepare(ask, judged) {
-        Ok(token) => token,
-        Err((refused, _)) => return Ok(refused),
+    let ready = match unit.prepare(locks, judged, caller.is_some()) {
+        Ok(ready) => ready,
+        Err(reply) => return Ok(reply),
     };
-    let reply = locks.enter(ask, token, Telling { waiter: None, confirm: None })?;
-    host.observe(Happening::GrantedSeveral);
-    Ok(reply)
+    // It is granted at once, and has its reply at once if replicas need not acknowledge it.
+    let since = locks.at(0).now;
+    let caller = caller.filter(|_| judged.acks > 0);
+    let caller = caller.map(|caller| AckDeadline { since, ..caller });
+    held_back::enter(host, locks, unit, ready, caller, || new_group(host, unit))
 }
 
 /// Blocks the caller until replicas have acknowledged what it asks for.
@@ -115,35 +102,29 @@ fn block_for_acks<H: Host>(
 pub(crate) fn park_to_confirm<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
-    wants: &[Want<'a>],
-    ask: AcquireAll<'a>,
+    unit: &Unit<'_, 'a>,
     said: &Arguments<'_>,
-    number: usize,
-) -> Option<Several> {
-    let own = blocked::told_group_wait(host, wants, false, said);
-    let parking = match block_for_acks(host, names, wants, said, own.is_some()) {
+) -> Option<Reply> {
+    let own = blocked::told_group_wait(host, unit.wants, false, said);
+    let parking = match block_for_acks(host, names, unit.wants, said, own.is_some()) {
         Ok(parking) => parking,
-        Err(refusal) => return Some((Reply::Refused(refusal), number)),
+        Err(refusal) => return Some(Reply::Refused(refusal)),
     };
     let Parking { waiter, ends_at, .. } = parking;
-    let patient = Patient { number: waiter, since: host.now(), ends_at };
+    let caller = AckDeadline { waiter, since: host.now(), ends_at };
     // The locks may have changed in between.
-    match acquire(host, names, wants, ask, Some(patient)) {
-        Ok((Reply::Pending, _)) => blocked::replaces(host, own),
-        Ok((Reply::NotNow { .. }, _)) if said.block_ms.is_some() => {
-            let ask = AcquireAll { place: OwnPlace::None, ..ask };
-            stand(host, wants, ask, said, parking, None);
-            blocked::replaces(host, own);
+    let reply = match acquire(host, names, unit, Some(caller)) {
+        Ok(about) => about.reply,
+        Err(_) => Reply::Refused(Refusal::WrongType),
+    };
+    match reply {
+        Reply::Pending => {}
+        Reply::NotNow { .. } if said.block_ms.is_some() => {
+            stand(host, unit, said, parking, None);
         }
-        Ok((reply, _)) => {
-            let reply = blocked::reply_instead(host, waiter, reply, said)?;
-            return Some((reply, number));
-        }
-        Err(_) => {
-            let refused = Reply::Refused(Refusal::WrongType);
-            return Some((blocked::reply_instead(host, waiter, refused, said)?, number));
-        }
+        reply => return blocked::reply_instead(host, waiter, reply, said),
     }
+    blocked::replaces(host, own);
     None
 }
 
@@ -154,47 +135,47 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
 pub(crate) fn park<H: Host>(
     host: &H,
     names: &[H::Name<'_>],
-    wants: &[Want<'_>],
-    ask: AcquireAll<'_>,
+    unit: &Unit<'_, '_>,
     asked: &Arguments<'_>,
-    decided: Several,
+    decided: ReplyAbout,
     acks: u8,
-) -> Option<Several> {
-    let (reply, number) = decided;
+) -> Option<ReplyAbout> {
+    let ReplyAbout { reply, number } = decided;
     let must_wait = reply != Reply::MustConfirm;
     let reply = if must_wait { reply } else { Reply::NotNow { wait_ms: None } };
-    let Some(want) = wants.iter().find(|want| want.number == number) else {
-        return Some((reply, number));
+    let Some(want) = unit.wants.iter().find(|want| want.number == number) else {
+        return Some(ReplyAbout { reply, number });
     };
-    let (db, owner) = (host.db(), Owner::from(ask.owner));
-    if must_wait && is_full(host, wants, ask.owner, asked.max_queue) {
+    let (db, owner) = (host.db(), Owner::from(unit.owner));
+    let is_too_long = |max| host.state(|state| state.manager.is_line_too_long(db, unit, max));
+    if must_wait && asked.max_queue.is_some_and(is_too_long) {
         let wait_ms = if let Reply::NotNow { wait_ms } = reply { wait_ms } else { None };
-        return Some((Reply::NotNow { wait_ms }, number));
+        return Some(ReplyAbout { reply: Reply::NotNow { wait_ms }, number });
     }
-    let own = blocked::told_group_wait(host, wants, false, asked);
+    let own = blocked::told_group_wait(host, unit.wants, false, asked);
     let is_late = must_wait || asked.tell.is_some() && acks > 0;
     if is_late && let Err(refusal) = blocked::may_begin(host, asked, own.is_some()) {
-        return Some((Reply::Refused(refusal), number));
+        return Some(ReplyAbout { reply: Reply::Refused(refusal), number });
     }
     let lock = LockId { db, key: want.key.into() };
     let parked = sink::asker(host, lock.clone(), asked);
     let user = parked.user.clone();
-    let claim = ask.claim(want);
+    let claim = unit.claim(want);
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Asking(claim) };
     // In a cluster a command can open only keys of its own slot, so the search runs after it.
     let is_searched = !host.is_cluster();
-    let given_up = GivenUp::of(host, wants, ask.owner);
+    let given_up = GivenUp::of(host, unit.wants, unit.owner);
     if is_searched
         && must_wait
         && let Some(refusal) = blocked::deadlock_without(host, wait, &given_up)
     {
-        return Some((Reply::Refused(refusal), number));
+        return Some(ReplyAbout { reply: Reply::Refused(refusal), number });
     }
     let (waiter, block) = (blocked::number_of(host, None), Block::of(asked, true));
     let Some(parking) = sink::open(host, waiter, names, parked, asked, block) else {
-        return Some((reply, number));
+        return Some(ReplyAbout { reply, number });
     };
-    stand(host, wants, ask, asked, parking, Some(&lock).filter(|_| is_searched));
+    stand(host, unit, asked, parking, Some(&lock).filter(|_| is_searched));
     blocked::replaces(host, own);
     None
 }
@@ -203,14 +184,13 @@ pub(crate) fn park<H: Host>(
 /// `searched`.
 fn stand<H: Host>(
     host: &H,
-    wants: &[Want<'_>],
-    ask: AcquireAll<'_>,
+    unit: &Unit<'_, '_>,
     said: &Arguments<'_>,
     parking: Parking,
     searched: Option<&LockId>,
 ) {
-    let mut group = new_group(host, wants, ask);
-    (group.client, group.session) = (sink::client_of(host, said), ask.session);
+    let mut group = new_group(host, unit);
+    (group.client, group.session) = (sink::client_of(host, said), unit.session);
     group.is_told = said.tell.is_some();
     group.ends_at = parking.ends_at;
     let mut told = groups::withdraw_tickets(host, &group);
@@ -230,28 +210,15 @@ fn stand<H: Host>(
 }
 
 /// A group that waits for these locks.
-pub(crate) fn new_group<H: Host>(host: &H, wants: &[Want<'_>], ask: AcquireAll<'_>) -> Group {
-    let keys: Rc<[GroupKey]> = wants
+fn new_group<H: Host>(host: &H, unit: &Unit<'_, '_>) -> Group {
+    let keys: Rc<[GroupKey]> = unit
+        .wants
         .iter()
         .map(|want| GroupKey { key: want.key.into(), mode: want.mode, limit: want.limit })
         .collect();
-    let mut group = Group::new(host.db(), keys, Owner::from(ask.owner), ask.lease, host.now());
-    group.acks = ask.acks;
+    let mut group = Group::new(host.db(), keys, Owner::from(unit.owner), unit.lease, host.now());
+    group.acks = unit.acks;
     group
-}
-
-/// Whether more wait at one of the locks than a newcomer accepts.
-pub(crate) fn is_full<H: Host>(
-    host: &H,
-    wants: &[Want<'_>],
-    owner: &[u8],
-    most: Option<usize>,
-) -> bool {
-    let Some(most) = most else { return false };
-    let db = host.db();
-    host.state(|state| {
-        wants.iter().any(|want| state.manager.others_in_line(db, want.key, owner) >= most)
-    })
 }
 
 /// Tells what a command did at several locks.
@@ -276,13 +243,8 @@ pub(crate) fn release<'a, H: Host>(
     owner: &'a [u8],
     token: Option<Token>,
 ) -> Result<(), RequestError> {
-    let mut locks = OpenLocks::open(host, names, wants)?;
-    let mut ended: u64 = 0;
-    for place in 0..wants.len() {
-        if let Reply::Count(count) = locks.decide(place, Input::ReleaseAll(owner, token))? {
-            ended = ended.saturating_add(count);
-        }
-    }
+    let mut locks = OpenKeys::open(host, names, wants)?;
+    let ended = release_all(&mut locks, wants.len(), owner, token)?;
     locks.finish(groups::carry_on, |host| host.reply_integer(ended.cast_signed()));
     Ok(())
 }
@@ -298,23 +260,30 @@ pub(crate) fn renew<'a, H: Host>(
     wants: &[Want<'a>],
     ask: Renew<'a>,
     parking: Option<Parking>,
-) -> Result<Several, RequestError> {
-    let mut locks = OpenLocks::open(host, names, wants)?;
-    locks.catch_up()?;
-    let said = match (locks.acks_to_renew(ask)?, parking) {
-        (Ok(0), _) => (locks.renew(ask, None)?, 0),
-        (Ok(_), None) => (Reply::MustConfirm, 0),
-        (Ok(acks), Some(parking)) => {
-            let (owner, lease, session) = (ask.owner, ask.lease, None);
-            let all = AcquireAll { owner, lease, session, acks, place: OwnPlace::None };
-            let said = locks.renew(Renew { acks, ..ask }, Some(parking))?;
-            held_back::hold_back(host, parking.waiter, acks, new_group(host, wants, all));
-            (said, 0)
+) -> Result<ReplyAbout, RequestError> {
+    let (mut locks, count) = (OpenKeys::open(host, names, wants)?, wants.len());
+    catch_up(&mut locks, count)?;
+    let about = match acks_to_renew(&mut locks, wants, ask)? {
+        Ok(acks) => {
+            let reply = match parking {
+                _ if acks == 0 => renew_all(&mut locks, count, ask, None)?,
+                None => Reply::MustConfirm,
+                Some(parking) => {
+                    let (owner, lease, session) = (ask.owner, ask.lease, None);
+                    let unit = Unit { wants, owner, lease, session, acks, place: OwnPlace::None };
+                    let held_back = HeldBackReply { acks, holds: 0 };
+                    let ask = Renew { acks, ..ask };
+                    let reply = renew_all(&mut locks, count, ask, Some(parking))?;
+                    held_back::hold_back(host, parking.waiter, held_back, new_group(host, &unit));
+                    reply
+                }
+            };
+            ReplyAbout { reply, number: 0 }
         }
-        (Err(said), _) => said,
+        Err(about) => about,
     };
     locks.finish(groups::carry_on, |_| {});
-    Ok(said)
+    Ok(about)
 }
 
 /// Blocks the caller of an `RLOCK.MRENEW` after [`Reply::MustConfirm`]. Returns the reply to send
@@ -331,13 +300,13 @@ pub(crate) fn park_renewal<H: Host>(
         Err(refusal) => return Some(Reply::Refused(refusal)),
     };
     // The locks may have changed in between.
-    match renew(host, names, wants, said.renew(), Some(parking)) {
-        Ok((Reply::Pending, _)) => blocked::replaces(host, own),
-        Ok((reply, _)) => return blocked::reply_instead(host, parking.waiter, reply, said),
-        Err(_) => {
-            let refused = Reply::Refused(Refusal::WrongType);
-            return blocked::reply_instead(host, parking.waiter, refused, said);
-        }
+    let reply = match renew(host, names, wants, said.renew(), Some(parking)) {
+        Ok(about) => about.reply,
+        Err(_) => Reply::Refused(Refusal::WrongType),
+    };
+    if reply != Reply::Pending {
+        return blocked::reply_instead(host, parking.waiter, reply, said);
     }
+    blocked::replaces(host, own);
     None
 }

@@ -98,6 +98,23 @@ fn a_refused_request_loses_no_ticket() {
     }
 }
 
+/// Nor does one that need not wait, where there may be no more sessions.
+#[test]
+fn too_many_sessions_leave_the_ticket() {
+    for (others, modes) in [(0, "WRITE"), (1, "MODES 3")] {
+        let host = MapHost::primary();
+        host.ask(1, "acquire a x");
+        (0..others).for_each(|_| drop(host.ask(2, "acquire a r READ QUEUE 60000")));
+        host.ask(3, "acquire a o LIMIT 1 QUEUE 60000");
+        host.ask(1, "release a x");
+        let line = host.line("a");
+        host.world().bounds.max_sessions = 0;
+        let request = format!("macquire 1 a o {modes} SESSION BLOCK 1000");
+        assert_eq!(code(&host.ask(3, &request)), "-TOOMANY", "{request}");
+        assert_eq!((host.line("a"), told(&host)), (line, vec![]), "{request}");
+    }
+}
+
 /// Locks that are all free without its own tickets are granted although the limits are reached.
 #[test]
 fn too_many_do_not_keep_anybody_from_what_is_free() {

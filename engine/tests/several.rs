@@ -205,6 +205,23 @@ fn sessions_of_all_keys_count_before_any_begins() {
     }
 }
 
+/// A hold that has ended takes no room under `rlock.max-sessions`, however its key is asked for.
+#[test]
+fn a_session_that_has_ended_does_not_count() {
+    for request in ["acquire a", "macquire 1 a", "macquire 2 a b"] {
+        for words in ["", " BLOCK 1000"] {
+            let host = MapHost::primary();
+            host.world().bounds.max_sessions = 2;
+            host.ask(1, "macquire 2 a b cy READ");
+            host.ask(2, "macquire 2 a b bob READ LEASE 1000 SESSION");
+            host.at(1000);
+            let line = format!("{request} ann READ SESSION{words}");
+            let reply = host.ask(3, &line);
+            assert!(reply.starts_with('#'), "{line}: {reply}");
+        }
+    }
+}
+
 #[test]
 fn a_replica_refuses() {
     let host = MapHost::replica();

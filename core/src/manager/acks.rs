@@ -1,8 +1,8 @@
 //! Who gets a reply when replicas have acknowledged something.
 
 use super::ack_queue::AckQueue;
-use super::{At, LockId, Manager};
-use crate::{Ack, Now, Refusal, Standing, Token};
+use super::{LockId, Manager};
+use crate::{Ack, Now, Refusal, Token};
 
 impl Manager {
     /// Checks that this many replicas are connected and have acknowledged anything.
@@ -19,19 +19,8 @@ impl Manager {
 
     /// Whether the hold with this token is pending.
     pub fn is_pending(&self, db: i32, key: &[u8], token: Token) -> bool {
-        self.pending_acks(db, key, token).is_some()
-    }
-
-    /// How many acknowledgments the hold with this token needs, if it is pending.
-    pub fn pending_acks(&self, db: i32, key: &[u8], token: Token) -> Option<u8> {
-        self.locks.get(db, key)?.pending_acks(token)
-    }
-
-    /// How many acknowledgments the hold needs by which its owner may enter a lock; 0 if it has
-    /// none there, or none that is pending.
-    pub fn acks_to_enter(&self, at: At<'_>, standing: Standing) -> u8 {
-        let Standing::Covered(hold) = standing else { return 0 };
-        self.pending_acks(at.db, at.key, hold.token).unwrap_or(0)
+        let volatile = self.locks.get(db, key);
+        volatile.is_some_and(|volatile| volatile.pending_acks(token).is_some())
     }
 
     /// Whether a reply or a session waits for acknowledgments. If so, report them before each

@@ -111,6 +111,37 @@ impl Lock {
         (is_plain && is_untouched()).then_some(Reply::MustConfirm)
     }
 
+    /// The one predicate: whether nobody is in the way of a claim at this place, or of a newcomer
+    /// if `None`. No hold excludes it, nobody comes before it, and there is room under its limit.
+    /// An upgrade, a turn, and the first in line come before the line.
+    pub(crate) fn is_open_to(
+        &self,
+        volatile: &Volatile,
+        claim: Claim<'_>,
+        is_before_line: bool,
+        place: Option<Place>,
+    ) -> bool {
+        self.blocked_until(claim).is_none()
+            && is_at_head(volatile, claim.mode, is_before_line, place)
+            && self.has_room(volatile, claim, place)
+    }
+
+    /// There is room under its limit. A turn is judged when it is given, and again only under a
+    /// smaller limit: then turns given behind it do not count.
+    fn has_room(&self, volatile: &Volatile, claim: Claim<'_>, place: Option<Place>) -> bool {
+        let queue = &volatile.queue;
+        let Some(turn) = place.filter(|place| queue.has_turn(*place)) else {
+            return self.excess_holders_for_line(volatile, claim) == 0;
+        };
+        self.keeps_turn(volatile, claim, turn) || self.excess_holders(claim, queue.rank(turn)) == 0
+    }
+
+    /// Whether a turn is as good for this claim as for the one that it was given for.
+    fn keeps_turn(&self, volatile: &Volatile, claim: Claim<'_>, turn: Place) -> bool {
+        let given = volatile.queue.get(turn).and_then(|entry| entry.limit);
+        claim.limit.is_none_or(|limit| given.is_some_and(|given| given <= limit))
+    }
+
     /// A waiter without a turn could not enter even if nobody else waited.
     pub(crate) fn is_shut_to(&self, volatile: &Volatile, claim: Claim<'_>) -> bool {
         self.blocked_until(claim).is_some() || self.excess_holders_for_line(volatile, claim) > 0
@@ -247,22 +278,14 @@ impl Lock {
 }
 
 impl Step<'_, '_> {
-    /// There is room under its limit. A turn is judged when it is given, and again only under a
-    /// smaller limit; then turns given behind it do not count, and are given up if there is no room
-    /// for both.
-    pub(crate) fn has_room(&mut self, claim: Claim<'_>, turn: Option<Place>) -> bool {
-        let Some(place) = turn else {
-            return self.lock.excess_holders_for_line(self.volatile, claim) == 0;
-        };
-        let given = self.volatile.queue.get(place).and_then(|entry| entry.limit);
-        if claim.limit.is_none_or(|limit| given.is_some_and(|given| given <= limit)) {
-            return true;
+    /// Turns behind this one are given up where there is no room for both under its new limit.
+    pub(crate) fn put_off_behind(&mut self, claim: Claim<'_>, turn: Option<Place>) {
+        let Some(turn) = turn else { return };
+        if !self.lock.keeps_turn(self.volatile, claim, turn)
+            && self.lock.excess_holders_for_line(self.volatile, claim) > 1
+        {
+            self.volatile.queue.take_turns_from(turn);
         }
-        let has_room = self.lock.excess_holders(claim, self.volatile.queue.rank(place)) == 0;
-        if has_room && self.lock.excess_holders_for_line(self.volatile, claim) > 1 {
-            self.volatile.queue.take_turns_from(place);
-        }
-        has_room
     }
 }
 
@@ -272,18 +295,13 @@ pub(crate) fn has_predecessor(volatile: &Volatile, is_upgrade: bool, place: Opti
 }
 
 /// Whether nobody comes before this place (a newcomer's if `None`) for this mode.
-pub(crate) fn is_at_head(
-    volatile: &Volatile,
-    mode: Mode,
-    is_upgrade: bool,
-    place: Option<Place>,
-) -> bool {
+fn is_at_head(volatile: &Volatile, mode: Mode, is_before_line: bool, place: Option<Place>) -> bool {
     let queue = &volatile.queue;
     let is_blocked_by_turn = match mode {
         Mode::Read => queue.turn_mode() == Some(Mode::Write),
         Mode::Write => true,
     };
-    let turn = queue.has_turn_before(place) && is_blocked_by_turn;
-    let line = queue.has_line_before(place) && !is_upgrade;
+    let turn = is_blocked_by_turn && queue.has_turn_before(place);
+    let line = !is_before_line && queue.has_line_before(place);
     !turn && !line
 }

@@ -26,13 +26,13 @@ impl Step<'_, '_> {
         }
         if self.moment.serves_later {
             let head = self.volatile.queue.head();
-            self.volatile.is_unserved = head.is_some_and(|(_, head)| self.enters(head));
+            self.volatile.is_unserved = head.is_some_and(|(place, head)| self.enters(place, head));
             return;
         }
         while self.effects.unchecked.is_none()
             && let Some((place, head)) = self.volatile.queue.head()
         {
-            if !self.enters(head) {
+            if !self.enters(place, head) {
                 return;
             }
             // Its time has passed, but the portion ended before its reply.
@@ -69,12 +69,8 @@ impl Step<'_, '_> {
     }
 
     /// Whether the first in line can enter now.
-    fn enters(&self, head: &Entry) -> bool {
-        let waits_for_turn = match head.mode {
-            Mode::Read => self.volatile.queue.turn_mode() == Some(Mode::Write),
-            Mode::Write => self.volatile.queue.turn_mode().is_some(),
-        };
-        !waits_for_turn && !self.lock.is_shut_to(self.volatile, head.into())
+    fn enters(&self, place: Place, head: &Entry) -> bool {
+        self.lock.is_open_to(self.volatile, head.into(), true, Some(place))
     }
 
     /// Law 6: the first in line cannot be granted the lock, unless this step continues later.
@@ -83,7 +79,9 @@ impl Step<'_, '_> {
             || self.volatile.unfinished.is_some()
             || self.volatile.is_unserved;
         let head = self.volatile.queue.head();
-        is_later || self.volatile.grace.is_some() || head.is_none_or(|(_, head)| !self.enters(head))
+        is_later
+            || self.volatile.grace.is_some()
+            || !head.is_some_and(|(place, head)| self.enters(place, head))
     }
 
     /// The first in line and those that would enter together with it, if its right is not checked.

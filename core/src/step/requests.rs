@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
-use crate::step::admission::{Claim, has_predecessor, is_at_head};
+use crate::step::admission::{Claim, has_predecessor};
 use crate::step::confirm::AckRequest;
 use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Reply};
 use crate::volatile::levels::Asked;
@@ -122,10 +122,11 @@ impl<'a> Step<'_, 'a> {
         // Without QUEUE and BLOCK a ticket counts only if it has its turn.
         let place = if ask.patience == Patience::None { turn } else { ticket };
         let owns_write = self.lock.holders.hold(ask.owner, Mode::Write).is_some();
-        let may_enter = owns_write
-            || self.lock.blocked_until(claim).is_none()
-                && is_at_head(self.volatile, ask.mode, is_upgrade, place)
-                && self.has_room(claim, turn);
+        let is_open = !owns_write && self.lock.is_open_to(self.volatile, claim, is_upgrade, place);
+        if is_open {
+            self.put_off_behind(claim, turn);
+        }
+        let may_enter = owns_write || is_open;
         if may_enter && self.volatile.grace.is_none() {
             return Ok(());
         }

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::step::admission::{Claim, has_predecessor, is_at_head};
+use crate::step::admission::{Claim, has_predecessor};
 use crate::step::input::{Enter, Reply};
 use crate::step::requests::GrantRecord;
 use crate::volatile::levels::Asked;
-use crate::volatile::queue::groups::GroupStand;
+use crate::volatile::queue::Place;
 use crate::volatile::sessions::Session;
 use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
 
@@ -71,10 +71,10 @@ impl Lock {
             }
             None => {}
         }
+        let own = self.own_way(volatile, claim, place);
         let may_enter = owns(claim.mode).is_some()
             || owns(Mode::Write).is_some()
-            || self.has_own_way(volatile, claim, place)
-            || is_at_head(volatile, claim.mode, false, None) && !self.is_shut_to(volatile, claim);
+            || self.is_open_to(volatile, claim, own.is_some(), own);
         let wait_ms = match (may_enter, grace) {
             (true, None) => return Standing::Open,
             (true, Some(grace)) => Some(grace.wait_from(now)),
@@ -92,20 +92,17 @@ impl Lock {
         Standing::Barred { wait_ms }
     }
 
-    /// Whether nobody is in the way but the owner's own turn, or ticket.
-    fn has_own_way(&self, volatile: &Volatile, claim: Claim<'_>, place: OwnPlace) -> bool {
+    /// The owner's own turn, or its ticket where nobody else waits.
+    fn own_way(&self, volatile: &Volatile, claim: Claim<'_>, place: OwnPlace) -> Option<Place> {
         let queue = &volatile.queue;
         match place {
-            OwnPlace::None => false,
+            OwnPlace::None => None,
             OwnPlace::Group(waiter) => {
-                queue.group_stand(waiter) == Some(GroupStand::Turn)
-                    && self.blocked_until(claim).is_none()
+                queue.place_of(waiter).filter(|place| queue.has_turn(*place))
             }
             OwnPlace::Ticket => {
-                queue.len() == 1
-                    && queue.ticket_of(claim.owner).is_some()
-                    && self.blocked_until(claim).is_none()
-                    && self.excess_holders(claim, 0) == 0
+                let is_alone = queue.len() == 1 && self.excess_holders(claim, 0) == 0;
+                queue.ticket_of(claim.owner).filter(|_| is_alone)
             }
         }
     }

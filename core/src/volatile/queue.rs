@@ -312,6 +312,9 @@ impl Queue {
 
     /// Whether somebody before this place has a turn, or before a newcomer if `None`.
     pub(crate) fn has_turn_before(&self, own: Option<Place>) -> bool {
+        if self.turns_end.is_none() {
+            return false;
+        }
         let Some((first, _)) = self.entries.first_key_value() else { return false };
         self.is_turn(*first) && own.is_none_or(|own| !self.is_turn(own) || own != *first)
     }

@@ -6,6 +6,11 @@ use super::{Entry, Place, Queue};
 use crate::{Mode, Owner};
 
 impl Queue {
+    /// How many wait, apart from this owner's ticket.
+    pub(crate) fn others_in_line(&self, owner: &[u8]) -> usize {
+        self.len().saturating_sub(self.ticket_of(owner).is_some().into())
+    }
+
     /// The owner's ticket: there is at most one.
     pub(crate) fn ticket_of(&self, owner: &[u8]) -> Option<Place> {
         if self.is_empty() {

@@ -1,0 +1,108 @@
+//! An open lock, as a request for several looks at it before anything changes.
+
+use std::rc::Rc;
+
+use crate::step::admission::Claim;
+use crate::step::input::{Effects, Input, StepContext};
+use crate::step::several::{OwnPlace, Standing};
+use crate::volatile::queue::Place;
+use crate::volatile::queue::groups::GroupStand;
+use crate::volatile::slow::OwnerNames;
+use crate::{EpochMs, Lock, Now, Step, Tokens, Volatile, WaiterId};
+
+/// How many of a queue are served on trial before all of them are.
+const FIRST_IN_LINE: usize = 64;
+
+/// A lock, and all on which a judgment about it depends.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenLock<'l> {
+    /// The lock.
+    pub lock: &'l Lock,
+    /// What only this primary knows of it.
+    pub volatile: &'l Volatile,
+    /// Where the tokens of new holds come from.
+    pub tokens: &'l Tokens,
+    /// The server's clock.
+    pub now: Now,
+    /// Nobody enters before this.
+    pub grace: Option<EpochMs>,
+    /// Something happened to it, and it was not swept since.
+    pub is_unswept: bool,
+}
+
+impl OpenLock<'_> {
+    /// Whether this lock has to be caught up with before it is judged: something came due, or the
+    /// grace is over.
+    pub fn is_overdue(&self) -> bool {
+        let grace_is_over = self.volatile.grace.is_some() && self.grace.is_none();
+        grace_is_over || self.is_unswept || self.lock.is_overdue(self.volatile, self.now)
+    }
+
+    /// How a newcomer stands here who has the holds of its owner, and this place.
+    pub fn standing(&self, claim: Claim<'_>, place: OwnPlace) -> Standing {
+        self.lock.judge(self.volatile, claim, place, self.grace, self.now)
+    }
+
+    /// How a newcomer would stand here if its owner's ticket were withdrawn and those behind it
+    /// were served. Nothing changes.
+    pub fn standing_without_ticket(&self, claim: Claim<'_>) -> Standing {
+        let Self { lock, volatile, .. } = *self;
+        let is_stranger = lock.holds_of(claim.owner, None).next().is_none()
+            && volatile.queue.blocked_of(claim.owner, Place::FIRST).next().is_none();
+        let is_plain = is_stranger && !self.is_overdue();
+        // The hold of another owner is in the way, whoever waits: nothing is to be copied. Who has
+        // nobody before it but its own tickets learns when that hold ends.
+        let has_others = || volatile.queue.others_in_line(claim.owner) > 0;
+        if is_plain
+            && has_others()
+            && lock.blocked_until(Claim { upgrade: true, ..claim }).is_some()
+        {
+            return self.standing(claim, OwnPlace::Ticket);
+        }
+        if is_plain && volatile.queue.len() > FIRST_IN_LINE {
+            let (lock, first) = self.served(volatile.with_first(FIRST_IN_LINE), claim.owner);
+            // One of the first stays in line, before all others.
+            if first.queue.head().is_some() {
+                return lock.judge(&first, claim, OwnPlace::None, self.grace, self.now);
+            }
+        }
+        let (lock, volatile) = self.served(volatile.clone(), claim.owner);
+        lock.judge(&volatile, claim, OwnPlace::None, self.grace, self.now)
+    }
+
+    /// A copy of it without this owner's ticket, those behind it served. Of very many who wait,
+    /// only the first ones are in it.
+    pub fn without_ticket(&self, owner: &[u8]) -> (Lock, Volatile) {
+        const MOST: usize = 2 * crate::waits_for::STEPS_MAX;
+        match self.volatile.queue.len() > MOST {
+            true => self.served(self.volatile.with_first(MOST), owner),
+            false => self.served(self.volatile.clone(), owner),
+        }
+    }
+
+    /// A copy with this queue, without the owner's ticket, and served.
+    fn served(&self, mut volatile: Volatile, owner: &[u8]) -> (Lock, Volatile) {
+        let own = volatile.queue.ticket_of(owner);
+        own.map(|place| volatile.queue.remove(place));
+        let (mut lock, mut effects) = (self.lock.clone(), Effects::default());
+        let (mut tokens, mut names) = (self.tokens.clone(), Rc::<OwnerNames>::default());
+        let moment = StepContext::unlimited(self.now, &mut tokens, &mut names);
+        let moment = StepContext { grace: self.grace, ..moment };
+        let (of, with, effects) = (&mut lock, &mut volatile, &mut effects);
+        Step { lock: of, volatile: with, moment, effects }.apply(Input::Tick);
+        (lock, volatile)
+    }
+
+    /// What the time to wait is at a lock that the group has not reached, as for
+    /// [`crate::Reply::NotNow`]; `None` where nothing is in its way.
+    pub fn group_wait_ms(&self, waiter: WaiterId, claim: Claim<'_>) -> Option<Option<u64>> {
+        if self.volatile.queue.group_stand(waiter) == Some(GroupStand::Line) {
+            return Some(self.lock.estimated_wait_of(self.volatile, waiter, self.now));
+        }
+        match self.standing(claim, OwnPlace::None) {
+            Standing::Barred { wait_ms } => Some(wait_ms),
+            Standing::WouldDeadlock => Some(None),
+            Standing::Covered(_) | Standing::Open => None,
+        }
+    }
+}

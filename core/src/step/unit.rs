@@ -1,0 +1,352 @@
+//! A request for several locks is one unit: all are judged at one moment, then all of them change,
+//! or none. This is its law; the caller opens the locks and carries out what was decided.
+
+use crate::grammar::Want;
+use crate::step::admission::Claim;
+use crate::step::input::{Confirm, Enter, Input, Parking, Renew, Reply};
+use crate::step::open_lock::OpenLock;
+use crate::step::several::{OwnPlace, Standing};
+use crate::{ClientId, EpochMs, LeaseMs, Now, Refusal, Token, WaiterId};
+
+/// The open locks of one request, each at its place in key order.
+pub trait OpenLocks<'a> {
+    /// Why nothing can be decided about a lock.
+    type Error;
+
+    /// Looks at a lock.
+    ///
+    /// # Errors
+    /// There is none at this place.
+    fn look<T>(
+        &mut self,
+        place: usize,
+        look: impl FnOnce(OpenLock<'_>) -> T,
+    ) -> Result<T, Self::Error>;
+
+    /// Decides an input at a lock.
+    ///
+    /// # Errors
+    /// There is none at this place.
+    fn decide(&mut self, place: usize, input: Input<'a>) -> Result<Reply, Self::Error>;
+
+    /// A token for all holds that the request begins.
+    ///
+    /// # Errors
+    /// There is none left.
+    fn issue(&mut self) -> Result<Token, Refusal>;
+
+    /// So many more holds may be tied to connections.
+    ///
+    /// # Errors
+    /// `rlock.max-sessions` would be exceeded.
+    fn may_tie(&self, more: usize) -> Result<(), Refusal>;
+}
+
+/// A reply to a request for several locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplyAbout {
+    /// The reply.
+    pub reply: Reply,
+    /// Which of the locks it is about, by its number in the request.
+    pub number: usize,
+}
+
+/// What several locks are wanted for.
+#[derive(Clone, Copy, Debug)]
+pub struct Unit<'u, 'a> {
+    /// The locks, in key order.
+    pub wants: &'u [Want<'a>],
+    /// The owner.
+    pub owner: &'a [u8],
+    /// The lease of all holds, counted from the grant.
+    pub lease: LeaseMs,
+    /// The connection to which to tie the holds.
+    pub session: Option<ClientId>,
+    /// How many replicas must acknowledge it.
+    pub acks: u8,
+    /// Which place of its own helps it.
+    pub place: OwnPlace,
+}
+
+/// How the owner stands at one of the locks.
+#[derive(Clone, Copy, Debug)]
+struct Judgment {
+    standing: Standing,
+    /// How many acknowledgments its own hold there needs, if it is pending.
+    acks: u8,
+    /// Its hold there is tied to a connection already.
+    is_tied: bool,
+}
+
+/// The locks that an owner may enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// How many replicas must acknowledge the grant before the reply.
+    pub acks: u8,
+    /// How many holds the request begins.
+    pub new_holds: usize,
+    /// How many more holds it ties to a connection; `None` if it asks for no session.
+    new_ties: Option<usize>,
+}
+
+/// What a request may begin: nothing keeps it out.
+#[derive(Clone, Copy, Debug)]
+pub struct Ready {
+    /// What it is judged by.
+    pub judged: Judged,
+    /// Of all holds that it begins.
+    token: Option<Token>,
+}
+
+/// Who waits for acknowledgments.
+#[derive(Clone, Copy, Debug)]
+pub struct AckDeadline {
+    /// The caller.
+    pub waiter: WaiterId,
+    /// When it began to wait.
+    pub since: Now,
+    /// Until when it waits.
+    pub ends_at: Option<EpochMs>,
+}
+
+impl<'a> Unit<'_, 'a> {
+    /// What it claims of one of the locks.
+    pub fn claim(&self, want: &Want<'_>) -> Claim<'a> {
+        Claim { owner: self.owner, mode: want.mode, upgrade: false, limit: want.limit }
+    }
+
+    /// The first lock of the request, about which a reply is that is about no other.
+    pub fn about_all(&self, reply: Reply) -> ReplyAbout {
+        ReplyAbout { reply, number: self.number(0) }
+    }
+
+    fn number(&self, place: usize) -> usize {
+        self.wants.get(place).map_or(0, |want| want.number)
+    }
+
+    /// Judges all of the locks, after ending what has expired there. `Err` is the reply where the
+    /// owner may not enter all of them.
+    ///
+    /// # Errors
+    /// As [`OpenLocks::look`].
+    pub fn judge_all<L: OpenLocks<'a>>(
+        &self,
+        locks: &mut L,
+    ) -> Result<Result<Judged, ReplyAbout>, L::Error> {
+        let mut all = Vec::with_capacity(self.wants.len());
+        for (place, want) in self.wants.iter().enumerate() {
+            let claim = self.claim(want);
+            let judge = |open: OpenLock<'_>| open.judgment(open.standing(claim, self.place));
+            let judged = locks
+                .look(place, |open| if open.is_overdue() { None } else { Some(judge(open)) })?;
+            all.push(match judged {
+                Some(judged) => judged,
+                None => {
+                    locks.decide(place, Input::Tick)?;
+                    locks.look(place, judge)?
+                }
+            });
+        }
+        Ok(self.verdict(&all))
+    }
+
+    /// Judges the locks, where nothing is overdue, as if the owner's tickets were withdrawn.
+    ///
+    /// # Errors
+    /// As [`OpenLocks::look`].
+    pub fn judge_without_tickets<L: OpenLocks<'a>>(
+        &self,
+        locks: &mut L,
+    ) -> Result<Result<Judged, ReplyAbout>, L::Error> {
+        let mut all = Vec::with_capacity(self.wants.len());
+        for (place, want) in self.wants.iter().enumerate() {
+            let claim = self.claim(want);
+            let judge = |open: OpenLock<'_>| open.judgment(open.standing_without_ticket(claim));
+            all.push(locks.look(place, judge)?);
+        }
+        Ok(self.verdict(&all))
+    }
+
+    /// Whether the owner may enter all of the locks; `Err` is the reply if not.
+    fn verdict(&self, all: &[Judgment]) -> Result<Judged, ReplyAbout> {
+        let standings = || all.iter().map(|judgment| judgment.standing).enumerate();
+        if let Some((place, _)) = standings().find(|(_, it)| *it == Standing::WouldDeadlock) {
+            let reply = Reply::Refused(Refusal::UpgradeWouldDeadlock);
+            return Err(ReplyAbout { reply, number: self.number(place) });
+        }
+        let mut barred: Option<(Option<u64>, usize)> = None;
+        for (place, standing) in standings() {
+            if let Standing::Barred { wait_ms } = standing {
+                let (longest, first) = barred.unwrap_or((Some(0), place));
+                let longest = longest.zip(wait_ms).map(|(one, other)| one.max(other));
+                barred = Some((longest, first));
+            }
+        }
+        if let Some((wait_ms, place)) = barred {
+            let reply = Reply::NotNow { wait_ms };
+            return Err(ReplyAbout { reply, number: self.number(place) });
+        }
+        let pending = all.iter().map(|judgment| judgment.acks).max().unwrap_or(0);
+        let new_holds = standings().filter(|(_, it)| *it == Standing::Open).count();
+        let new_ties = || all.iter().filter(|judgment| !judgment.is_tied).count();
+        let new_ties = self.session.map(|_| new_ties());
+        Ok(Judged { acks: self.acks.max(pending), new_holds, new_ties })
+    }
+
+    /// Whether an owner that may enter the locks can begin now. `Err` is the reply if not: there
+    /// may be no more sessions, no token is left, or replicas must acknowledge the grant first and
+    /// nobody waits for that ([`Reply::MustConfirm`]). Nothing changes.
+    ///
+    /// # Errors
+    /// The reply.
+    pub fn prepare<L: OpenLocks<'a>>(
+        &self,
+        locks: &mut L,
+        judged: Judged,
+        waits_for_acks: bool,
+    ) -> Result<Ready, Reply> {
+        judged.may_tie(locks)?;
+        if judged.acks > 0 && !waits_for_acks {
+            return Err(Reply::MustConfirm);
+        }
+        let token = match judged.new_holds {
+            0 => None,
+            _ => Some(locks.issue().map_err(Reply::Refused)?),
+        };
+        Ok(Ready { judged, token })
+    }
+
+    /// Enters all of the locks. The reply has the newest token and the earliest deadline;
+    /// [`Reply::Pending`] if it comes when replicas have acknowledged the grant.
+    ///
+    /// # Errors
+    /// As [`OpenLocks::decide`].
+    pub fn enter<L: OpenLocks<'a>>(
+        &self,
+        locks: &mut L,
+        ready: Ready,
+        caller: Option<AckDeadline>,
+    ) -> Result<Reply, L::Error> {
+        let Ready { judged: Judged { acks, .. }, token } = ready;
+        let confirm = caller.filter(|_| acks > 0);
+        let confirm = confirm.map(|it| Confirm { acks, since: it.since, ends_at: it.ends_at });
+        let (Self { owner, lease, session, .. }, mut newest) = (*self, None);
+        let waiter = caller.map(|caller| caller.waiter);
+        for (place, want) in self.wants.iter().enumerate() {
+            let enter = Enter { owner, mode: want.mode, lease, token, session, waiter, confirm };
+            if let Reply::Granted { token, remaining_ms } =
+                locks.decide(place, Input::Enter(enter))?
+            {
+                let (other, ms) = newest.unwrap_or((token, remaining_ms));
+                newest = Some((token.max(other), remaining_ms.min(ms)));
+            }
+        }
+        if confirm.is_some() {
+            return Ok(Reply::Pending);
+        }
+        Ok(newest.map_or(Reply::NotNow { wait_ms: None }, |(token, remaining_ms)| Reply::Granted {
+            token,
+            remaining_ms,
+        }))
+    }
+}
+
+impl OpenLock<'_> {
+    fn judgment(&self, standing: Standing) -> Judgment {
+        let Standing::Covered(hold) = standing else {
+            return Judgment { standing, acks: 0, is_tied: false };
+        };
+        let acks = self.volatile.pending_acks(hold.token).unwrap_or(0);
+        let is_tied = self.volatile.sessions.get(hold.token).is_some();
+        Judgment { standing, acks, is_tied }
+    }
+}
+
+impl Judged {
+    /// # Errors
+    /// There may be no more sessions.
+    pub fn may_tie<'a, L: OpenLocks<'a>>(&self, locks: &L) -> Result<(), Reply> {
+        self.new_ties.map_or(Ok(()), |more| locks.may_tie(more).map_err(Reply::Refused))
+    }
+}
+
+/// Ends what has expired at so many locks. True if something had.
+///
+/// # Errors
+/// As [`OpenLocks::look`].
+pub fn catch_up<'a, L: OpenLocks<'a>>(locks: &mut L, count: usize) -> Result<bool, L::Error> {
+    let mut was_due = false;
+    for place in 0..count {
+        if locks.look(place, |open| open.is_overdue())? {
+            locks.decide(place, Input::Tick)?;
+            was_due = true;
+        }
+    }
+    Ok(was_due)
+}
+
+/// Ends every hold of this owner, or those with the token. Returns their number.
+///
+/// # Errors
+/// As [`OpenLocks::decide`].
+pub fn release_all<'a, L: OpenLocks<'a>>(
+    locks: &mut L,
+    count: usize,
+    owner: &'a [u8],
+    token: Option<Token>,
+) -> Result<u64, L::Error> {
+    let mut ended: u64 = 0;
+    for place in 0..count {
+        if let Reply::Count(count) = locks.decide(place, Input::ReleaseAll(owner, token))? {
+            ended = ended.saturating_add(count);
+        }
+    }
+    Ok(ended)
+}
+
+/// How many replicas must acknowledge a renewal of the owner's holds of all these locks. `Err` is
+/// the reply where it does not hold one of them, the first in the order of the request.
+///
+/// # Errors
+/// As [`OpenLocks::look`].
+pub fn acks_to_renew<'a, L: OpenLocks<'a>>(
+    locks: &mut L,
+    wants: &[Want<'_>],
+    ask: Renew<'a>,
+) -> Result<Result<u8, ReplyAbout>, L::Error> {
+    let mut acks = ask.acks;
+    let mut in_order: Vec<(usize, usize)> =
+        wants.iter().enumerate().map(|(place, want)| (want.number, place)).collect();
+    in_order.sort_unstable();
+    for (number, place) in in_order {
+        let own = locks.look(place, |open| {
+            let holds = open.lock.holds_of(ask.owner, ask.token);
+            holds.map(|hold| open.volatile.pending_acks(hold.token).unwrap_or(0)).max()
+        })?;
+        let Some(own) = own else {
+            // Not held: the reply names what is held instead.
+            let reply = locks.decide(place, Input::Renew(ask))?;
+            return Ok(Err(ReplyAbout { reply, number }));
+        };
+        acks = acks.max(own);
+    }
+    Ok(Ok(acks))
+}
+
+/// Renews the owner's holds of so many locks. A blocked caller learns of it when replicas have
+/// acknowledged that.
+///
+/// # Errors
+/// As [`OpenLocks::decide`].
+pub fn renew_all<'a, L: OpenLocks<'a>>(
+    locks: &mut L,
+    count: usize,
+    ask: Renew<'a>,
+    parking: Option<Parking>,
+) -> Result<Reply, L::Error> {
+    for place in 0..count {
+        let renewal = parking.map(|parking| Input::ParkRenewAll(ask, parking));
+        locks.decide(place, renewal.unwrap_or(Input::Renew(ask)))?;
+    }
+    Ok(parking.map_or(Reply::Renewed, |_| Reply::Pending))
+}
