@@ -11,6 +11,7 @@ mod kinds;
 mod state;
 mod steps;
 mod town;
+mod unit;
 mod waits;
 
 use crate::support::number;
@@ -28,6 +29,7 @@ fn every_state_of_a_small_town_keeps_the_laws() {
         Profile::many_connections(),
         Profile::two_locks(),
         Profile::two_locks_in_any_way(),
+        Profile::units(),
         Profile::permits(),
         Profile::permits_of_two_locks(),
         Profile::one_lock(),

@@ -11,7 +11,7 @@ use super::steps::{Step, Wait};
 
 /// All that can come, in the order in which it is printed. What only the module gives is left out:
 /// `TOOMANY` of `rlock.max-waiters`, and that no token is left below 2^53.
-const ALL: [Kind; 68] = [
+const ALL: [Kind; 70] = [
     ("input", "ACQUIRE"),
     ("input", "ACQUIRE BLOCK 0"),
     ("input", "ACQUIRE BLOCK ms"),
@@ -23,6 +23,8 @@ const ALL: [Kind; 68] = [
     ("input", "… MAXQUEUE"),
     ("input", "… SESSION"),
     ("input", "… DEPTH"),
+    ("input", "MACQUIRE"),
+    ("input", "MRELEASE"),
     ("input", "RELEASE"),
     ("input", "RELEASE ALL"),
     ("input", "RELEASE DEPTH"),
@@ -127,6 +129,8 @@ impl Kinds {
                     Wait::Ticket(_) => ("input", "ACQUIRE QUEUE"),
                 }
             }
+            Step::AsksAll { .. } => ("input", "MACQUIRE"),
+            Step::ReleasesAll { .. } => ("input", "MRELEASE"),
             Step::Releases { levels: Levels::One, .. } => ("input", "RELEASE"),
             Step::Releases { levels: Levels::All, .. } => ("input", "RELEASE ALL"),
             Step::Releases { levels: Levels::DownTo(_), .. } => ("input", "RELEASE DEPTH"),

@@ -10,6 +10,14 @@ pub const OWNERS: [&[u8]; 3] = [b"a", b"b", b"c"];
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     Asks(Ask),
+    /// For all locks at once, and without waiting.
+    AsksAll {
+        owner: usize,
+        modes: [Mode; 2],
+    },
+    ReleasesAll {
+        owner: usize,
+    },
     Releases {
         lock: usize,
         owner: usize,
@@ -180,6 +188,34 @@ impl Profile {
             connections: 3,
             one_thing_at_a_time: false,
             is_slow: true,
+            max_depth: 2,
+            steps,
+        }
+    }
+
+    /// Two locks that are asked for at once, beside requests for one of them.
+    pub fn units() -> Self {
+        let mut steps = vec![Step::Passes { is_late: false }, Step::Passes { is_late: true }];
+        for owner in 0..OWNERS.len() {
+            for modes in [MODES, [Mode::Write; 2], [Mode::Read; 2]] {
+                steps.push(Step::AsksAll { owner, modes });
+            }
+            steps.push(Step::ReleasesAll { owner });
+        }
+        for (lock, owner) in pairs(2) {
+            for mode in MODES {
+                steps.push(plain(lock, owner, mode, Wait::Block(None)));
+            }
+            steps.push(plain(lock, owner, Mode::Read, Wait::Ticket(2)));
+            steps.push(one_level(lock, owner));
+            steps.push(Step::Leaves { lock, owner });
+        }
+        Self {
+            name: "two locks at once",
+            locks: 2,
+            connections: 1,
+            one_thing_at_a_time: true,
+            is_slow: false,
             max_depth: 2,
             steps,
         }

@@ -90,6 +90,8 @@ impl<'p> Town<'p> {
         kinds.happened(step);
         match step {
             Step::Asks(ask) => self.asks(ask, kinds),
+            Step::AsksAll { owner, modes } => self.asks_all(owner, modes, kinds),
+            Step::ReleasesAll { owner } => self.releases_all(owner, kinds),
             Step::Releases { lock, owner, mode, levels } => {
                 let ask = Release { mode, levels, ..release(OWNERS[owner]) };
                 self.input(lock, Input::Release(ask), kinds);
@@ -155,7 +157,9 @@ impl<'p> Town<'p> {
                 let count = parked(&self.locks[ask.lock], ask.owner).count();
                 is_free(ask.owner) && (!is_blocking || count < self.profile.connections)
             }
-            Step::Releases { owner, .. }
+            Step::AsksAll { owner, .. }
+            | Step::ReleasesAll { owner }
+            | Step::Releases { owner, .. }
             | Step::ReleasesByToken { owner, .. }
             | Step::Renews { owner, .. }
             | Step::Cancels { owner, .. } => is_free(owner),
@@ -233,7 +237,7 @@ impl<'p> Town<'p> {
         self.carry_out(lock, &effects, kinds);
     }
 
-    fn carry_out(&mut self, lock: usize, effects: &Effects<'_>, kinds: &mut Kinds) {
+    pub fn carry_out(&mut self, lock: usize, effects: &Effects<'_>, kinds: &mut Kinds) {
         kinds.came_of_it(effects);
         let new = std::mem::take(&mut self.locks[lock].issued);
         for (_, world) in self.locks.iter_mut().enumerate().filter(|(other, _)| *other != lock) {

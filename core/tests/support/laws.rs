@@ -201,7 +201,9 @@ pub fn a_refusal_changes_nothing(effects: &Effects<'_>) {
 /// promise that was made before: whoever is told of it may ask the server to wait for its effect.
 pub fn every_change_changes(before: &Lock, after: &Lock, input: &Input<'_>, effects: &Effects<'_>) {
     let mut lock = before.clone();
-    let is_promise = matches!(input, Input::Acquire(_) | Input::Park(..) | Input::Renew(_))
+    let asks = matches!(input, Input::Acquire(_) | Input::Park(..) | Input::Renew(_));
+    let is_promise = asks
+        || matches!(input, Input::Enter(_))
         || effects.wakes.iter().any(|wake| matches!(wake.reply, Reply::Granted { .. }));
     for change in &effects.changes {
         let was = lock.clone();

@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 use rlock_core::{
     Acquire, Change, Dismissed, Effects, FastStep, Input, Kind, LeaseMs, Levels, Lock, Mode, Now,
-    Parking, Patience, Refusal, Release, Renew, Reply, Right, Rights, Step, StepContext, Token,
-    Tokens, Volatile, WaiterId,
+    OpenLock, Parking, Patience, Refusal, Release, Renew, Reply, Right, Rights, Step, StepContext,
+    Token, Tokens, Volatile, WaiterId,
     slow::{OwnerNames, Slow},
     snapshot::{self, Effect, Malformed, Start},
 };
@@ -117,6 +117,22 @@ impl World {
             replica_tokens: tokens_after(self.replicated),
             naive: self.naive.clone(),
         }
+    }
+
+    /// The lock, to be judged.
+    pub fn open(&self) -> OpenLock<'_> {
+        let Self { lock, volatile, tokens, now, .. } = self;
+        OpenLock { lock, volatile, tokens, now: *now, grace: None, is_unswept: false }
+    }
+
+    /// A token for holds of several locks.
+    pub fn issue(&mut self) -> Token {
+        self.tokens.issue(self.now).expect("there is one left")
+    }
+
+    /// A token is going to be of a new hold here.
+    pub fn reserve(&mut self, token: Token) {
+        self.tokens.saw(token);
     }
 
     /// Sets the clock to this many microseconds after [`START_US`]; also backward.

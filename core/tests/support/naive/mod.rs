@@ -12,8 +12,8 @@ mod waiting;
 use std::num::NonZeroU32;
 
 use rlock_core::{
-    Acquire, ClientId, End, EpochMs, Event, Input, Kind, LeaseMs, Mode, Now, Patience, Refusal,
-    Token, WaiterId,
+    Acquire, ClientId, End, Enter, EpochMs, Event, Input, Kind, LeaseMs, Mode, Now, Patience,
+    Refusal, Token, WaiterId,
 };
 
 use super::laws::Held;
@@ -125,8 +125,9 @@ impl Naive {
                 }
                 Said::Count((before - self.holds.len()) as u64)
             }
-            Input::Enter(_) | Input::Join(_) | Input::Withdraw(_) | Input::ParkRenewAll(..) => {
-                panic!("several locks are entered in the engine's tests")
+            Input::Enter(ask) => self.enter_unit(ask, limits, &mut told),
+            Input::Join(_) | Input::Withdraw(_) | Input::ParkRenewAll(..) => {
+                panic!("groups wait in the engine's tests")
             }
             Input::Renew(ask) | Input::ParkRenew(ask, _) => self.renew(ask),
             Input::Cancel(owner) => {
@@ -395,6 +396,22 @@ impl Naive {
         let owner = owner.to_vec();
         self.holds.push(Hold { owner, mode, token, depth: 1, deadline, session: None });
         Said::Granted { token, remaining_ms: lease.get() }
+    }
+
+    /// One lock of several: what it holds is its own for longer, what it does not hold begins.
+    fn enter_unit(&mut self, ask: &Enter<'_>, limits: Limits, told: &mut Told) -> Said {
+        let (owner, mode, lease) = (ask.owner, ask.mode, ask.lease);
+        if !self.has(owner, mode) {
+            // The token of all of them, which this lock's own would be as well.
+            self.last_token = ask.token.expect("it has one").get() - 1;
+        }
+        let said = self.enter(owner, mode, lease, Some(1), limits, told);
+        if let Said::Granted { token, .. } = said {
+            self.confirm(token);
+            self.holds_now(owner, limits, told);
+            self.tie(token, None, ask.session, lease);
+        }
+        said
     }
 
     fn confirm(&mut self, token: u64) {
