@@ -34,7 +34,9 @@ pub const LATE: Ms = 50;
 pub const LOOKS: Ms = 1000;
 /// How long before the end of a wait with `ACKS` its request ends, at most: the reason comes before the patience is over.
 const AHEAD: Ms = 250;
+/// The first pause, more or less, before a try is made again; each next one is twice as long.
 pub const FIRST_PAUSE: Ms = 10;
+/// No such pause is longer, more or less.
 pub const LONGEST_PAUSE: Ms = 500;
 /// The pause, more or less, before a server that was not reached is connected to again.
 pub const DIALS: Ms = 200;
