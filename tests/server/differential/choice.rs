@@ -38,6 +38,13 @@ pub enum Deed {
 /// Commands of a transaction: as many as no reply has elements.
 const TOGETHER: usize = 3;
 
+/// Whether this may end somebody's session. Redis 7.0 closes that connection at once, so what
+/// follows in the same transaction finds its locks free, and elsewhere does not.
+fn ends_sessions(line: &str) -> bool {
+    let all = ["DEL", "SET", "RENAME", "MOVE", "PEXPIRE", "FLUSH", "SWAPDB", "RLOCK.FORCE"];
+    all.iter().any(|verb| line.starts_with(verb))
+}
+
 /// Chooses, by a seed, and counts the ids of messages.
 pub struct Choice(Rng, u64);
 
@@ -67,8 +74,10 @@ impl Choice {
             13..20 => {
                 let lines = (0..TOGETHER).map(|_| self.line_for(at, twins));
                 let lines = lines.filter(|line| !line.starts_with("SELECT"));
-                let mut lines: Vec<String> = lines.collect();
-                lines.resize(TOGETHER, "EXISTS k0".into());
+                let (last, mut lines): (Vec<_>, Vec<_>) = lines.partition(|it| ends_sessions(it));
+                let last = last.into_iter().next();
+                lines.resize(TOGETHER - usize::from(last.is_some()), "EXISTS k0".into());
+                lines.extend(last);
                 Deed::Together(at, lines)
             }
             _ => Deed::Send(at, self.line_for(at, twins)),
