@@ -6,7 +6,8 @@ use std::num::NonZeroU32;
 use std::process::Command;
 use std::rc::Rc;
 
-use rlock_core::slow::{OwnerNames, Slow};
+use rlock_core::OwnerNames;
+use rlock_core::slow::Slow;
 use rlock_core::{
     Acquire, Effects, Input, LeaseMs, Levels, Lock, Mode, Now, Parking, Patience, Release, Renew,
     Step, StepContext, Tokens, Volatile, WaiterId,

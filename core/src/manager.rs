@@ -28,6 +28,7 @@ mod observers;
 mod outbox;
 mod search;
 mod several;
+mod sight;
 mod slowlog;
 mod sweep;
 mod tells;
@@ -41,8 +42,7 @@ use std::rc::Rc;
 use ack_queue::AckQueue;
 pub use decide::Decided;
 use expiries::Expiries;
-pub use group::{Group, GroupKey};
-pub use group_acks::HeldBackReply;
+pub use group::{Group, GroupKey, HeldBackReply};
 pub use group_replaced::Replacement;
 pub use group_work::GroupWork;
 use groups::Groups;
@@ -51,9 +51,10 @@ pub use life::{Cause, ExpiryAction, KeyExpiry};
 use locks::Locks;
 pub use locks::{LockId, Mark, Totals};
 pub use longest::LongQueue;
+pub use observers::ObserverTask;
 use observers::Observers;
-pub use observers::{ObserverTask, SeenHold, Sight};
 pub use search::{Wait, World, search};
+pub use sight::{SeenHold, Sight};
 pub use slowlog::SlowEntry;
 use slowlog::SlowLog;
 use sweep::Postponed;
@@ -65,8 +66,8 @@ use waits::BlockedConnections;
 pub use waits::{Parked, WaitEnd};
 
 use crate::value::count::less;
-use crate::volatile::slow::{Outcome, OwnerNames, Slow};
-use crate::{ClientId, EpochMs, Lock, Now, Token, Tokens, Volatile, WaiterId, Wake};
+use crate::volatile::slow::{Outcome, Slow};
+use crate::{ClientId, EpochMs, Lock, Now, OwnerNames, Token, Tokens, Volatile, WaiterId, Wake};
 
 /// Seeded, because anybody can choose the names in it, and fast.
 type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
@@ -340,7 +341,7 @@ impl Manager {
         }
         let entry =
             self.volatile(id.db, &id.key).and_then(|volatile| volatile.queue.blocked(waiter));
-        let over = entry.and_then(|entry| self.slow.wait(entry, by, now));
+        let over = entry.and_then(|entry| entry.ended(self.slow, by, now));
         self.log_slow(At { db: id.db, key: &id.key, now }, over);
         if self.volatile(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
             // The waiters behind it may enter now, and a grant may have to be revoked.

@@ -2,6 +2,7 @@
 
 pub mod change;
 pub mod count;
+pub mod hold;
 pub mod holders;
 pub mod lock;
 pub mod readers;

@@ -3,7 +3,9 @@
 pub mod confirm;
 pub mod confirmations;
 pub mod endings;
+pub mod kind;
 pub mod levels;
+pub mod owner_names;
 pub mod queue;
 pub mod sessions;
 pub mod slow;
@@ -155,7 +157,7 @@ impl Volatile {
             return Vec::new();
         }
         for (entry, outcome) in std::mem::take(&mut self.ended) {
-            self.over.extend(slow.wait(&entry, outcome, now));
+            self.over.extend(entry.ended(slow, outcome, now));
         }
         std::mem::take(&mut self.over)
     }

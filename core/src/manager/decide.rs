@@ -4,7 +4,8 @@ use super::group_moves::TouchedGroups;
 use super::tells::PendingRequest;
 use super::{At, Bounds, ExpiryAction, KeyExpiry, LockId, Manager, Mark};
 use crate::value::count::less;
-use crate::volatile::slow::{Outcome, names_max};
+use crate::volatile::owner_names::names_max;
+use crate::volatile::slow::Outcome;
 use crate::{
     Ack, Acquire, Effects, FastStep, Input, Lock, Refusal, Reply, Rights, Step, StepContext,
     Volatile, WaiterId,

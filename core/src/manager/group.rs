@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::LockId;
 use crate::grammar::Want;
-use crate::volatile::slow::OwnerNames;
+use crate::volatile::owner_names::OwnerNames;
 use crate::{Claim, ClientId, EpochMs, Join, Kind, LeaseMs, Mode, Now, Owner, WaiterId};
 
 /// One of the locks for which a group waits.
@@ -54,6 +54,26 @@ pub struct Group {
     /// The group was granted its locks, and its reply is on its way.
     pub(super) is_granted: bool,
     pub(super) in_the_way: Option<Rc<OwnerNames>>,
+}
+
+/// A grant or a renewal of several locks whose reply is held back.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldBackReply {
+    /// How many replicas must acknowledge it.
+    pub acks: u8,
+    /// How many holds it began.
+    pub holds: usize,
+}
+
+/// What is to be done at one lock, in the order in which it is done there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum AtLock {
+    /// This group, which arrived as the one with this number, comes there.
+    Come(u64, WaiterId),
+    /// The queue is served.
+    Serve,
+    /// This group stands in line at the lock again, because nobody gave it its turn back.
+    Back(WaiterId),
 }
 
 impl Group {

@@ -2,20 +2,11 @@
 //! has its part in its ledger; what concerns all of them is here: the replicas are asked once, the
 //! caller gets one reply, and if one part ends, the others are never reported.
 
-use super::group::Group;
+use super::group::{Group, HeldBackReply};
 use super::groups::Groups;
 use super::tells::PendingRequest;
 use super::{LockId, Manager};
 use crate::{Ack, Now, Reply, WaiterId, Wake};
-
-/// A grant or a renewal of several locks whose reply is held back.
-#[derive(Clone, Copy, Debug)]
-pub struct HeldBackReply {
-    /// How many replicas must acknowledge it.
-    pub acks: u8,
-    /// How many holds it began.
-    pub holds: usize,
-}
 
 impl Groups {
     /// A part of this grant ended, or its caller waits no more: nothing of it is told, and the rest

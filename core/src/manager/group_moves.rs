@@ -1,6 +1,7 @@
 //! How groups move from one of their locks to the next, and back.
 
-use super::group_work::{AtLock, GroupWork};
+use super::group::AtLock;
+use super::group_work::GroupWork;
 use super::groups::{Groups, bit};
 use super::{LockId, Manager};
 use crate::{GroupStand, Now, WaiterId};

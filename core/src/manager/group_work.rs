@@ -3,7 +3,7 @@
 //! still come there, whatever was freed at once.
 
 use super::LockId;
-use super::group::Group;
+use super::group::{AtLock, Group};
 use super::groups::Groups;
 use crate::{Now, WaiterId};
 
@@ -26,17 +26,6 @@ pub enum GroupWork {
     Leave(WaiterId, Box<Group>),
     /// The caller of a granted group is gone before its reply: revoke all of the grant.
     Revoke(WaiterId, Vec<LockId>),
-}
-
-/// What is to be done at one lock, in the order in which it is done there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum AtLock {
-    /// This group, which arrived as the one with this number, comes there.
-    Come(u64, WaiterId),
-    /// The queue is served.
-    Serve,
-    /// This group stands in line at the lock again, because nobody gave it its turn back.
-    Back(WaiterId),
 }
 
 impl Groups {

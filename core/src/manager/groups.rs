@@ -4,9 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::group::Group;
-use super::group_acks::HeldBackReply;
-use super::group_work::AtLock;
+use super::group::{AtLock, Group, HeldBackReply};
 use super::{At, HashMap, LockId, Manager, Mark};
 use crate::volatile::slow::{Ended, Outcome, What};
 use crate::{EpochMs, GroupStand, Now, Owner, Reply, WaiterId, Wake};

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 pub use totals::Totals;
 
-use super::names::LockIndex;
+use super::names::{LockIndex, Slot};
 use crate::value::count::less;
 use crate::value::small_map::SmallMap;
 use crate::{ClientId, EpochMs, Now, Volatile};
@@ -24,9 +24,6 @@ pub struct LockId {
     /// The key.
     pub key: Rc<[u8]>,
 }
-
-/// A lock's place in [`Locks`], valid while the lock has a volatile part.
-pub(super) type Slot = usize;
 
 /// This many places are kept while no lock has a volatile part, because the next one soon will.
 const KEPT: usize = 1000;

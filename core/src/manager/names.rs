@@ -6,7 +6,8 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::locks::Slot;
+/// A lock's place in [`Locks`], valid while the lock has a volatile part.
+pub(super) type Slot = usize;
 
 /// How many tables there are. With a million names a table that grows moves some 10 000 of them,
 /// which takes less than a millisecond.

@@ -4,22 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
+use super::sight::{SeenHold, Sight};
 use super::{At, HashMap, LockId, Manager, WaitEnd};
-use crate::{EpochMs, Lock, Now, Owner, Refusal, Token, Volatile, WaiterId};
-
-/// The hold that observers see.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenHold {
-    /// Its fencing token.
-    pub token: Token,
-    /// Its owner.
-    pub owner: Owner,
-    /// When it expires.
-    pub deadline: EpochMs,
-}
-
-/// What observers see at a key: who holds WRITE, if anybody does, or why they cannot see it.
-pub type Sight = Result<Option<Rc<SeenHold>>, Refusal>;
+use crate::{EpochMs, Lock, Now, Token, Volatile, WaiterId};
 
 /// What is to be done for observers next.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use crate::text::{NAME_BYTES_MAX, cut, escaped};
-use crate::volatile::slow::{Ended, NAMES_MAX, Outcome, OwnerNames, What};
+use crate::volatile::owner_names::{NAMES_MAX, OwnerNames};
+use crate::volatile::slow::{Ended, Outcome, What};
 use crate::{Now, Owner};
 
 use super::{At, LockId, Manager};

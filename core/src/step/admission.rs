@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
+use crate::volatile::owner_names::NAMES_MAX;
 use crate::volatile::queue::{Entry, Place};
-use crate::volatile::slow::NAMES_MAX;
 use crate::{Acquire, EpochMs, Hold, Lock, Mode, Now, Patience, Reply, Step, Volatile, WaiterId};
 
 /// What a request wants of a lock.

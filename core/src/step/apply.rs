@@ -1,7 +1,8 @@
 //! The one transition: what an input does to a lock and to what is remembered of it.
 
 use crate::step::input::{Input, Levels, Parking, Patience, Reply, Unchecked};
-use crate::volatile::queue::{Entry, Kind};
+use crate::volatile::kind::Kind;
+use crate::volatile::queue::Entry;
 use crate::{Change, Step};
 
 impl<'a> Step<'_, 'a> {

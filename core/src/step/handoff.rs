@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use crate::step::input::{Reply, Unchecked};
+use crate::volatile::kind::Kind;
 use crate::volatile::levels::Asked;
-use crate::volatile::queue::{Entry, Kind, Place};
+use crate::volatile::queue::{Entry, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
 use crate::volatile::unsent::{AckWait, HeldBack};
@@ -140,8 +141,8 @@ impl Step<'_, '_> {
         if let Some(place) = self.volatile.queue.ticket_of(owner)
             && let Some(ticket) = self.volatile.queue.remove(place)
         {
-            self.volatile.log_slow(self.moment.slow.wait(
-                &ticket,
+            self.volatile.log_slow(ticket.ended(
+                self.moment.slow,
                 Outcome::Granted,
                 self.moment.now,
             ));
@@ -252,8 +253,8 @@ impl Step<'_, '_> {
                     is_of_several: false,
                 };
                 self.volatile.await_acks(waiter, token, asked, wait, held.is_none());
-                self.volatile.log_slow(self.moment.slow.wait(
-                    entry,
+                self.volatile.log_slow(entry.ended(
+                    self.moment.slow,
                     Outcome::Granted,
                     self.moment.now,
                 ));
@@ -277,7 +278,7 @@ impl Step<'_, '_> {
 
     /// Nobody listens any more: the wait ends without an effect.
     fn end_unheard(&mut self, waiter: WaiterId, entry: &Entry) {
-        let slow = self.moment.slow.wait(entry, Outcome::Disconnected, self.moment.now);
+        let slow = entry.ended(self.moment.slow, Outcome::Disconnected, self.moment.now);
         self.volatile.log_slow(slow);
         self.effects.unheard.push(waiter);
     }

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::volatile::slow::{NAMES_MAX, OwnerNames, Slow};
+use crate::volatile::owner_names::{NAMES_MAX, OwnerNames};
+use crate::volatile::slow::Slow;
 use crate::{
     Change, ClientId, EpochMs, Event, Kind, LeaseMs, Mode, Now, Owner, Refusal, Token, Tokens,
     WaiterId,

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use crate::step::admission::Claim;
 use crate::step::input::{Effects, Input, StepContext};
 use crate::step::several::{OwnPlace, Standing};
+use crate::volatile::owner_names::OwnerNames;
 use crate::volatile::queue::Place;
 use crate::volatile::queue::groups::GroupStand;
-use crate::volatile::slow::OwnerNames;
 use crate::{EpochMs, Lock, Now, Step, Tokens, Volatile, WaiterId};
 
 /// How many of a queue are served on trial before all of them are.

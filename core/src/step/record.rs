@@ -2,8 +2,9 @@
 
 use crate::step::input::{Reply, Wake};
 use crate::volatile::endings::wake;
+use crate::volatile::owner_names::OwnerNames;
 use crate::volatile::queue::Entry;
-use crate::volatile::slow::{Outcome, OwnerNames};
+use crate::volatile::slow::Outcome;
 use crate::{Change, EpochMs, Hold, Step, Token};
 
 impl<'a> Step<'_, 'a> {
@@ -39,7 +40,7 @@ impl<'a> Step<'_, 'a> {
     /// A wait ends: a blocked connection gets this reply.
     pub(crate) fn end_wait(&mut self, entry: &Entry, reply: Reply, outcome: Outcome) {
         let now = self.moment.now;
-        self.volatile.log_slow(self.moment.slow.wait(entry, outcome, now));
+        self.volatile.log_slow(entry.ended(self.moment.slow, outcome, now));
         if let Some(waiter) = entry.kind.waiter() {
             let is_withdrawn = outcome == Outcome::Cancelled;
             let wake = wake(waiter, reply, entry, now);

@@ -5,6 +5,7 @@ use std::mem;
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
+use crate::value::hold::Hold;
 use crate::value::readers::Readers;
 use crate::{EpochMs, Now, Owner, Token};
 
@@ -33,17 +34,6 @@ impl Mode {
             Self::Write => "write",
         }
     }
-}
-
-/// One owner's hold in one mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
-    /// Its fencing token: the same from the first level to the last.
-    pub token: Token,
-    /// When it expires, whatever its depth.
-    pub deadline: EpochMs,
-    /// Levels acquired and not released, from 1.
-    pub depth: u16,
 }
 
 /// Who holds a lock. The most common case needs no allocation of its own: one owner with a short

@@ -51,7 +51,7 @@ impl Volatile {
                 groups.push(waiter);
                 continue;
             }
-            self.log_slow(slow.wait(&entry, Outcome::Refused, now));
+            self.log_slow(entry.ended(slow, Outcome::Refused, now));
             if let Some(waiter) = entry.kind.waiter() {
                 wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
             }
@@ -94,7 +94,7 @@ impl Volatile {
             *portion = left;
             let wait_ms = self.queue.get(place).and_then(|entry| wait_ms(self, place, entry));
             if let Some(entry) = self.queue.remove(place) {
-                self.log_slow(slow.wait(&entry, Outcome::TimedOut, now));
+                self.log_slow(entry.ended(slow, Outcome::TimedOut, now));
                 if let Some(waiter) = entry.kind.waiter() {
                     wakes.push(wake(waiter, Reply::NotNow { wait_ms }, &entry, now));
                 }

@@ -23,52 +23,9 @@ use group_places::GroupPlaces;
 pub(crate) use place::{Arrival, Place};
 
 use crate::value::count::less;
-use crate::volatile::slow::OwnerNames;
-use crate::{Acquire, ClientId, EpochMs, LeaseMs, Mode, Now, Owner, WaiterId};
-
-/// The kind of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A connection is blocked and will get a reply.
-    Blocked(WaiterId),
-    /// Nobody is blocked, and the reply will be a message.
-    Told(WaiterId),
-    /// Nobody is blocked: the owner asks again.
-    Ticket,
-    /// A wait for several locks: it gets turns, and enters when it has one at each of them.
-    Group(WaiterId),
-}
-
-impl Kind {
-    /// The wait for this lock alone that will get a reply.
-    pub(crate) const fn waiter(self) -> Option<WaiterId> {
-        match self {
-            Self::Blocked(waiter) | Self::Told(waiter) => Some(waiter),
-            Self::Ticket | Self::Group(_) => None,
-        }
-    }
-
-    /// The wait for several locks.
-    pub const fn group(self) -> Option<WaiterId> {
-        match self {
-            Self::Group(waiter) => Some(waiter),
-            Self::Blocked(_) | Self::Told(_) | Self::Ticket => None,
-        }
-    }
-
-    /// The number of the wait, if it has one.
-    pub const fn number(self) -> Option<WaiterId> {
-        match self {
-            Self::Blocked(waiter) | Self::Told(waiter) | Self::Group(waiter) => Some(waiter),
-            Self::Ticket => None,
-        }
-    }
-
-    /// Whether nobody is blocked: the owner asks again.
-    pub const fn is_ticket(self) -> bool {
-        matches!(self, Self::Ticket)
-    }
-}
+use crate::volatile::owner_names::OwnerNames;
+use crate::volatile::slow::{Ended, Outcome, Slow, What};
+use crate::{Acquire, ClientId, EpochMs, Kind, LeaseMs, Mode, Now, Owner, WaiterId};
 
 /// A waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +86,17 @@ impl Entry {
             is_in_front: false,
             check_at: None,
         }
+    }
+
+    /// The end of this wait for the slow log, if it lasted long enough.
+    pub(crate) fn ended(&self, slow: Slow, outcome: Outcome, now: Now) -> Option<Ended> {
+        let us = now.us().saturating_sub(self.since.us());
+        if slow.wait_ms.is_none_or(|least| us < least.saturating_mul(1000)) {
+            return None;
+        }
+        let what = What::Wait(self.in_the_way.as_ref()?.clone());
+        let (owner, mode, limit, ms) = (self.owner.clone(), self.mode, self.limit, us / 1000);
+        Some(Ended { owner, mode, limit, ms, outcome, what, keys: 1 })
     }
 
     /// The connection to which to tie the hold.

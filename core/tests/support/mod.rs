@@ -15,9 +15,9 @@ use std::rc::Rc;
 
 use rlock_core::{
     Acquire, Change, Dismissed, Effects, FastStep, Input, Kind, LeaseMs, Levels, Lock, Mode, Now,
-    OpenLock, Parking, Patience, Refusal, Release, Renew, Reply, Right, Rights, Step, StepContext,
-    Token, Tokens, Volatile, WaiterId,
-    slow::{OwnerNames, Slow},
+    OpenLock, OwnerNames, Parking, Patience, Refusal, Release, Renew, Reply, Right, Rights, Step,
+    StepContext, Token, Tokens, Volatile, WaiterId,
+    slow::Slow,
     snapshot::{self, Effect, Malformed, Start},
 };
 

@@ -1,0 +1,79 @@
+//! The names of the holders that were in the way of a wait, for the slow log.
+
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use crate::text::cut;
+
+/// How many holders in the way of a wait are recorded at most.
+pub const NAMES_MAX: usize = 100;
+
+/// While so many wait on this server, only [`FEW_NAMES`] are recorded of a wait that does not begin
+/// behind the same holders as the one before it in line: a hundred take 30 times what a ticket
+/// takes.
+const LISTS_MAX: usize = 1000;
+
+const FEW_NAMES: usize = 4;
+
+/// How many holders to record of a wait for which others are in the way than before, while so many
+/// wait on this server.
+pub(crate) const fn names_max(waits: usize) -> usize {
+    if waits < LISTS_MAX { NAMES_MAX } else { FEW_NAMES }
+}
+
+/// Names of owners, each cut to [`crate::text::NAME_BYTES_MAX`] bytes; one that is short, the
+/// common case, costs no allocation. Each stands behind its length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnerNames(SmallVec<[u8; 24]>);
+
+impl OwnerNames {
+    fn push(&mut self, cut: &[u8]) {
+        self.0.push(u8::try_from(cut.len()).unwrap_or(u8::MAX));
+        self.0.extend_from_slice(cut);
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// These names: shared by all waits that began behind the same holders, also when they are
+    /// logged. `before` has those of the last in the same line; `last` those that were written last
+    /// on this server, and they are written over where nobody has them any more. Of names that
+    /// neither has, `most` are written.
+    pub(crate) fn shared<'o, I: Iterator<Item = &'o [u8]>>(
+        before: Option<&Rc<Self>>,
+        last: &mut Rc<Self>,
+        most: usize,
+        owners: impl Fn() -> I,
+    ) -> Rc<Self> {
+        let is = |names: &Self, most| names.iter().eq(owners().take(most).map(cut));
+        let is_same =
+            |names: &&Rc<Self>| is(names, NAMES_MAX) || most < NAMES_MAX && is(names, most);
+        if let Some(names) = before.filter(is_same) {
+            return names.clone();
+        }
+        if !is_same(&&*last) {
+            let owners = || owners().take(most);
+            if Rc::get_mut(last).is_none() {
+                *last = Rc::default();
+            }
+            if let Some(names) = Rc::get_mut(last) {
+                names.clear();
+                owners().for_each(|owner| names.push(cut(owner)));
+            }
+        }
+        last.clone()
+    }
+
+    /// One by one.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = self.0.as_slice();
+        std::iter::from_fn(move || {
+            let (len, behind) = rest.split_first()?;
+            let (name, next) = behind.split_at_checked(usize::from(*len))?;
+            rest = next;
+            Some(name)
+        })
+    }
+}
