@@ -60,8 +60,6 @@ def times_not_measured() -> list[str]:
 
 # The rule is older than its check: what came before is left as it is. The history that others have is not rewritten.
 FIRST_CHECKED = "b1fd863e75000c627f2acbd50e18e601bb59c154"
-# Too long by seven columns, and pushed before anybody noticed.
-PUSHED = {"b0cba0ed"}
 
 
 def long_subjects() -> list[str]:
@@ -69,7 +67,7 @@ def long_subjects() -> list[str]:
     words = ["git", "-C", str(ROOT), "log", "--no-merges", "--format=%h %s", f"{FIRST_CHECKED}..HEAD"]
     said = subprocess.run(words, capture_output=True, text=True)
     commits = [line.partition(" ") for line in said.stdout.splitlines()] if said.returncode == 0 else []
-    return [f"{commit}: its subject has {len(subject)} columns, not at most 72" for commit, _, subject in commits if len(subject) > 72 and commit[:8] not in PUSHED]
+    return [f"{commit}: its subject has {len(subject)} columns, not at most 72" for commit, _, subject in commits if len(subject) > 72]
 
 
 def fields_without_row() -> list[str]:
