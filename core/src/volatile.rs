@@ -121,10 +121,10 @@ impl Volatile {
             || self.is_unserved
     }
 
-    /// Somebody may have to be told when a hold ends with its key: a connection with a session, or
-    /// a caller whose grant replicas are to acknowledge.
-    pub(crate) fn has_to_tell(&self) -> bool {
-        self.session_count() > 0 || self.acks.is_some()
+    /// Something is known of the holds that ends with their key: sessions, grants that replicas are
+    /// to acknowledge, or replies that are not sent.
+    pub(crate) fn knows_of_holds(&self) -> bool {
+        self.session_count() > 0 || self.acks.is_some() || !self.unsent.is_empty()
     }
 
     /// The hold with this token is lost to its session. Returns the connections that it was tied

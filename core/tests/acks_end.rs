@@ -106,3 +106,18 @@ fn an_acknowledgment_delays_nothing_that_a_portion_left_undone() {
     server.sweep();
     assert!(server.swept.len() > 2 && !is_due(&server));
 }
+
+/// Another lock of the same grant, and so with the same token, is renamed to this name.
+#[test]
+fn a_level_that_nobody_heard_of_goes_with_its_key() {
+    let mut server = Server::new();
+    server.holds(K, "a", None);
+    let other = server.keys[K].clone();
+    server.confirms(K, confirmed("a", 1), 9);
+    server.manager.connection_ended(ClientId::from(9), server.now());
+    vanishes(&mut server);
+    server.keys.insert(K, other.clone());
+    server.manager.key_came(0, K);
+    server.sweep();
+    assert_eq!(server.keys[K], other);
+}

@@ -3,6 +3,7 @@
 
 use crate::support::{TURN, plain, plays};
 use rlock_simulation::command::{Ask, Command, Patience};
+use rlock_simulation::several::{AskAll, Keys, Want};
 use rlock_simulation::step::Step;
 
 /// A client asks, and its server reads that.
@@ -118,5 +119,29 @@ fn what_the_old_primary_does_not_confirm_the_new_one_granted() {
         &says(2, Command::Force(0)),
         &asks(2, plain(2)),
         &[Step::Hear(2), Step::Hear(2)],
+    ]);
+}
+
+/// Of the core: all holds of one grant have one token, so another lock of it that comes to the name
+/// is not the one of which a level is to end.
+#[test]
+fn a_level_that_nobody_heard_of_goes_with_its_key() {
+    let several = AskAll {
+        owner: 0,
+        keys: Keys { bits: 0b110, is_reversed: false },
+        wants: [Want::Write; 3],
+        lease: 5000,
+        patience: Patience::None,
+        session: false,
+        with_ttl: false,
+        acks: 0,
+    };
+    let again = Ask { key: 2, patience: Patience::Block(500), ..acked(0) };
+    keeps_the_laws(&[
+        &says(0, Command::AcquireAll(several)),
+        &asks(0, again),
+        &[Step::CutOff(0)],
+        &says(1, Command::Rename(1, 2)),
+        &[TURN],
     ]);
 }

@@ -83,9 +83,10 @@ impl Manager {
         self.removed.push(Removed { db, key, event, holds: lock.hold_count(), held_us, slow });
         self.locks.mark(at.db, at.key, Mark::Changed, Some(at.now.ms()));
         self.observers.mark(at.db, at.key, false);
-        if self.locks.get(at.db, at.key).is_some_and(Volatile::has_to_tell) {
+        if self.locks.get(at.db, at.key).is_some_and(Volatile::knows_of_holds) {
             let free = Lock::default();
             let (lost, wakes) = self.locks.change_keeping_alarm(at.db, at.key, |volatile| {
+                volatile.unsent.key_left();
                 (free.lost_sessions(volatile, at.now), free.lost_grants(volatile, at.now))
             });
             self.post(wakes);

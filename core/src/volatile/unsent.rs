@@ -250,6 +250,18 @@ impl UnsentReplies {
         }
     }
 
+    /// The key left with its holds: nothing of them is to end here any more. Another lock that
+    /// comes to this name may have a hold with the same token, because one grant of several locks
+    /// has one token.
+    pub(crate) fn key_left(&mut self) {
+        self.forget_revoked();
+        for reply in self.by_waiter.values_mut().filter(|reply| reply.ack_wait.is_none()) {
+            if let Some(number) = reply.request.take() {
+                self.levels.remove(reply.token, number);
+            }
+        }
+    }
+
     fn of_token(&self, token: Token) -> impl Iterator<Item = WaiterId> {
         self.levels.of(token).map(|(_, it)| it.waiter)
     }
