@@ -10,7 +10,7 @@ from html import escape
 ROOT = pathlib.Path(__file__).parents[1]
 LINES = (ROOT / "bench/results/redis-7.0.csv").read_text().splitlines()
 FIGURES = list(csv.DictReader(line for line in LINES if not line.startswith("#")))
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 520, 70, 400, 50, 60
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1000, 520, 70, 470, 50, 60
 X, Y = (20, 100), (0, 5)  # percent; powers of ten, in ms
 GAP = 17  # between two names
 OURS, OTHERS, PERFECT = "#1f5fa8", "#a8481f", "#555"

@@ -30,16 +30,22 @@ func openRedsync(ctx context.Context, key string) (func() (handle, error), error
 func (v viaRedsync) acquire(ctx context.Context) error {
 	err := v.mutex.LockContext(ctx)
 	var taken *redsync.ErrTaken
-	if errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed) {
+	if errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed) || errors.Is(err, ownTimeout) {
 		return errGaveUp
 	}
 	return err
 }
 
+// A lock that was not released in time ends with its lease, and others wait that long.
 func (v viaRedsync) release(ctx context.Context) error {
-	_, err := v.mutex.UnlockContext(ctx)
-	return err
+	if _, err := v.mutex.UnlockContext(ctx); !errors.Is(err, ownTimeout) {
+		return err
+	}
+	return nil
 }
+
+// By default redsync gives a server 400 ms, a twentieth of the lease; the worker sets no deadline.
+var ownTimeout = context.DeadlineExceeded
 
 // viaPackage is this project's package for Go. All of a process share one client and its pool.
 type viaPackage struct {
