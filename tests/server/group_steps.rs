@@ -10,18 +10,20 @@ const KEYS: usize = 128;
 /// How much processor time a step may take.
 const STEP_US: u64 = 10_000;
 
-/// A busy machine only adds to what is measured: one round of three must be within the bounds. A
-/// round notes those that it exceeds; whatever else is wrong fails at once.
-pub fn one_of_three_rounds(round: fn(&mut Vec<String>)) {
+/// What disturbs a round only adds to what is measured: other processes, a test that looks late and
+/// sees several steps as one, and the kernel, which counts the time of a running process in ticks
+/// of up to 4 ms. So one round of five must be within the bounds. A round notes those that it
+/// exceeds; whatever else is wrong fails at once.
+pub fn one_of_five_rounds(round: fn(&mut Vec<String>)) {
     let mut exceeded = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..5 {
         exceeded.clear();
         round(&mut exceeded);
         if exceeded.is_empty() {
             return;
         }
     }
-    panic!("in the last of three rounds: {exceeded:#?}");
+    panic!("in the last of five rounds: {exceeded:#?}");
 }
 
 fn number(client: &mut Client, field: &str) -> i64 {
@@ -118,7 +120,7 @@ fn pair_ns(client: &mut Client, key: &str, words: &str) -> u64 {
 /// All of them wait for the first key; the others are idle.
 #[test]
 fn a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only() {
-    one_of_three_rounds(
+    one_of_five_rounds(
         round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only,
     );
 }
@@ -204,7 +206,7 @@ fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only
 /// READ at all keys but the last, where they stand: all of them enter together.
 #[test]
 fn five_hundred_read_groups_are_let_in_in_short_steps() {
-    one_of_three_rounds(round_of_five_hundred_read_groups_are_let_in_in_short_steps);
+    one_of_five_rounds(round_of_five_hundred_read_groups_are_let_in_in_short_steps);
 }
 
 fn round_of_five_hundred_read_groups_are_let_in_in_short_steps(exceeded: &mut Vec<String>) {
@@ -253,7 +255,7 @@ fn round_of_five_hundred_read_groups_are_let_in_in_short_steps(exceeded: &mut Ve
 /// What one owner waits for elsewhere, or here in another way, does not make its requests dearer.
 #[test]
 fn the_waits_of_one_owner_cost_as_much_as_those_of_many() {
-    one_of_three_rounds(round_of_the_waits_of_one_owner_cost_as_much_as_those_of_many);
+    one_of_five_rounds(round_of_the_waits_of_one_owner_cost_as_much_as_those_of_many);
 }
 
 fn round_of_the_waits_of_one_owner_cost_as_much_as_those_of_many(exceeded: &mut Vec<String>) {

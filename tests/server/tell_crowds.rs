@@ -7,7 +7,7 @@ use redis::{PushKind, Value};
 use rlock_testkit::{Server, Waiter, integer, items, text, until};
 
 use crate::budgets::longest_step_us;
-use crate::group_steps::one_of_three_rounds;
+use crate::group_steps::one_of_five_rounds;
 use crate::tell::waiting;
 
 const CONNECTIONS: usize = 20;
@@ -144,7 +144,7 @@ fn five_thousand_requests_of_twenty_connections_are_served_in_order() {
 
 #[test]
 fn ten_thousand_dead_requests_are_passed_in_short_steps() {
-    one_of_three_rounds(round_of_ten_thousand_dead_requests);
+    one_of_five_rounds(round_of_ten_thousand_dead_requests);
 }
 
 fn round_of_ten_thousand_dead_requests(exceeded: &mut Vec<String>) {
