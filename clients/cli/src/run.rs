@@ -216,11 +216,7 @@ async fn end(
         return hold.release().await;
     }
     if is_again(job) {
-        let kept = hold.keep_out(left).await;
-        return match (kept, hold.release().await) {
-            (Ok(true), Err(Error::Lost)) => Ok(()), // its lease ended behind the READ
-            (kept, released) => kept.and(released),
-        };
+        return hold.release_and_keep_out(left).await;
     }
     std::mem::forget(hold); // what is dropped is released
     Ok(())

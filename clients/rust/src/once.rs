@@ -121,13 +121,9 @@ impl Turn {
         if kept.is_err() && !self.is_again {
             return Ok(()); // it ends with the interval anyway
         }
-        let released = match self.hold.take() {
-            Some(hold) => hold.release().await,
+        match self.hold.take() {
+            Some(hold) => hold.release_behind(kept).await,
             None => Ok(()),
-        };
-        match (kept, released) {
-            (Ok(true), Err(Error::Lost)) => Ok(()), // its lease ended behind the READ
-            (kept, released) => kept.and(released),
         }
     }
 }
@@ -143,13 +139,29 @@ impl Drop for Turn {
 }
 
 impl Hold {
-    /// Keeps every other writer out for so long, also after the release; false if another one is in already. For
-    /// `rlock run --once-per`.
+    /// Releases the hold, and keeps every other writer out for so long. For `rlock run --once-per`.
+    ///
+    /// # Errors
+    /// As [`Request::acquire`] and [`Hold::release`].
+    #[doc(hidden)]
+    pub async fn release_and_keep_out(self, rest: Duration) -> Result<(), Error> {
+        let kept = self.keep_out(rest).await;
+        self.release_behind(kept).await
+    }
+
+    /// The release, when it is known whether every other writer is kept out.
+    async fn release_behind(self, kept: Result<bool, Error>) -> Result<(), Error> {
+        match (kept, self.release().await) {
+            (Ok(true), Err(Error::Lost)) => Ok(()), // its lease ended behind the READ
+            (kept, released) => kept.and(released),
+        }
+    }
+
+    /// Keeps every other writer out for so long, also after the release; false if another one is in already.
     ///
     /// # Errors
     /// As [`Request::acquire`].
-    #[doc(hidden)]
-    pub async fn keep_out(&self, rest: Duration) -> Result<bool, Error> {
+    async fn keep_out(&self, rest: Duration) -> Result<bool, Error> {
         let until = now().saturating_add(millis(rest));
         let left = || Duration::from_millis(until.saturating_sub(now()).max(1));
         let options = self.options();
