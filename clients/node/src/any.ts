@@ -2,11 +2,9 @@
 
 import { unlessAborted } from './abort.js';
 import type { Hold } from './handle.js';
-import { LONGEST_PAUSE } from './machine/index.js';
+import { FIRST_PAUSE, LONGEST_PAUSE } from './machine/index.js';
 import { now } from './time.js';
 import { type AcquireOptions, type Acquires, useHold } from './using.js';
-
-const FIRST_PAUSE = 10;
 
 /** The write lock of one of many keys: the hold's `key` says which. It may be shared. */
 export class AnyLock {

@@ -21,7 +21,7 @@ import { LockLost, Unavailable, unavailable } from './errors.js';
 import { Hold } from './handle.js';
 import type { Client } from './link.js';
 import { Attempt } from './machine/attempt.js';
-import { CLOSES, come, LATE, REPLY } from './machine/index.js';
+import { CLOSES, come, FIRST_PAUSE, LATE, LONGEST_PAUSE, REPLY } from './machine/index.js';
 import { type Leader, leaderNow, observe } from './observe.js';
 import { type OnceOptions, once } from './once.js';
 import { Route } from './route.js';
@@ -372,7 +372,7 @@ export class Locks {
 
   /** The seats at the server of that key, which is asked what it is: it may have two addresses. */
   async #settled(key: string, until: number, signal: AbortSignal | undefined): Promise<Map<string, Seat>> {
-    for (let pause = 10; !this.#seats; pause = Math.min(pause * 2, 500)) {
+    for (let pause = FIRST_PAUSE; !this.#seats; pause = Math.min(pause * 2, LONGEST_PAUSE)) {
       let problem: unknown;
       try {
         const ms = Math.min(REPLY, until - now() + LATE);
