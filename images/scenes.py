@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 from members import Member, Members, until
 
@@ -56,6 +57,13 @@ def is_held(set_: Members, token: int, key: str = KEY) -> bool:
     said = primary.ask("rlock.check", key, token) if primary else None
     check(f"{key} is lost", said != 0, set_.logs(4))
     return said == 1
+
+
+def stays_held(set_: Members, token: int) -> None:
+    """For half a minute, nobody else gets it, whatever the others come to agree on."""
+    for _ in range(60):
+        is_held(set_, token)
+        time.sleep(0.5)
 
 
 def whole(set_: Members, token: int, key: str = KEY) -> None:

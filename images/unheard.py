@@ -3,7 +3,7 @@
 import time
 
 from members import Member, Members, until, write_names
-from scenes import KEY, check, freeze, granted, is_held, leaders, replicas, settle, thaw, whole
+from scenes import KEY, check, freeze, granted, leaders, replicas, settle, stays_held, thaw, whole
 
 
 def unheard_failover(set_: Members) -> Member:
@@ -31,9 +31,7 @@ def followed(set_: Members, survives: str) -> str:
         one.kill()
     for one in [*[one for one in set_.sentinels if one is not leader], first]:
         one.start()
-    for _ in range(60):
-        is_held(set_, token)
-        time.sleep(0.5)
+    stays_held(set_, token)
     for one in (leader, dead):
         one.start()
     whole(set_, token)
@@ -110,9 +108,7 @@ def forgotten_and_one_is_down(set_: Members, is_replica: bool) -> str:
     down.kill()
     for one in (knows, promoted):
         one.start()
-    for _ in range(60):
-        is_held(set_, token)
-        time.sleep(0.5)
+    stays_held(set_, token)
     down.start()
     whole(set_, token)
     return f"nor when it and that Sentinel return while {'the replica' if is_replica else 'the primary'} of the others is down"
