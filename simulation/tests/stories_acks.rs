@@ -1,9 +1,9 @@
 //! Stories of acknowledged grants that broke a law once, each by a mistake that is mended: in the
 //! core, or in the law.
 
-use crate::support::{TURN, plain, plays};
+use crate::support::{TURN, all, plain, plays};
 use rlock_simulation::command::{Ask, Command, Patience};
-use rlock_simulation::several::{AskAll, Keys, Want};
+use rlock_simulation::several::AskAll;
 use rlock_simulation::step::Step;
 
 /// A client asks, and its server reads that.
@@ -126,16 +126,7 @@ fn what_the_old_primary_does_not_confirm_the_new_one_granted() {
 /// is not the one of which a level is to end.
 #[test]
 fn a_level_that_nobody_heard_of_goes_with_its_key() {
-    let several = AskAll {
-        owner: 0,
-        keys: Keys { bits: 0b110, is_reversed: false },
-        wants: [Want::Write; 3],
-        lease: 5000,
-        patience: Patience::None,
-        session: false,
-        with_ttl: false,
-        acks: 0,
-    };
+    let several = AskAll { patience: Patience::None, ..all(0, 0b110) };
     let again = Ask { key: 2, patience: Patience::Block(500), ..acked(0) };
     keeps_the_laws(&[
         &says(0, Command::AcquireAll(several)),

@@ -1,7 +1,7 @@
 //! Stories of several locks that broke a law once, each by a mistake that is mended: in the core,
 //! or in the law.
 
-use crate::support::{TURN, plain, plays, plays_among};
+use crate::support::{TURN, all, plain, plays, plays_among};
 use rlock_simulation::command::{Ask, Command, Patience};
 use rlock_simulation::fault::Fault;
 use rlock_simulation::run::{WORLD_STEPS, many};
@@ -11,20 +11,6 @@ use rlock_simulation::step::Step;
 /// A client sends this, and its server carries it out.
 fn asks(who: u8, command: Command) -> [Step; 2] {
     [Step::Send(who, command), Step::Read(who)]
-}
-
-/// A request for WRITE of these locks, blocked for ever.
-fn all(owner: u8, bits: u8) -> AskAll {
-    AskAll {
-        owner,
-        keys: Keys { bits, is_reversed: false },
-        wants: [Want::Write; 3],
-        lease: 6000,
-        patience: Patience::Block(0),
-        session: false,
-        with_ttl: false,
-        acks: 0,
-    }
 }
 
 /// The session that is lost is that of a connection which waits for the same lock, among others.

@@ -245,12 +245,14 @@ impl Laws {
                 ) => (asked.db, &asked.key, told) == (*db, key, token),
                 _ => false,
             };
-            if !notes.iter().any(is_over) {
+            let Some(end) = notes.iter().rposition(is_over) else {
                 self.learn(node, noted, us, machines)?;
-            } else if notes.iter().skip(place).any(is_over)
+                continue;
+            };
+            // While it lasted, it was this connection's session, and no longer another's.
+            if end > place
                 && let Note::Told { client, asked, token, .. } = &noted.note
             {
-                // While it lasted, it was this connection's session, and no longer another's.
                 self.rest[node].told(*client, asked, *token, asked.acks, us);
             }
         }

@@ -3,6 +3,7 @@
 use rlock_simulation::command::{Ask, Patience};
 use rlock_simulation::fault::Fault;
 use rlock_simulation::seen::Seen;
+use rlock_simulation::several::{AskAll, Keys, Want};
 use rlock_simulation::step::Step;
 use rlock_simulation::world::{STEP_US, Setting, World};
 
@@ -22,6 +23,20 @@ pub fn plain(owner: u8) -> Ask {
         upgrade: false,
         with_ttl: false,
         limit: None,
+        acks: 0,
+    }
+}
+
+/// A request for WRITE of these locks, blocked for ever.
+pub fn all(owner: u8, bits: u8) -> AskAll {
+    AskAll {
+        owner,
+        keys: Keys { bits, is_reversed: false },
+        wants: [Want::Write; 3],
+        lease: 6000,
+        patience: Patience::Block(0),
+        session: false,
+        with_ttl: false,
         acks: 0,
     }
 }

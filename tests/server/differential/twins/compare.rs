@@ -19,11 +19,11 @@ impl Twins {
         for (client, one) in std::mem::take(&mut self.simulated.out) {
             out.entry(client_number(client)).or_default().push(one);
         }
-        let is_closed = |client: &ClientId| {
+        let gets_closed = |client: &ClientId| {
             let all = out.get(&client_number(*client));
             all.is_some_and(|all| all.contains(&Out::Closed))
         };
-        self.has_closed |= self.connections.iter().any(|(_, client)| is_closed(client));
+        self.has_closed |= self.connections.iter().any(|(_, client)| gets_closed(client));
         self.compare_messages(&mut out);
         for at in 0..self.connections.len() {
             let client = self.connections[at].1;
