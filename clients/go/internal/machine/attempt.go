@@ -175,7 +175,11 @@ func (a *Attempt) asked(now Ms, outcome Outcome) {
 	// restarted keeps a grant, and has forgotten that it was pending.
 	case Waiting:
 		a.at, a.pause, a.hadDoubt = waiting, FirstPause, a.hadDoubt && a.ask.HasAcks
-		a.emit(Output{Act: Wait, By: a.by(now, Looks)})
+		looks := Looks
+		if a.ask.HasAcks {
+			looks = Acks
+		}
+		a.emit(Output{Act: Wait, By: a.by(now, looks)})
 	default:
 		if a.hasLink {
 			a.hasLink = false

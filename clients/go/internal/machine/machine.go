@@ -13,11 +13,11 @@ type Ms = int64
 const (
 	Forever      Ms = math.MaxInt64 // a time that never comes
 	Reply        Ms = 2000          // how long a reply may take
-	Acks            = 3 * Reply     // how long replicas may take to acknowledge a renewal
 	Late         Ms = 50            // for a reply at the end of the patience, and again for what is undone at once
 	Dials        Ms = 200           // the pause, more or less, before a server that was not reached is connected to again
 	Patience     Ms = 3000          // how long a request that does not wait is repeated
 	Looks        Ms = 1000          // how often a wait is asked again: a message that was lost costs at most this
+	Acks            = 3 * Reply     // the same with ACKS: a request that is asked again begins anew to wait for acknowledgments
 	Ahead        Ms = 250           // how long before the end of a wait with ACKS its request ends, at most: the reason comes in time
 	FirstPause   Ms = 10
 	LongestPause Ms = 500 // before it is asked again

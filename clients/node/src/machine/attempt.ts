@@ -1,7 +1,7 @@
 // One acquisition, as machine/index.ts says: no I/O.
 
 import {
-  type Input, type Left, type Machine, type Outcome, type Output, type Tell, AGAIN, AHEAD, FIRST_PAUSE, HOPS, isUnknown, LATE, LONGEST_PAUSE, LOOKS,
+  type Input, type Left, type Machine, type Outcome, type Output, type Tell, ACKS, AGAIN, AHEAD, FIRST_PAUSE, HOPS, isUnknown, LATE, LONGEST_PAUSE, LOOKS,
   passes, REPLY,
 } from './index.js';
 import { Undo } from './undo.js';
@@ -140,7 +140,7 @@ export class Attempt implements Machine {
         // An earlier request of this owner no longer waits: this one has its place. But a server that was restarted keeps
         // a grant, and has forgotten that it was pending.
         this.hadDoubt &&= this.ask.hasAcks;
-        this.out.push({ do: 'wait', by: this.by(LOOKS) });
+        this.out.push({ do: 'wait', by: this.by(this.ask.hasAcks ? ACKS : LOOKS) });
         return;
     }
     if (this.hasLink) this.out.push({ do: isUnknown(outcome) ? 'drop' : 'keep' });

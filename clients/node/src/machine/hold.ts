@@ -1,10 +1,8 @@
 // A hold from its grant to its end, shared by all levels: renewed, lost or released. As machine/index.ts says: no I/O.
 
-import { type Input, isUnknown, type Machine, type Outcome, type Output, passes, REPLY } from './index.js';
+import { ACKS, type Input, isUnknown, type Machine, type Outcome, type Output, passes, REPLY } from './index.js';
 
 const FIRST_RETRY = 20;
-/** How long replicas may take to acknowledge a renewal. */
-const ACKS = 3 * REPLY;
 
 /** What is held. */
 export interface Kept {

@@ -13,6 +13,8 @@ export const LATE = 50;
 const DIALS = 200;
 /** How often a wait is asked again: a message that was lost costs at most this. */
 export const LOOKS = 1_000;
+/** The same with `ACKS`: a request that is asked again begins anew to wait for acknowledgments. */
+export const ACKS = 3 * REPLY;
 /** How long before the end of a wait with `ACKS` its request ends, at most: the reason comes before the patience is over. */
 export const AHEAD = 250;
 export const FIRST_PAUSE = 10;

@@ -18,14 +18,14 @@ Steps = Generator[Words, Any, Any]
 FOREVER = float("inf")
 #: How long a reply may take.
 REPLY = 2000
-#: How long replicas may take to acknowledge a renewal.
-ACKS = 3 * REPLY
 #: For a reply at the end of the patience, and again for what is undone at once.
 LATE = 50
 #: The pause, more or less, before a server that was not reached is connected to again.
 DIALS = 200
 #: How often a wait is asked again: a message that was lost costs at most this.
 LOOKS = 1000
+#: The same with ACKS: a request that is asked again begins anew to wait for acknowledgments.
+ACKS = 3 * REPLY
 #: How long before the end of a wait with ACKS its request ends, at most: the reason comes before the patience is over.
 AHEAD = 250
 FIRST_PAUSE, LONGEST_PAUSE = 10, 500
@@ -326,7 +326,7 @@ class Attempt(Undoing):
             # An earlier request of this owner no longer waits: this one has its place. But a server that was restarted
             # keeps a grant, and has forgotten that it was pending.
             self.pause, self.had_doubt = FIRST_PAUSE, self.had_doubt and self.has_acks
-            told = yield "wait", self.by(LOOKS)
+            told = yield "wait", self.by(ACKS if self.has_acks else LOOKS)
             if told[0] == "own":
                 # The wait ended with the session's connection.
                 self.has_link = False

@@ -207,7 +207,11 @@ impl Attempt {
             Outcome::Waiting => {
                 (self.at, self.pause) = (At::Waiting, FIRST_PAUSE);
                 self.had_doubt &= self.ask.has_acks;
-                let takes = if self.planted == Planted::WaitUnrepeated { FOREVER } else { LOOKS };
+                let takes = match self.planted {
+                    Planted::WaitUnrepeated => FOREVER,
+                    _ if self.ask.has_acks => ACKS,
+                    _ => LOOKS,
+                };
                 out.push(Output::Wait(self.by(now, takes)));
             }
             other => {

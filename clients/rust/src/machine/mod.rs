@@ -26,12 +26,12 @@ pub type Ms = u64;
 pub const FOREVER: Ms = Ms::MAX;
 /// How long a reply may take.
 pub const REPLY: Ms = 2000;
-/// How long replicas may take to acknowledge a renewal.
-const ACKS: Ms = 3 * REPLY;
 /// How late a reply may come at the end of the patience, and how long a call may stay for what is undone at once.
 pub const LATE: Ms = 50;
 /// How often a wait is asked again: a message that was lost costs at most this.
 pub const LOOKS: Ms = 1000;
+/// The same with `ACKS`: a request that is asked again begins anew to wait for acknowledgments.
+const ACKS: Ms = 3 * REPLY;
 /// How long before the end of a wait with `ACKS` its request ends, at most: the reason comes before the patience is over.
 const AHEAD: Ms = 250;
 /// The first pause, more or less, before a try is made again; each next one is twice as long.

@@ -129,7 +129,7 @@ final class Attempt extends Undoing {
             // It has the place of an earlier one of this owner. But a server that was restarted keeps a grant, and has
             // forgotten that it was pending.
             hadDoubt &= ask.hasAcks;
-            say(Output.of(Act.WAIT, by(now, LOOKS)));
+            say(Output.of(Act.WAIT, by(now, ask.hasAcks ? ACKS : LOOKS)));
         } else {
             if (hasLink) say(outcome.isUnknown() ? Act.DROP : Act.KEEP);
             hasLink = false;

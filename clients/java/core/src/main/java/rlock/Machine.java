@@ -13,8 +13,6 @@ abstract sealed class Machine permits Undoing, Holding {
     static final long FOREVER = Long.MAX_VALUE;
     /** How long a reply may take. */
     static final long REPLY = 2_000;
-    /** How long replicas may take to acknowledge a renewal. */
-    static final long ACKS = 3 * REPLY;
     /** For a reply at the end of the patience, and again for what is undone at once. */
     static final long LATE = 50;
     /** The pause, more or less, before a server that was not reached is connected to again. */
@@ -23,6 +21,8 @@ abstract sealed class Machine permits Undoing, Holding {
     static final long PATIENCE = 3_000;
     /** How often a wait is asked again: a message that was lost costs at most this. */
     static final long LOOKS = 1_000;
+    /** The same with ACKS: a request that is asked again begins anew to wait for acknowledgments. */
+    static final long ACKS = 3 * REPLY;
     /** How long before the end of a wait with ACKS its request ends, at most: the reason comes before the patience is over. */
     static final long AHEAD = 250;
     static final long FIRST_PAUSE = 10;
