@@ -19,8 +19,8 @@ type driver struct {
 	asks
 	seat     *seat
 	gone     <-chan struct{} // the caller went away; nil once that is no news
-	closing  <-chan struct{}
-	isDirect bool // the caller itself sends requests
+	closing  <-chan struct{} // it is closed, or for what it may not acquire any more, drained
+	isDirect bool            // the caller itself sends requests
 
 	op      machine.Output // the operation under way
 	arrives <-chan arrival // how it has ended
@@ -82,7 +82,9 @@ func (d *driver) untilTold() machine.Output {
 
 func (d *driver) start(event machine.Event) {
 	d.l.underWay.Add(1)
-	d.closing = d.l.closing.Done()
+	if d.closing == nil {
+		d.closing = d.l.closing.Done()
+	}
 	d.step(machine.Input{Event: event})
 }
 

@@ -43,7 +43,8 @@ var declared = regexp.MustCompile(`(?m)^(\w+)(?:, (\w+))? :=`)
 func TestTheSnippetsOfTheReadmeCompileInAHandler(t *testing.T) {
 	all, count := blocks(t), 0
 	before, after, _ := strings.Cut(all[0], "import (\n")
-	program := before + "import (\n\"net/http\"\n" + after
+	program := before + "import (\n\"net/http\"\n\"os/signal\"\n\"syscall\"\n" + after
+	program += "\nvar _, _ = signal.Ignore, syscall.SIGTERM\n"
 	for at, block := range all[1:] {
 		switch {
 		case strings.Contains(block, "rlockotel."): // another module, whose test compiles it

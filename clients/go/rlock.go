@@ -35,6 +35,8 @@ type Locker struct {
 	count    atomic.Uint64
 	requests atomic.Uint64   // with a late reply
 	holds    sync.Map        // of *tenure: what it has to look after
+	draining context.Context // ends with Drain, and with Close
+	stop     context.CancelFunc
 	closing  context.Context // ends with Close
 	close    context.CancelFunc
 
@@ -66,6 +68,7 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 		}),
 	}
 	l.closing, l.close = context.WithCancel(context.Background())
+	l.draining, l.stop = context.WithCancel(l.closing)
 	for _, set := range settings {
 		if set == nil {
 			return nil, refused("a setting is nil")
@@ -98,6 +101,8 @@ func (l *Locker) Close() error {
 }
 
 func (l *Locker) isClosed() bool { return l.closing.Err() != nil }
+
+func (l *Locker) isDraining() bool { return l.draining.Err() != nil }
 
 type options struct {
 	wait                            machine.Ms

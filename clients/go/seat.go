@@ -150,13 +150,17 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 	if wait > 0 && wait < machine.Forever {
 		wait = max(1, begin+wait-now())
 	}
-	depth, below := 1, int64(0)
+	depth, below, closing := 1, int64(0), l.draining
 	if held != nil {
-		depth, below = held.depth+1, held.token
+		depth, below, closing = held.depth+1, held.token, l.closing
+	}
+	if closing.Err() != nil {
+		s.leave()
+		return nil, redis.ErrClosed
 	}
 	_, hears := l.servers.heard(s.id.key, place{})
 	d := &driver{asks: asks{l: l, key: s.id.key, o: o, depth: depth}, seat: s, gone: ctx.Done(), isDirect: ctx.Done() == nil,
-		notice: o.notice}
+		notice: o.notice, closing: closing.Done()}
 	d.machine = machine.NewAttempt(machine.Ask{
 		Wait: wait, Patience: machine.Patience, Lease: millis(o.lease), Depth: depth, Below: below, Hears: hears,
 		Session: o.session, HasAcks: o.acks > 0,
@@ -182,7 +186,7 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 func (d *driver) granted(ctx context.Context, held *tenure, told machine.Output) (*Hold, error) {
 	var err error
 	switch {
-	case d.l.isClosed():
+	case d.l.isClosed(), held == nil && d.l.isDraining():
 		err = redis.ErrClosed
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)

@@ -121,7 +121,7 @@ func (l *Locker) service(ctx context.Context, by machine.Ms, notice *notice) (*s
 		}
 		most := min(duration(machine.Patience), remaining(by))
 		asking, cancel := context.WithTimeout(ctx, most+duration(machine.Late))
-		stop := context.AfterFunc(l.closing, cancel)
+		stop := context.AfterFunc(l.draining, cancel)
 		err, isOver := heed(asking, func() error { // those of a Cluster do not even hear of deadlines
 			asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
 			defer cancel()
@@ -134,7 +134,7 @@ func (l *Locker) service(ctx context.Context, by machine.Ms, notice *notice) (*s
 		switch {
 		case ctx.Err() != nil:
 			return nil, ended(ctx, trouble)
-		case l.isClosed():
+		case l.isDraining():
 			return nil, redis.ErrClosed
 		case err == nil:
 			continue

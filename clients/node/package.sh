@@ -40,6 +40,7 @@ package_test() {
         check "node-$library: losses, waits after a pause, one connection that breaks" node tests/holds.mjs "$library"
         check "node-$library: one run in each interval" node tests/once.mjs "$library"
         check "node-$library: one of many keys" node tests/any.mjs "$library"
+        check "node-$library: a process that shuts down" node tests/drain.mjs "$library"
         check "node-$library: replicas, a restart, new addresses, Sentinel" node tests/servers.mjs "$library" "$tools/servers/default/redis-server" "$RLOCK_MODULE"
         check "node-$library: a slot that is being moved" node tests/slots.mjs "$library" "$tools/servers/default/redis-server" "$RLOCK_MODULE"
     done

@@ -30,6 +30,7 @@ type request struct {
 	Wait                                         *float64
 	Session, Upgrade, TLS                        bool
 	Within, Of, Users, Times, Ms, Every, Takes   int
+	Timeout                                      int
 	IfItFails                                    rlock.Choice
 	Fails                                        bool
 	Counter, Name, Observer                      string
@@ -168,6 +169,9 @@ func name(err error) string {
 	if errors.Is(err, rlock.ErrUnavailable) {
 		return "Unavailable"
 	}
+	if errors.Is(err, redis.ErrClosed) {
+		return "Closed"
+	}
 	return "Other"
 }
 
@@ -179,6 +183,12 @@ func (r *runner) do(q request, ctx context.Context) (reply, error) {
 	case "close":
 		c := r.clients[q.Client]
 		return ok, errors.Join(c.locker.Close(), c.redis.Close())
+	case "drain":
+		r.mu.Lock()
+		c := r.clients[q.Client]
+		r.mu.Unlock()
+		left := c.locker.Drain(time.Duration(q.Timeout) * time.Millisecond)
+		return reply{"left": append([]string{}, left...)}, nil
 	case "lock":
 		r.mu.Lock()
 		defer r.mu.Unlock()

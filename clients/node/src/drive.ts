@@ -80,6 +80,8 @@ export class Driver implements Busy {
   trouble: unknown;
   /** When the request under way is late, of which the watch informs it. */
   by = Infinity;
+  /** It asks for a hold that its owner has not: a drain ends it. */
+  isNew = false;
   /** Of a hold: a renewal failed. */
   onFailed: ((trouble: unknown) => void) | undefined;
   /** After each step, before what it says is done. */

@@ -15,6 +15,13 @@ export class LockLost extends LockError {}
 /** No server was reached, or none could decide, in time. */
 export class Unavailable extends LockError {}
 
+/** The locks are closed, or are being drained: nothing is acquired any more. */
+export class Closed extends Unavailable {
+  constructor() {
+    super('the locks are closed');
+  }
+}
+
 /** Too few replicas were connected for all that time. */
 export class NoReplicas extends Unavailable {}
 

@@ -17,7 +17,7 @@ import { onAbort, unlessAborted } from './abort.js';
 import { AnyLock } from './any.js';
 import * as args from './args.js';
 import type { Driver } from './drive.js';
-import { LockLost, Unavailable, unavailable } from './errors.js';
+import { Closed, LockLost, Unavailable, unavailable } from './errors.js';
 import { Hold } from './handle.js';
 import type { Client } from './link.js';
 import { Attempt } from './machine/attempt.js';
@@ -26,6 +26,7 @@ import { type Leader, leaderNow, observe } from './observe.js';
 import { type OnceOptions, once } from './once.js';
 import { Route } from './route.js';
 import { sendInTime } from './send.js';
+import { checked, drained } from './service.js';
 import { merged, type One, permits } from './several.js';
 import { type Asked, type Busy, isPassing, type Part, type Shared, Watch, Worries } from './shared.js';
 import { type Counts, type Listener, type OnError, Telemetry } from './telemetry.js';
@@ -33,7 +34,7 @@ import { join, nameOf, problemOf, run, Seat, seatsOf, Tenure } from './tenure.js
 import { inTime, now } from './time.js';
 import { type AcquireOptions, useHold } from './using.js';
 
-export { Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
+export { Closed, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany, Unavailable } from './errors.js';
 export { AnyLock } from './any.js';
 export { Hold } from './handle.js';
 export type { Client } from './link.js';
@@ -127,7 +128,8 @@ export class Locks {
     const telemetry = new Telemetry(options.listener);
     const open = new Set<Busy>();
     this.#shared = {
-      route: new Route(client), open, emptied: () => {}, patience, telemetry, worries: new Worries(), watch: new Watch(open), closing: new AbortController(),
+      route: new Route(client), open, emptied: () => {}, patience, telemetry, worries: new Worries(), watch: new Watch(open),
+      isDraining: false, closing: new AbortController(),
     };
   }
 
@@ -194,17 +196,7 @@ export class Locks {
    * would keep this program from its locks is known when it starts: the server, the password, TLS, the module, a permission.
    */
   async check(key: string): Promise<void> {
-    const lock = this.lock(key);
-    const first = await lock.acquire({ wait: 0 });
-    try {
-      const second = await lock.acquire({ wait: 1_000 }).catch((error) => { // long enough for a message
-        if (!(error instanceof Unavailable)) throw error;
-        return lock.acquire({ wait: this.#shared.patience }); // a program that starts may be slower than that
-      });
-      await second?.release();
-    } finally {
-      await first?.release();
-    }
+    await checked(this.lock(key), this.#shared.patience);
   }
 
   /**
@@ -243,11 +235,23 @@ export class Locks {
   }
 
   /**
-   * Ends what waits, with Unavailable, and the connections of this package. Holds are renewed no more; those of sessions
+   * Acquires nothing from now on, ends what waits, with Closed, and waits until what is held has been released; then closes. Resolves to
+   * the keys that are still held after `timeout` milliseconds: their holds are lost at once, and others are kept out until
+   * the leases end.
+   */
+  async drain(timeout: number): Promise<string[]> {
+    const left = await drained(this.#shared, this.#tenures, timeout);
+    await this.close();
+    return left;
+  }
+
+  /**
+   * Ends what waits, with Closed, and the connections of this package. Holds are renewed no more; those of sessions
    * end now. Listeners have been called when it resolves. The process can exit.
    */
   async close(): Promise<void> {
     const { closing, open, route } = this.#shared;
+    this.#shared.isDraining = true;
     closing.abort();
     for (const driver of [...open]) driver.tell({ on: 'close' });
     for (const tenure of [...this.#tenures]) tenure.close();
@@ -284,6 +288,7 @@ export class Locks {
     try {
       this.#goesOn(signal); // it may have ended between the seat and here
       held = heldAt(seat);
+      if (!held && this.#shared.isDraining) throw new Closed();
     } catch (error) {
       seat.leave();
       throw error;
@@ -304,6 +309,7 @@ export class Locks {
     return await new Promise((resolve, reject) => {
       const driver: Driver = run(this.#shared, seat, asked, depth, machine, (tell) => {
         deafen();
+        driver.isNew = false;
         driver.onPause = undefined; // what it left is undone by itself
         if (tell.told === 'nil') return resolve(null);
         if (tell.told !== 'granted') {
@@ -324,6 +330,7 @@ export class Locks {
         if (this.#shared.telemetry.error(() => unavailable(`${asked.key}: still waiting`, trouble))) return;
         this.#shared.worries.warn(asked.key, trouble as Error);
       };
+      driver.isNew = !held;
       driver.tell({ on: 'call' });
     });
   }
@@ -331,7 +338,7 @@ export class Locks {
   /** Throws if the acquisition was aborted, or the locks are closed. */
   #goesOn(signal: AbortSignal | undefined): void {
     signal?.throwIfAborted();
-    if (this.#shared.closing.signal.aborted) throw new Unavailable('the locks are closed');
+    if (this.#shared.closing.signal.aborted) throw new Closed();
   }
 
   /** The seats of an owner at all of its keys, as one. */
@@ -385,7 +392,8 @@ export class Locks {
         if (!isPassing(error)) throw error;
         problem = error;
       }
-      if (now() >= until || this.#shared.closing.signal.aborted) throw unavailable(key, problem);
+      if (this.#shared.isDraining) throw new Closed();
+      if (now() >= until) throw unavailable(key, problem);
       await unlessAborted(new Promise((resolve) => setTimeout(resolve, Math.max(0, Math.min(pause, until - now())))), signal);
     }
     return this.#seats;
@@ -481,7 +489,7 @@ export class Election {
   }
 
   /**
-   * Who leads, at first and whenever that changes; null: nobody. A close of the locks ends it with Unavailable.
+   * Who leads, at first and whenever that changes; null: nobody. A close of the locks ends it with Closed.
    */
   observe(options: { signal?: AbortSignal | undefined } = {}): AsyncGenerator<Leader | null, void, undefined> {
     check(options, { signal: 1 });

@@ -1,6 +1,6 @@
 // Observes who holds a lock (RLOCK.AWAIT): for followers, and for a holder that wants to know of its loss at once.
 
-import { Unavailable, unavailable } from './errors.js';
+import { Closed, unavailable } from './errors.js';
 import type { Word } from './link.js';
 import { FIRST_PAUSE, LONGEST_PAUSE, LOOKS, REPLY } from './machine/index.js';
 import { sendAndHear, sendInTime } from './send.js';
@@ -34,7 +34,7 @@ export async function leaderNow(shared: Shared, key: string): Promise<Leader | n
  */
 export async function holderAfter(shared: Shared, key: string, token: number | undefined, block: number, signal: AbortSignal | undefined): Promise<unknown> {
   for (let pause = FIRST_PAUSE; !signal?.aborted; ) {
-    if (shared.route.isClosed) throw new Unavailable('the locks are closed');
+    if (shared.route.isClosed) throw new Closed();
     const from = now();
     try {
       const words: Word[] = ['RLOCK.AWAIT', key, token ?? 0];

@@ -33,6 +33,8 @@ export interface Busy {
   readonly by: number;
   isLate(): void;
   tell(input: Input): void;
+  /** It asks for a hold that its owner has not: a drain ends it. */
+  readonly isNew: boolean;
 }
 
 /** What all attempts of one client share. */
@@ -47,6 +49,8 @@ export interface Shared {
   readonly telemetry: Telemetry;
   readonly worries: Worries;
   readonly watch: Watch;
+  /** Whether nothing new is acquired any more. */
+  isDraining: boolean;
   /** Aborted when the locks are being closed. */
   readonly closing: AbortController;
 }

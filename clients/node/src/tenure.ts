@@ -2,7 +2,7 @@
 
 import { onAbort } from './abort.js';
 import { Driver, wordsOf } from './drive.js';
-import { LockError, LockLost, NotHeld, Refused, Unavailable, unavailable } from './errors.js';
+import { Closed, LockError, LockLost, NotHeld, Refused, Unavailable, unavailable } from './errors.js';
 import type { Link } from './link.js';
 import { Holding } from './machine/hold.js';
 import { LONGEST_PAUSE, type Machine, REPLY, type Tell } from './machine/index.js';
@@ -104,7 +104,7 @@ export function run(shared: Shared, seat: Seat, asked: Asked, depth: number, mac
 /** The error of a call that failed. */
 export function problemOf(tell: Tell, key: string, trouble: unknown): Error {
   if (tell.told === 'lost') return new LockLost((trouble as Error | undefined)?.message ?? key, { cause: trouble });
-  if (tell.told === 'closed') return new Unavailable('the locks are closed');
+  if (tell.told === 'closed') return new Closed();
   return tell.told === 'refused' ? (trouble as Error) : unavailable(key, trouble ?? new Error('no reply in time'));
 }
 

@@ -11,7 +11,7 @@ const isIo = process.argv[2] === 'ioredis';
 const NAMES = [
   [rlock.Deadlock, 'Deadlock'], [rlock.TooMany, 'TooMany'], [rlock.NoAcks, 'NoAcks'], [rlock.NoPermission, 'NoPerm'],
   [rlock.LockLost, 'Lost'], [rlock.NotHeld, 'NotHeld'], [rlock.NoReplicas, 'NoReplicas'],
-  [rlock.Unavailable, 'Unavailable'],
+  [rlock.Closed, 'Closed'], [rlock.Unavailable, 'Unavailable'],
 ];
 const features = ['cancel', 'cancel-many', 'close', 'sentinel', 'cluster', 'session', 'acks', 'limit', 'maxqueue', 'several', 'tls', 'loop'];
 if (globalThis.gc) features.push('gc');
@@ -66,6 +66,9 @@ const does = {
     if (isIo) client.disconnect();
     else if (client.isOpen) await client.destroy();
     return { ok: true };
+  },
+  async drain(r) {
+    return { left: await clients.get(r.client).locks.drain(r.timeout) };
   },
   all(r) {
     const { locks: mine } = clients.get(r.client);

@@ -17,7 +17,7 @@ import rlock
 
 NAMES = [
     (rlock.Deadlock, "Deadlock"), (rlock.TooMany, "TooMany"), (rlock.NoAcks, "NoAcks"), (rlock.NoPermission, "NoPerm"),
-    (rlock.LockLost, "Lost"), (rlock.NotHeld, "NotHeld"), (rlock.NoReplicas, "NoReplicas"),
+    (rlock.LockLost, "Lost"), (rlock.NotHeld, "NotHeld"), (rlock.NoReplicas, "NoReplicas"), (rlock.Closed, "Closed"),
     (rlock.Unavailable, "Unavailable"),
 ]
 FEATURES = ["cancel", "close", "actors", "sentinel", "cluster", "session", "acks", "limit", "maxqueue", "several", "gc", "tls"]
@@ -171,6 +171,9 @@ class Runner:
         locks.close()
         client.close()
         return {"ok": True}
+
+    def drain(self, r):
+        return {"left": self.clients[r["client"]][1].drain(seconds(r["timeout"]))}
 
     def lock(self, r):
         kind = rlock.ReadLock if r.get("mode") == "read" else rlock.Lock

@@ -78,6 +78,9 @@ class Runner:
         await client.aclose()
         return {"ok": True}
 
+    async def drain(self, r):
+        return {"left": await self.clients[r["client"]][1].drain(seconds(r["timeout"]))}
+
     async def lock(self, r):
         kind = rlock.ReadLock if r.get("mode") == "read" else rlock.Lock
         self.locks[r["lock"]] = kind(self.clients[r["client"]][0], r["key"], **lock_options(r))

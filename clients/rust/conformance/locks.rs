@@ -78,6 +78,14 @@ impl Client {
         }
     }
 
+    pub async fn drain(&self, timeout: Duration) -> Vec<String> {
+        let left = match self.locker.clone() {
+            Locker::Async(locker) => locker.drain(timeout).await,
+            Locker::Sync(locker) => blocked(move || locker.drain(timeout)).await,
+        };
+        left.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+    }
+
     pub async fn close(&self) {
         match self.locker.clone() {
             Locker::Async(locker) => locker.close().await,

@@ -58,6 +58,7 @@ struct Order {
     tls: bool,
     every: u64,
     takes: u64,
+    timeout: u64,
     each: Vec<String>,
     fails: bool,
     #[serde(rename = "ifItFails")]
@@ -176,6 +177,7 @@ fn name(error: &Error) -> &'static str {
         Error::NoPerm(_) => "NoPerm",
         Error::Lost => "Lost",
         Error::Unavailable(_) => "Unavailable",
+        Error::Closed => "Closed",
         _ => "Other",
     }
 }
@@ -209,6 +211,10 @@ impl Runner {
                     client.close().await;
                 }
                 ok
+            }
+            "drain" => {
+                let client = self.names.lock().unwrap().clients[&order.client].clone();
+                Ok(json!({"left": client.drain(Duration::from_millis(order.timeout)).await}))
             }
             "all" => {
                 let mut names = self.names.lock().unwrap();

@@ -11,7 +11,7 @@ use crate::Inner;
 use crate::at_exit::UndoAtExit;
 use crate::begun::Begun;
 use crate::clock::{at, ms, now};
-use crate::closing::UnderWay;
+use crate::closing::{UnderWay, unless};
 use crate::driver::Driver;
 use crate::error::{Error, is_passing, timed_out};
 use crate::hold::Hold;
@@ -89,7 +89,10 @@ impl Seat {
         gone: &mut watch::Receiver<bool>,
     ) -> Result<Begun<Attempt>, Error> {
         let start = Instant::now();
-        let level = inner.closing.or_closed(self.take(options, gone)).await??;
+        let level = unless(inner.closing.signal(), self.take(options, gone)).await??;
+        if inner.closing.is_draining() && !level.is_held() {
+            return Err(Error::Closed);
+        }
         let under_way = inner.closing.begin().await?;
         Ok(self.begin_attempt(inner, level, options, Some(ms(start.elapsed())), under_way))
     }
@@ -132,7 +135,7 @@ impl Seat {
     ) -> Begun<Attempt> {
         // The calling thread sends only requests that are answered at once.
         let (waited, is_quick) = (waited.unwrap_or(0), waited.is_none());
-        if level.tenure.as_ref().is_some_and(|tenure| !tenure.is_held()) {
+        if !level.is_held() {
             *level = Level::default(); // the hold is lost, which its task reports
         }
         let has_line = level.tenure.as_ref().is_some_and(|tenure| lock(&tenure.line).is_some());
@@ -154,8 +157,11 @@ impl Seat {
         let mut machine = Attempt::new(asked, Planted::Nothing);
         let mut out = Vec::new();
         machine.step(now(), Input::Call, &mut out);
-        let driver =
+        let mut driver =
             Driver::new(inner.clone(), self.clone(), options.clone(), asked.depth).begun(under_way);
+        if asked.depth == 1 {
+            driver.until(inner.closing.drains());
+        }
         Begun { level, machine, out, driver }
     }
 
@@ -167,7 +173,7 @@ impl Seat {
     ) -> (Option<Hold>, Option<Begun<Attempt>>) {
         let Ok(level) = self.level.clone().try_lock_owned() else { return (None, None) };
         let Some(under_way) = inner.closing.begin_now() else { return (None, None) };
-        if options.session || options.has_acks() {
+        if options.session || options.has_acks() || inner.closing.is_draining() {
             return (None, None);
         }
         let mut begun = self.begin_attempt(inner, level, options, None, under_way);
@@ -196,7 +202,7 @@ impl Seat {
 
     /// Records a grant: a further level of the tenure, or a new tenure.
     fn begin(
-        &self,
+        self: &Arc<Seat>,
         inner: &Inner,
         level: &mut Level,
         options: &Options,
@@ -214,7 +220,6 @@ impl Seat {
             tenure.lingers.fetch_or(lingers, Ordering::AcqRel);
             if session.is_some() {
                 *lock(&tenure.line) = session;
-                inner.closing.session(tenure);
             }
             return tenure.clone();
         }
@@ -234,9 +239,7 @@ impl Seat {
             is_releasing: AtomicBool::new(false),
             is_observed: AtomicBool::new(false),
         });
-        if lock(&tenure.line).is_some() {
-            inner.closing.session(&tenure);
-        }
+        inner.closing.remember(self, &tenure);
         level.tenure = Some(tenure.clone());
         tenure
     }

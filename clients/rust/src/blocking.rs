@@ -104,6 +104,13 @@ impl Locker {
         self.runtime.run(async move { locker.close().await });
     }
 
+    /// As [`crate::Locker::drain`]. Blocks the thread until then.
+    #[must_use]
+    pub fn drain(&self, timeout: Duration) -> Vec<Vec<u8>> {
+        let locker = self.locker.clone();
+        self.runtime.run(async move { locker.drain(timeout).await }).unwrap_or_default()
+    }
+
     fn with(locker: crate::Locker) -> RedisResult<Locker> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)

@@ -83,6 +83,11 @@ impl Driver {
         self
     }
 
+    /// From now on that signal ends it, instead of `close`.
+    pub(crate) fn until(&mut self, closed: watch::Receiver<bool>) {
+        self.closed = Some(closed);
+    }
+
     pub(crate) fn seat(&self) -> Arc<Seat> {
         self.seat.clone()
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use redis::{RedisError, RedisResult, Value};
 use tokio::time::sleep;
 
+use crate::closing::unless;
 use crate::error::{Error, is_passing, is_replica};
 use crate::machine;
 use crate::observer::other_than;
@@ -116,7 +117,7 @@ impl Observer {
     /// When the server refuses, or the locker is closed. Broken connections and failovers are waited out.
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
         let locker = self.locker.clone();
-        locker.inner.closing.or_closed(self.changed()).await?
+        unless(locker.inner.closing.signal(), self.changed()).await?
     }
 
     async fn changed(&mut self) -> Result<Option<Leader>, Error> {

@@ -25,7 +25,7 @@ pub enum Error {
     NoPerm(RedisError),
     /// No server was reached, or none could decide, in time.
     Unavailable(RedisError),
-    /// The locker was closed before the lock was granted, or before it was known to be released.
+    /// The locker was closed, or drained, before the lock was granted, or closed before it was known to be released.
     Closed,
     /// Any other error of the server or the client.
     Redis(RedisError),

@@ -351,7 +351,7 @@ impl Request {
     ) -> Result<Hold, Error> {
         if self.options.is_named && self.inner.servers.space.get().is_none() {
             let found = acquire::find_space(&self.inner, &self.key, &mut self.options);
-            self.inner.closing.or_closed(found).await??;
+            closing::unless(self.inner.closing.drains(), found).await??;
         }
         let seat = match &begun {
             Some(begun) => begun.seat(),

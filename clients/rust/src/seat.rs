@@ -45,6 +45,10 @@ pub(crate) struct Level {
 }
 
 impl Level {
+    pub(crate) fn is_held(&self) -> bool {
+        self.tenure.as_ref().is_some_and(|tenure| tenure.is_held())
+    }
+
     pub(crate) fn is_of(&self, tenure: &Arc<Tenure>) -> bool {
         self.tenure.as_ref().is_some_and(|now| Arc::ptr_eq(now, tenure))
     }

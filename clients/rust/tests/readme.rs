@@ -127,6 +127,14 @@ fn listeners(client: Client) -> JoinHandle<()> {
 }
 
 #[rustfmt::skip]
+fn drains(locker: Locker) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let left = locker.drain(Duration::from_secs(20)).await; // after SIGTERM
+        println!("still held: {left:?}");
+    })
+}
+
+#[rustfmt::skip]
 fn closes(locker: Locker) -> JoinHandle<()> {
     tokio::spawn(async move {
         locker.close().await;
@@ -145,7 +153,7 @@ fn each_block_of_the_readme_compiles_in_a_spawned_task() {
         .skip(2) // the text before, and the first block, which is a program
         .map(|rest| rest.split("\n```").next().unwrap_or_default())
         .collect();
-    assert_eq!(blocks.len(), 10, "{blocks:#?}");
+    assert_eq!(blocks.len(), 11, "{blocks:#?}");
     for block in blocks {
         let wanted = lines(block);
         assert!(own.windows(wanted.len()).any(|here| here == wanted), "not compiled:\n{block}");
@@ -163,7 +171,8 @@ async fn what_the_readme_shows_runs_in_spawned_tasks() {
     one_of_many(locker.clone()).await.unwrap().unwrap();
     once(locker.clone()).await.unwrap().unwrap();
     losses(locker.clone()).await.unwrap().unwrap();
-    listeners(client).await.unwrap();
+    listeners(client.clone()).await.unwrap();
+    drains(Locker::new(client)).await.unwrap();
     until("the others are released", || locker.counts().held == 0);
     let leads = leaders(locker.clone());
     until("it leads", || locker.counts().held == 1);

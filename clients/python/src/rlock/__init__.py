@@ -7,14 +7,14 @@
         store(..., hold.token)
 """
 
-from ._errors import Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused, TooMany
-from ._errors import Unavailable
+from ._errors import Closed, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused
+from ._errors import TooMany, Unavailable
 from ._several import Leader, limit, read
 from ._sync import AllLocks, Election, Hold, Holds, Lock, Locks, Observer, Permit, ReadLock
 from ._telemetry import Counts, Held, Listener, Waited
 
 __all__ = [
-    "AllLocks", "Counts", "Deadlock", "Election", "Held", "Hold", "Holds", "Leader", "Listener", "Lock", "LockError",
+    "AllLocks", "Closed", "Counts", "Deadlock", "Election", "Held", "Hold", "Holds", "Leader", "Listener", "Lock", "LockError",
     "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas", "NotAcquired", "NotHeld", "Observer", "Permit", "ReadLock",
     "Refused", "TooMany", "Unavailable", "Waited", "limit", "read",
 ]

@@ -8,15 +8,17 @@ from dataclasses import replace
 from typing import Any, Callable, Generic, Optional, TypeVar, Union
 
 from . import _core as core
-from ._core import Options, Seat, Space, Tenure, key_name, log, ms, seconds
+from ._core import Options, Seat, Space, Tenure, key_name, log, ms, now, seconds
 from ._drive import Job, Steps, after, attempt, extend, question, release, settle
-from ._errors import LockError, LockLost, NotHeld
+from ._errors import Closed, LockError, LockLost, NotHeld
 from ._machine import FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, NIL, RELEASED, Words
-from ._several import Group, NothingWanted, Part, GroupTenure, observe, rest
+from ._several import Group, NothingWanted, Part, GroupTenure, holding, observe, rest
 from ._telemetry import Waiting
 
 C = TypeVar("C")
 UNSET: Any = object()
+#: How often a drain looks whether anybody holds, in seconds.
+LOOK = 0.01
 #: Where a client has its `Locks`. Both refer to each other, so a table of them would keep every client for ever.
 ATTRIBUTE = "_rlock_locks"
 
@@ -282,6 +284,8 @@ class LocksBase:
             tenure = seat.tenure
             if tenure is not None and not tenure.held:
                 raise LockLost(f"{tenure.seat.key} was lost by {seat.owner}: release it first")
+            if tenure is None and self.io.is_draining:
+                raise Closed(f"{seat.name}: closed")
             job = attempt(self.io, seat, options, start, wait, self.patience)
             told = yield from job.steps(("call",))
             if told == NIL:
@@ -351,6 +355,17 @@ class LocksBase:
                 yield self.io.leave(job)
         if told != RELEASED:
             raise job.error(told, "not known to be released: ")
+
+    def _draining(self: Any, timeout: Optional[float]) -> Steps:
+        """Ends waits, and stays while anybody holds. Returns the keys that are held when the time is up."""
+        until = FOREVER if timeout is None else now() + timeout
+        self.io.stop()
+        while now() < until and not self.io.is_closing and (self.io.jobs or holding(self.io)):
+            yield self.io.sleep(min(LOOK, until - now()))
+        left = holding(self.io)
+        for tenure in left:
+            self._lost(tenure)
+        return sorted(key for tenure in left for key in getattr(tenure.seat, "parts", [tenure.seat.key]))
 
     def _extending(self: Any, tenure: Tenure, lease: float) -> Steps:
         try:

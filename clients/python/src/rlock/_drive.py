@@ -6,10 +6,10 @@ is not; and gets the value back. So there is one text for both.
 
 from __future__ import annotations
 
-from typing import Any, Generator, Optional, Union
+from typing import Any, Callable, Generator, Optional, Union
 
 from ._core import LATE, REPLY, Options, Seat, Tenure, log, ms, now
-from ._errors import Broken, LockError, LockLost, NoReplicas, Refused, Silent, Unavailable, Unsent
+from ._errors import Broken, Closed, LockError, LockLost, NoReplicas, Refused, Silent, Unavailable, Unsent
 from ._inbox import Inbox, Post, listens
 from ._links import NO_PRIMARY
 from ._machine import ACKS, ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, OVER, PASSING, Attempt, Holding, Release, Words
@@ -29,6 +29,7 @@ class Job:
     inbox: Optional[Inbox] = None  # where late replies come
     post: Optional[Post] = None  # of the latest request that may have a late reply
     is_closed = False
+    is_new = False  # it asks for a hold that its owner has not: a drain ends it
     is_batched = False  # whoever runs the steps sends the request
     asks_at: Any = None  # where -ASK has sent us
     trouble: Optional[Exception] = None  # of the last request
@@ -50,7 +51,7 @@ class Job:
             if tell is not None:
                 return tell
             told = yield from self.bring(op)
-            if io.is_closing and not self.is_closed:
+            if not self.is_closed and (io.is_closing or (self.is_new and io.is_draining)):
                 self.is_closed, self.brought, told = True, (op, told), ("close",)
 
     def bring(self, op: Words) -> Steps:
@@ -229,7 +230,7 @@ class Job:
             return self.trouble
         if told[0] == "lost":
             return LockLost(f"{key} was lost by {owner}: {self.trouble or 'its lease ended, or somebody else ended the hold'}")
-        kind = NoReplicas if told[0] == "noreplicas" else Unavailable
+        kind = {"noreplicas": NoReplicas, "closed": Closed}.get(told[0], Unavailable)
         return kind(f"{key}: {what}{'closed' if told[0] == 'closed' else self.problem}")
 
 
@@ -247,6 +248,7 @@ def attempt(io: Any, seat: Seat, options: Options, start: float, wait: Optional[
         options.session, bool(options.acks),
     )
     job: Job = seat.job(io, seat, options, depth, machine, now() + patience if left else FOREVER)
+    job.is_new = held is None
     io.jobs.add(job)
     io.crowd = max(0, io.crowd - 1)
     return job
@@ -386,8 +388,8 @@ def still_waiting(io: Any, key: str, problem: str) -> None:
         log.warning("%s: still waiting%s; last error: %s", key, also, problem)
 
 
-def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Steps:
-    """What `ask` brings, which is asked until it is answered; then Unavailable."""
+def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any, is_over: Callable[[], bool]) -> Steps:
+    """What `ask` brings, which is asked until it is answered, or it `is_over`; then Unavailable."""
     pause = FIRST_PAUSE / 1000
     while True:
         try:
@@ -399,7 +401,9 @@ def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Step
                 raise
             problem = str(refused)
         yield io.sleep(max(0.0, min(pause, until - now())))
-        if now() >= until or io.is_closing:
+        if is_over():
+            raise Closed(f"{key}: closed")
+        if now() >= until:
             raise Unavailable(f"{key}: {problem}")
         if now() >= warns_at:
             warns_at = FOREVER
@@ -410,7 +414,8 @@ def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any) -> Step
 def settle(io: Any, key: str, wait: Optional[float], patience: float) -> Steps:
     """What the server of that key says that it is."""
     until = FOREVER if wait is None else now() + (wait or patience)
-    return repeated(io, key, until, now() + patience, lambda: (yield io.identify(key, max(now(), until) + LATE)))
+    asks = lambda: (yield io.identify(key, max(now(), until) + LATE))  # noqa: E731
+    return repeated(io, key, until, now() + patience, asks, lambda: io.is_draining)
 
 
 def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:
@@ -435,7 +440,7 @@ def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:
     try:
         if not tenure.held:
             raise Refused("NOTHELD", "it was lost before")
-        yield from repeated(io, tenure.seat.key, until, FOREVER, ask)
+        yield from repeated(io, tenure.seat.key, until, FOREVER, ask, lambda: io.is_closing)
     except (Refused, Unavailable) as error:
         # Or somebody put another value at the key.
         if tenure.held and getattr(error, "code", "") not in ("NOTHELD", "WRONGTYPE"):

@@ -25,6 +25,10 @@ class Unavailable(LockError, ConnectionError):
     """No server was reached, or none could decide, in time."""
 
 
+class Closed(Unavailable):
+    """The client was closed, or is being drained: nothing is acquired any more."""
+
+
 class OtherLoop(LockError, RuntimeError):
     """The client is in use in another event loop, which is still open. Nothing was sent."""
 

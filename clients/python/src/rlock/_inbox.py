@@ -201,6 +201,12 @@ class Inboxes:
     def is_new(self, name: Any) -> bool:
         return name not in self.inboxes or self.inboxes[name].is_over
 
+    def stop(self: Any) -> None:
+        """Nothing new is acquired from now on. Who waits looks, and ends."""
+        self.is_draining = True
+        for inbox in list(self.inboxes.values()):
+            inbox.end()
+
     def is_done(self: Any, job: Any) -> bool:
         """Nothing is to be undone."""
         if job.is_over:

@@ -95,7 +95,7 @@ class IO(Inboxes):
         self.telemetry = telemetry
         self.route, self.spaces, self.rtt = route, spaces, 0.0
         self.space: Optional[Space] = None
-        self.is_closing = self.is_closed = False
+        self.is_draining = self.is_closing = self.is_closed = False
         self.crowd = self.worried = 0
         self.worries_at = 0.0
         self.reset()
@@ -351,7 +351,7 @@ class IO(Inboxes):
 
     def close(self) -> None:
         """Waits end; what they left is undone for a moment still. Then nothing is connected any more."""
-        self.is_closing = True
+        self.is_draining = self.is_closing = True
         for link in list(self.links):
             if link not in self._pool(link.address).idle:
                 self.drop(link)

@@ -15,7 +15,7 @@ from redis.crc import key_slot
 from . import _core as core
 from ._core import LATE, LOOKS, Options, Seat, Space, Tenure, key_name, ms, now, raw, shown
 from ._drive import Job, Steps, question
-from ._errors import Broken, LockError, LockLost, NotHeld, Refused, Unavailable
+from ._errors import Broken, Closed, LockError, LockLost, NotHeld, Refused
 from ._hands import acquires
 from ._inbox import Post, awaits
 from ._machine import FIRST_PAUSE, LONGEST_PAUSE, LOST, PASSING, Words
@@ -431,7 +431,7 @@ class ObserverBase:
         """The current leader, if it is not the one of the last call."""
         while not self.is_over:
             if self.io.is_closing:
-                raise Unavailable(f"{self.key}: closed")
+                raise Closed(f"{self.key}: closed")
             told = yield from asked(self.io, self.key, self.token, int(LOOKS * 1000), lambda: self.is_over)
             if isinstance(told, Post):
                 self.post = told
@@ -508,14 +508,24 @@ def leader(io: Any, key: str) -> Steps:
     return Leader(*reply) if reply else None
 
 
+def tenures(io: Any) -> set[Tenure]:
+    """What a client holds, and what it has lost and not released."""
+    if io.space is None:
+        return set()
+    with io.space.lock:
+        roots = {seat.tenure.root for seat in io.space.seats.values() if seat.tenure is not None}
+    return {each for each in roots if each.io is io}
+
+
+def holding(io: Any) -> list[Tenure]:
+    """What the server may still have, and whoever works under it has not released."""
+    return [each for each in tenures(io) if each.state in ("held", "releasing") and ms() < each.deadline]
+
+
 def counts(io: Any) -> Counts:
     """What is known of a client's locks now."""
-    held: set[Tenure] = set()
-    if io.space is not None:
-        with io.space.lock:
-            held = {seat.tenure.root for seat in io.space.seats.values() if seat.tenure is not None}
     told = io.telemetry
-    mine = sum(each.io is io and each.held for each in held)
+    mine = sum(each.held for each in tenures(io))
     return Counts(mine, len(told.waits), told.losses, told.failed_renewals, told.unreported)
 
 

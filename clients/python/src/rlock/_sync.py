@@ -270,8 +270,21 @@ class Locks(LocksBase):
             if first is not None:
                 first.release()
 
+    def drain(self, timeout: Optional[float]) -> list[str]:
+        """Acquires nothing from now on, ends what waits, and waits for the release of what is held; then closes.
+
+        Returns the keys that are still held after `timeout` seconds. Their holds are lost at once, and others are kept out
+        until the leases end. Not for the handler of a signal: it would wait for the code that it has interrupted.
+        """
+        return whole(None, self._drain, seconds(timeout))  # type: ignore[no-any-return]
+
+    def _drain(self, timeout: Optional[float]) -> list[str]:
+        left = run(self._draining(timeout))
+        self._close()
+        return left  # type: ignore[no-any-return]
+
     def close(self) -> None:
-        """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
+        """Ends what waits, with Closed, and the connections. Holds are renewed no more; those of sessions end now."""
         whole(None, self._close)
 
     def _close(self) -> None:

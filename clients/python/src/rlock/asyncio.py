@@ -25,7 +25,7 @@ from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, LocksBase, keeps, left
 from ._core import MOMENT, Options, Seat, Space, Spaces, Tenure, now, seconds
 from ._drive import HoldRenewal, Steps, pairs, unreleased
 from ._errors import (
-    Broken, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, OtherLoop, Refused, TooMany,
+    Broken, Closed, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, OtherLoop, Refused, TooMany,
     Unavailable,
 )
 from ._links import Route
@@ -33,12 +33,12 @@ from ._machine import FOREVER
 from ._once import IfItFails, Turn
 from ._several import (
     AnyBase, ElectionBase, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, TaskWaits, GroupTenure, Wishes, counts, leader, limit, own_level, read,
-    wished,
+    tenures, wished,
 )
 from ._telemetry import LAST, Counts, Held, Listener, Telemetry, Waited
 
 __all__ = [
-    "Counts", "Deadlock", "Held", "Hold", "Leader", "Listener", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas",
+    "Closed", "Counts", "Deadlock", "Held", "Hold", "Leader", "Listener", "Lock", "LockError", "LockLost", "Locks", "NoAcks", "NoPermission", "NoReplicas",
     "NotAcquired", "NotHeld", "OtherLoop", "Permit", "ReadLock", "Refused", "TooMany", "Unavailable", "Waited", "limit", "read",
 ]
 
@@ -217,15 +217,22 @@ class Locks(LocksBase):
             if first is not None:
                 await first.release()
 
+    async def drain(self, timeout: Optional[float]) -> list[str]:
+        """Acquires nothing from now on, ends what waits, and waits for the release of what is held; then closes: see
+        `rlock.Locks.drain`."""
+        self._in_loop()
+        left = await run(self._draining(seconds(timeout)))
+        await self.aclose()
+        return left  # type: ignore[no-any-return]
+
     async def aclose(self) -> None:
-        """Ends what waits, with Unavailable, and the connections. Holds are renewed no more; those of sessions end now."""
+        """Ends what waits, with Closed, and the connections. Holds are renewed no more; those of sessions end now."""
         self._in_loop()
         await self.io.close()
-        seats = list(self.io.space.seats.values()) if self.io.space else []
-        for tenure in {seat.tenure.root for seat in seats if seat.tenure is not None and seat.tenure.io is self.io}:
+        for tenure in tenures(self.io):
             if tenure.options.session:
                 self._lost(tenure)
-            else:
+            elif tenure.state == "held":
                 self._tell(tenure, "close")
         told = self.io.telemetry.told()
         if not told.is_set():

@@ -83,7 +83,7 @@ final class Acquisition {
     private void identify() throws InterruptedException {
         long pause = Machine.FIRST_PAUSE;
         while (!locks.isIdentified()) {
-            locks.refuseClosed();
+            locks.refuseDraining();
             RuntimeException failure;
             try {
                 locks.service(key, locks.links.limit(Machine.after(end, Machine.LATE)));
@@ -168,6 +168,7 @@ final class Acquisition {
             Tenure held = seat.tenure;
             if (held != null && held.isLost())
                 throw new LockLostException(seat + " was lost; release what is left of the hold before acquiring it again");
+            if (held == null) locks.refuseDraining();
             long left = waits == 0 || waits == Machine.FOREVER ? waits : Math.max(1, end - Clock.now());
             var ask = new Attempt.Ask(left, Math.max(1, end - Clock.now()), options.leaseMillis(), seat.depth + 1,
                     held == null ? 0 : held.token, locks.links.inbox.hears(seat.name.key()), options.session(), options.acks() > 0);
@@ -180,7 +181,7 @@ final class Acquisition {
 
     /** The hold of what was granted. */
     Hold granted(Seat seat, Job job, Tell told) {
-        if (locks.isClosed()) {
+        if (locks.isClosed() || seat.tenure == null && locks.links.isDraining()) {
             job.ends(Event.CLOSE);
             job.rest();
             throw Locks.closed();

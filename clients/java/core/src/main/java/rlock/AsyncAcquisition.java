@@ -87,6 +87,7 @@ final class AsyncAcquisition {
         inTurn(() -> {
             if (isOver()) return;
             try {
+                locks.refuseDraining();
                 locks.service(key, locks.links.limit(Machine.after(common.end, Machine.LATE)));
                 sit();
                 return;
@@ -98,6 +99,9 @@ final class AsyncAcquisition {
                 trouble = error;
             } catch (LinkException nobody) {
                 trouble = nobody;
+            } catch (IllegalStateException closed) {
+                fail(closed);
+                return;
             }
             locks.links.refresh();
             long left = common.end - Clock.now();

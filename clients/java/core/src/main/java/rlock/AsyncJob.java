@@ -45,7 +45,7 @@ final class AsyncJob extends Job {
         synchronized (this) {
             if (!isTold) {
                 if (op == null || isStarted) return;
-                if (links.isClosing()) stop(Event.CLOSE);
+                if (mustEnd()) stop(Event.CLOSE);
                 else if (op.act() == Act.WAIT && waiter.isOver()) advance(message());
                 return;
             }
@@ -91,7 +91,7 @@ final class AsyncJob extends Job {
 
     // What is known at once, or null.
     private Input begin() {
-        if (links.isClosing()) {
+        if (mustEnd()) {
             brought = unsent();
             return Input.of(Event.CLOSE);
         }

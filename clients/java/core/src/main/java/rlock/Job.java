@@ -31,6 +31,7 @@ sealed class Job permits AsyncJob {
     final Seat seat;
     private final Options options;
     private final int depth;
+    private final boolean isNew; // it asks for a hold that its owner has not: a drain ends it
     private final Machine machine;
     private final CompletableFuture<Void> freed = new CompletableFuture<>();
     private boolean interruptible;
@@ -51,6 +52,7 @@ sealed class Job permits AsyncJob {
         this.seat = seat;
         this.options = options;
         this.depth = depth;
+        this.isNew = depth == 1 && machine instanceof Attempt;
         this.machine = machine;
         this.interruptible = interruptible;
         this.warnsAt = warnsAt;
@@ -162,11 +164,16 @@ sealed class Job permits AsyncJob {
         if (Thread.interrupted()) {
             if (interruptible) stop = Event.CANCEL;
             else interrupted = true;
-        } else if (!isClosed && links.isClosing()) {
+        } else if (!isClosed && mustEnd()) {
             isClosed = true;
             stop = Event.CLOSE;
         }
         return stop != null;
+    }
+
+    /** Whether it is closed, or drained. */
+    final boolean mustEnd() {
+        return isNew && told == null ? links.isDraining() : links.isClosing();
     }
 
     /** Whether the reply came in time. A process that was suspended first reads what its socket has received. */

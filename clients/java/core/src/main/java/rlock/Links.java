@@ -58,6 +58,7 @@ final class Links implements AutoCloseable {
     private final AtomicLong refreshed = new AtomicLong(System.nanoTime() - TimeUnit.SECONDS.toNanos(1));
     private CompletableFuture<Void> refreshing = CompletableFuture.completedFuture(null); // guarded by this
     private volatile long roundTripNanos;
+    private volatile boolean draining;
     private volatile boolean closing;
     private volatile boolean closed;
 
@@ -396,6 +397,16 @@ final class Links implements AutoCloseable {
         return locks.after(millis, work);
     }
 
+    /** Nothing new is acquired any more: waits end. */
+    void drain() {
+        draining = true;
+        jobs.forEach(Job::signal);
+    }
+
+    boolean isDraining() {
+        return draining;
+    }
+
     /** Waits end, and what they left is undone. */
     boolean isClosing() {
         return closing;
@@ -417,7 +428,7 @@ final class Links implements AutoCloseable {
     @Override
     public void close() {
         closing = true;
-        jobs.forEach(Job::signal);
+        drain();
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Machine.CLOSES + Machine.LATE);
         while (!jobs.isEmpty() && System.nanoTime() - end < 0) LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(2));
         closed = true;

@@ -29,6 +29,8 @@ import rlock.Driver.ServerException;
 public final class Locks implements AutoCloseable {
     private static final long HEARTBEAT_MILLIS = 250;
     private static final int ANSWERING = 16;
+    /** How often a drain looks whether anybody holds. */
+    private static final long LOOK_MILLIS = 10;
 
     final Links links;
     private final Driver driver;
@@ -210,6 +212,31 @@ public final class Locks implements AutoCloseable {
         return notices.counters(tenures.size());
     }
 
+    /**
+     * Acquires nothing from now on, ends waits with an {@link IllegalStateException}, and waits until what is held has been
+     * released; then closes this. An interrupt ends that wait as well.
+     *
+     * @return the keys that are still held when the time is up: their holds are lost at once, and others are kept out until
+     *     the leases end
+     */
+    public List<String> drain(Duration timeout) {
+        long end = Machine.after(Clock.now(), Acquirable.millis(timeout));
+        links.drain();
+        boolean isInterrupted = false;
+        while (!closed && !isInterrupted && Clock.now() < end && !(links.jobs.isEmpty() && tenures.isEmpty())) {
+            try {
+                TimeUnit.MILLISECONDS.sleep(LOOK_MILLIS);
+            } catch (InterruptedException interrupt) {
+                isInterrupted = true;
+            }
+        }
+        List<String> left = tenures.keySet().stream().flatMap(each -> each.seat().members().stream())
+                .map(seat -> seat.name.key()).sorted().toList();
+        close();
+        if (isInterrupted) Thread.currentThread().interrupt();
+        return left;
+    }
+
     /** Stops renewing, and closes all connections: sessions end at once, other holds with their leases. */
     @Override
     public void close() {
@@ -266,6 +293,10 @@ public final class Locks implements AutoCloseable {
 
     void refuseClosed() {
         if (closed) throw closed();
+    }
+
+    void refuseDraining() {
+        if (links.isDraining()) throw closed();
     }
 
     /** The identity of a server is known. */

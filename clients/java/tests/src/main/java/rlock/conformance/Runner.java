@@ -1,5 +1,6 @@
 package rlock.conformance;
 
+import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
@@ -148,6 +149,7 @@ public final class Runner {
         if (failed instanceof IllegalMonitorStateException) return "NotHeld";
         if (failed instanceof InterruptedException) return "Cancelled";
         if (failed instanceof IllegalArgumentException) return "Invalid";
+        if (failed instanceof IllegalStateException) return "Closed";
         return "Other";
     }
 
@@ -155,6 +157,7 @@ public final class Runner {
         return switch (text(request, "do")) {
             case "open" -> open(request);
             case "close" -> close(request);
+            case "drain" -> drain(request);
             case "lock" -> lock(request);
             case "all" -> all(request);
             case "any" -> any(request);
@@ -196,6 +199,14 @@ public final class Runner {
     private JsonObject close(JsonObject request) {
         clients.remove(text(request, "client")).close();
         return ok(true);
+    }
+
+    private JsonObject drain(JsonObject request) {
+        var left = new JsonArray();
+        clients.get(text(request, "client")).locks.drain(Duration.ofMillis(number(request, "timeout"))).forEach(left::add);
+        var reply = new JsonObject();
+        reply.add("left", left);
+        return reply;
     }
 
     private Client client(JsonObject request) {

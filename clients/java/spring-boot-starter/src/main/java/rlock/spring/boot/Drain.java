@@ -2,6 +2,7 @@ package rlock.spring.boot;
 
 import java.time.Duration;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Set;
 import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
@@ -16,7 +17,7 @@ import rlock.Locks;
 
 /**
  * The end of an application: first its executors and schedulers end, then no method with {@link Locked} begins any more,
- * then those that run end, and then the locks are closed.
+ * then those that run end, then all other holds are released, and then the locks are closed.
  */
 final class Drain implements ApplicationListener<ContextClosedEvent>, DestructionAwareBeanPostProcessor {
     private static final System.Logger LOG = System.getLogger("rlock");
@@ -56,10 +57,17 @@ final class Drain implements ApplicationListener<ContextClosedEvent>, Destructio
     @Override
     public void postProcessBeforeDestruction(Object locks, String name) {
         if (patience == null) return; // the application never began
-        int more = close();
-        if (more == 0) return;
-        LOG.log(System.Logger.Level.WARNING, "The application closes while {0} method(s) with @Locked still run, after"
-                + " rlock.shutdown-timeout ({1}): their locks are not renewed any more", more, patience);
+        long end = System.nanoTime() + patience.toNanos();
+        int more = close(end);
+        if (more > 0)
+            LOG.log(System.Logger.Level.WARNING, "The application closes while {0} method(s) with @Locked still run, after"
+                    + " rlock.shutdown-timeout ({1}): their locks are not renewed any more", more, patience);
+        // A method that closes the application itself holds its lock until it ends, which is after this.
+        if (more > 0 || CurrentHold.isThere()) return;
+        List<String> left = ((Locks) locks).drain(Duration.ofNanos(Math.max(0, end - System.nanoTime())));
+        if (!left.isEmpty())
+            LOG.log(System.Logger.Level.WARNING, "The application closes while it still holds locks, after"
+                    + " rlock.shutdown-timeout ({0}): {1}", patience, String.join(", ", left));
     }
 
     /** A call that is not nested in another one begins to wait for its lock. Returns false if it must not. */
@@ -85,12 +93,11 @@ final class Drain implements ApplicationListener<ContextClosedEvent>, Destructio
     }
 
     // Returns how many still run. The one that closes the application itself ends later.
-    private synchronized int close() {
+    private synchronized int close(long end) {
         isClosing = true;
         waiting.forEach(Thread::interrupt);
         interrupted.addAll(waiting);
         int own = CurrentHold.isThere() ? 1 : 0;
-        long end = System.nanoTime() + patience.toNanos();
         boolean isInterrupted = false;
         while (calls > own && end - System.nanoTime() > 0) {
             try {
