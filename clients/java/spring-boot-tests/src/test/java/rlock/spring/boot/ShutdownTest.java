@@ -295,6 +295,27 @@ class ShutdownTest {
     }
 
     @Test
+    void whatAThreadOfItsOwnHoldsIsWaitedFor() throws Exception {
+        var context = run(List.of(Inner.class));
+        Locks locks = context.getBean(Locks.class);
+        var working = new CountDownLatch(1);
+        var isHeld = new CompletableFuture<Boolean>();
+        new Thread(() -> {
+            try (Hold hold = locks.lock("plain").acquire()) {
+                working.countDown();
+                holdsWhile("plain", hold, () -> !isClosing);
+                long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(WORKS_MILLIS);
+                holdsWhile("plain", hold, () -> System.nanoTime() < end);
+                isHeld.complete(hold.isHeld());
+            }
+        }).start();
+        assertTrue(working.await(20, TimeUnit.SECONDS));
+        context.close();
+        assertTrue(isHeld.get(1, TimeUnit.SECONDS));
+        assertTrue(server.isFree("plain"));
+    }
+
+    @Test
     void executorsEndBeforeTheLocks() throws Exception {
         var isHeld = new CompletableFuture<Boolean>();
         var context = run(List.of(Inner.class), "spring.task.execution.shutdown.await-termination=true",
