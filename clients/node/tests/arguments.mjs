@@ -5,6 +5,7 @@ import assert from 'node:assert/strict';
 import { limit, Locks, LockLost, read, Unavailable } from '../dist/esm/index.js';
 import { closed, connect, holders, own, port, say, test, until, waiting } from './common.mjs';
 
+await say(own, 'FLUSHALL'); // a lease of another test may not have ended yet
 const locks = new Locks(own);
 const never = () => assert.fail('it was called');
 const call = async (work) => work();
