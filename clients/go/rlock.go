@@ -45,10 +45,17 @@ type Locker struct {
 
 	telemetry telemetry
 	worries   worries
+	outage    machine.Ms // after which a wait gives up
 }
 
 // Setting is a setting of a Locker.
 type Setting func(*Locker)
+
+// Outage is how long a wait goes on without a server: then it ends with [ErrUnavailable]. Otherwise, it goes on until its
+// time is up.
+func Outage(most time.Duration) Setting {
+	return func(l *Locker) { l.outage = max(1, millis(most)) }
+}
 
 // New makes a Locker for the servers of client. It opens its own connections and does not use client's pool.
 func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
@@ -62,6 +69,7 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 	l := &Locker{
 		servers: servers,
 		none:    make(chan struct{}, 1),
+		outage:  machine.Forever,
 		name: sync.OnceValue(func() string {
 			host, _ := os.Hostname()
 			return fmt.Sprintf("%.64s/%d/%s", host, os.Getpid(), servers.name())

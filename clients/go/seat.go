@@ -3,6 +3,7 @@ package rlock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -83,6 +84,9 @@ func (l *Locker) sitAt(ctx context.Context, key string, o *options, begin machin
 	if o.wait > 0 {
 		stays = o.wait
 	}
+	if errors.Is(err, ErrUnavailable) {
+		stays = min(stays, l.outage)
+	}
 	timer := time.NewTimer(remaining(machine.After(begin, stays)))
 	defer timer.Stop()
 	select {
@@ -160,7 +164,7 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 	}
 	_, hears := l.servers.heard(s.id.key, place{})
 	d := &driver{asks: asks{l: l, key: s.id.key, o: o, depth: depth}, seat: s, gone: ctx.Done(), isDirect: ctx.Done() == nil,
-		notice: o.notice, closing: closing.Done()}
+		notice: o.notice, closing: closing.Done(), well: now()}
 	d.machine = machine.NewAttempt(machine.Ask{
 		Wait: wait, Patience: machine.Patience, Lease: millis(o.lease), Depth: depth, Below: below, Hears: hears,
 		Session: o.session, HasAcks: o.acks > 0,
@@ -223,7 +227,10 @@ func (d *driver) failed(ctx context.Context, told machine.Output, trouble error)
 	case machine.Closed:
 		return redis.ErrClosed
 	case machine.Cancelled:
-		return ended(ctx, trouble)
+		if !d.hasGivenUp {
+			return ended(ctx, trouble)
+		}
+		fallthrough
 	default:
 		err = unavailable(key, typed(cmp.Or(trouble, errSilent)))
 	}

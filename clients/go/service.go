@@ -112,6 +112,7 @@ func (s *servers) identifyPrimary(ctx context.Context) error {
 // service asks the servers for their identity if it is not known, within the patience of an acquisition.
 func (l *Locker) service(ctx context.Context, by machine.Ms, notice *notice) (*service, error) {
 	var trouble error
+	by = min(by, machine.After(now(), l.outage))
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
 		if known := l.servers.service.Load(); known != nil {
 			return known, nil

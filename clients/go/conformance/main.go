@@ -30,7 +30,7 @@ type request struct {
 	Wait                                         *float64
 	Session, Upgrade, TLS                        bool
 	Within, Of, Users, Times, Ms, Every, Takes   int
-	Timeout                                      int
+	Timeout, Outage                              int
 	IfItFails                                    rlock.Choice
 	Fails                                        bool
 	Counter, Name, Observer                      string
@@ -273,7 +273,11 @@ func (r *runner) open(q request) error {
 		c = redis.NewClient(&redis.Options{Addr: q.Addresses[0],
 			Username: q.User, Password: q.Password, PoolSize: size(q.Pool), TLSConfig: secure})
 	}
-	locker, err := rlock.New(c)
+	var settings []rlock.Setting
+	if q.Outage > 0 {
+		settings = append(settings, rlock.Outage(time.Duration(q.Outage)*time.Millisecond))
+	}
+	locker, err := rlock.New(c, settings...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.clients[q.Client] = &client{c, locker}

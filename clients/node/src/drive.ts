@@ -82,6 +82,10 @@ export class Driver implements Busy {
   by = Infinity;
   /** It asks for a hold that its owner has not: a drain ends it. */
   isNew = false;
+  /** Of an acquisition: when a server has last let it wait. */
+  well = Infinity;
+  /** There was no server for as long as the client allows. */
+  hasGivenUp = false;
   /** Of a hold: a renewal failed. */
   onFailed: ((trouble: unknown) => void) | undefined;
   /** After each step, before what it says is done. */
@@ -189,6 +193,7 @@ export class Driver implements Busy {
   }
 
   private begin(op: Output): void {
+    if (this.op.do === 'wait' && this.well < Infinity) this.well = this.now;
     this.op = op;
     if (op.do === 'send' || op.do === 'own') this.ahead = Date.now() - this.now;
     if (op.do !== 'await') this.count++;
@@ -203,7 +208,8 @@ export class Driver implements Busy {
     else if (op.do === 'wait' && this.heard) ends(this.heard);
     else if (op.do === 'seat') this.done(op);
     // What ended at once needs no timer.
-    if ('by' in op && this.instant === undefined) this.arm(op.by, count, this.now);
+    if (!('by' in op) || this.instant !== undefined) return;
+    this.arm(op.do === 'sleep' ? Math.min(op.by, this.well + this.shared.outage) : op.by, count, this.now);
   }
 
   private arm(by: number, count: number, from: number): void {
@@ -248,9 +254,10 @@ export class Driver implements Busy {
         return this.tell({ on: 'ended', outcome: { is: 'unsent' } });
       case 'wait':
         this.trouble = new Silent('no message in time');
-      // falls through
+        return this.tell({ on: 'time' });
       default:
-        this.tell({ on: 'time' });
+        this.hasGivenUp = now() >= this.well + this.shared.outage;
+        this.tell({ on: this.hasGivenUp ? 'cancel' : 'time' });
     }
   }
 

@@ -30,7 +30,7 @@ import { checked, drained } from './service.js';
 import { merged, type One, permits } from './several.js';
 import { type Asked, type Busy, isPassing, type Part, type Shared, Watch, Worries } from './shared.js';
 import { type Counts, type Listener, type OnError, Telemetry } from './telemetry.js';
-import { join, nameOf, problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
+import { heldAt, join, nameOf, problemOf, run, Seat, seatsOf, Tenure } from './tenure.js';
 import { inTime, now } from './time.js';
 import { type AcquireOptions, useHold } from './using.js';
 
@@ -65,6 +65,8 @@ export interface LockOptions {
 export interface LocksOptions {
   /** How long to retry a request that does not wait while connections break or a failover is under way. Default: 3000. */
   patience?: number;
+  /** After how long without a server a wait gives up. Default: Infinity, it goes on until its time is up. */
+  outage?: number;
   /** Is informed of waits, holds and losses. */
   listener?: Listener;
 }
@@ -86,7 +88,7 @@ export type UsingOptions = AcquireOptions & Pick<LockOptions, 'owner' | 'maxQueu
 export type Using<T> = (signal: UsingSignal, hold: Hold) => Promise<T> | T;
 
 // All options of each call, which the compiler checks.
-const OF_LOCKS: Record<keyof LocksOptions, 1> = { patience: 1, listener: 1 };
+const OF_LOCKS: Record<keyof LocksOptions, 1> = { patience: 1, outage: 1, listener: 1 };
 const OF_ANY: Record<keyof AnyOptions, 1> = { lease: 1, maxQueue: 1, acks: 1, session: 1, renew: 1 };
 const OF_SEVERAL: Record<keyof SeveralOptions, 1> = { ...OF_ANY, owner: 1 };
 const OF_LOCK: Record<keyof LockOptions, 1> = { ...OF_SEVERAL, upgrade: 1 };
@@ -117,6 +119,7 @@ export class Locks {
   constructor(client: Client, options: LocksOptions = {}) {
     check(options, OF_LOCKS);
     args.milliseconds('patience', options.patience);
+    args.milliseconds('outage', options.outage);
     if (options.listener !== undefined) {
       for (const event of ['waited', 'held', 'lost'] as const) {
         const call: unknown = options.listener?.[event];
@@ -124,11 +127,11 @@ export class Locks {
       }
       if (typeof options.listener !== 'object' || options.listener === null) throw new TypeError(`listener must be an object, not ${options.listener}`);
     }
-    const patience = options.patience ?? 3_000;
+    const { patience = 3_000, outage = Infinity } = options;
     const telemetry = new Telemetry(options.listener);
     const open = new Set<Busy>();
     this.#shared = {
-      route: new Route(client), open, emptied: () => {}, patience, telemetry, worries: new Worries(), watch: new Watch(open),
+      route: new Route(client), open, emptied: () => {}, patience, outage, telemetry, worries: new Worries(), watch: new Watch(open),
       isDraining: false, closing: new AbortController(),
     };
   }
@@ -310,11 +313,12 @@ export class Locks {
       const driver: Driver = run(this.#shared, seat, asked, depth, machine, (tell) => {
         deafen();
         driver.isNew = false;
+        driver.well = Infinity;
         driver.onPause = undefined; // what it left is undone by itself
         if (tell.told === 'nil') return resolve(null);
         if (tell.told !== 'granted') {
           if (tell.told === 'lost') held?.lose();
-          return reject(tell.told === 'cancelled' ? signal?.reason : problemOf(tell, nameOf(asked), driver.trouble));
+          return reject(tell.told === 'cancelled' && !driver.hasGivenUp ? signal?.reason : problemOf(tell, nameOf(asked), driver.trouble));
         }
         const tenure = held ?? new Tenure(this.#shared, seat, asked, tell, this.#tenures);
         seat.tenure = tenure;
@@ -331,6 +335,7 @@ export class Locks {
         this.#shared.worries.warn(asked.key, trouble as Error);
       };
       driver.isNew = !held;
+      driver.well = now();
       driver.tell({ on: 'call' });
     });
   }
@@ -364,14 +369,15 @@ export class Locks {
 
   /** The seat, once nobody else has it; null if that takes too long. */
   async #sitAt(asked: Asked, wait: number, begin: number, signal: AbortSignal | undefined): Promise<Seat | null> {
-    const { closing, patience } = this.#shared;
+    const { closing, outage, patience } = this.#shared;
     const seats = await this.#settled(asked.key, begin + (wait > 0 ? wait : patience), signal);
     this.#goesOn(signal);
     const name = JSON.stringify([asked.key, asked.owner, asked.upgrade ? 'WRITE' : asked.mode]);
     const seat = seats.get(name) ?? new Seat(() => seats.delete(name));
     seats.set(name, seat);
     const { by, told } = come(now(), seat.isUndone, wait > 0 ? Math.max(1, begin + wait - now()) : 0, patience);
-    if (await seat.take(by, signal, closing.signal)) return seat;
+    const until = told === 'unavailable' ? Math.min(by, now() + outage) : by;
+    if (await seat.take(until, signal, closing.signal)) return seat;
     this.#goesOn(signal);
     if (told === 'unavailable') throw new Unavailable(`${asked.key}: an earlier request of ${asked.owner} is not yet undone`);
     return null;
@@ -379,6 +385,7 @@ export class Locks {
 
   /** The seats at the server of that key, which is asked what it is: it may have two addresses. */
   async #settled(key: string, until: number, signal: AbortSignal | undefined): Promise<Map<string, Seat>> {
+    until = Math.min(until, now() + this.#shared.outage);
     for (let pause = FIRST_PAUSE; !this.#seats; pause = Math.min(pause * 2, LONGEST_PAUSE)) {
       let problem: unknown;
       try {
@@ -398,14 +405,6 @@ export class Locks {
     }
     return this.#seats;
   }
-}
-
-/** What its owner holds there. Throws LockLost if that was lost and not released. */
-function heldAt(seat: Seat): Tenure | undefined {
-  if (seat.tenure && !seat.tenure.isHeld) seat.tenure.lose(); // it may be that nobody can release it any more
-  const held = seat.tenure;
-  if (held && !held.isHeld) throw new LockLost(`${held.name} was lost by ${held.asked.owner}: release it first`);
-  return held;
 }
 
 /** The lock of one key. It may be shared: by default each acquisition is its own owner. */

@@ -46,6 +46,8 @@ export interface Shared {
   emptied: () => void;
   /** How long a request that does not wait is repeated. */
   readonly patience: number;
+  /** After how long without a server a wait gives up. */
+  readonly outage: number;
   readonly telemetry: Telemetry;
   readonly worries: Worries;
   readonly watch: Watch;

@@ -65,6 +65,14 @@ export class Seat {
   }
 }
 
+/** What its owner holds there. Throws LockLost if that was lost and not released. */
+export function heldAt(seat: Seat): Tenure | undefined {
+  if (seat.tenure && !seat.tenure.isHeld) seat.tenure.lose(); // it may be that nobody can release it any more
+  const held = seat.tenure;
+  if (held && !held.isHeld) throw new LockLost(`${held.name} was lost by ${held.asked.owner}: release it first`);
+  return held;
+}
+
 /** Takes those seats, however long that takes. */
 async function takeAll(seats: Seat[]): Promise<void> {
   for (const each of seats) if (!each.tryTake()) await each.take(Infinity);

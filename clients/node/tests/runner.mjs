@@ -57,7 +57,7 @@ const does = {
     const connected = isIo || client.connect();
     if (r.offline) Promise.resolve(connected).catch(() => {});
     else await connected;
-    clients.set(r.client, { client, locks: new rlock.Locks(client) });
+    clients.set(r.client, { client, locks: new rlock.Locks(client, { outage: r.outage }) });
     return { ok: true };
   },
   async close(r) {

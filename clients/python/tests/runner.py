@@ -163,7 +163,7 @@ class Runner:
             if kwargs.pop("ssl", False):
                 kwargs["connection_class"] = redis.SSLConnection
             client = redis.Redis.from_pool(pool(host=places[0][0], port=int(places[0][1]), **kwargs))
-        self.clients[r["client"]] = client, rlock.Locks(client)
+        self.clients[r["client"]] = client, rlock.Locks(client, outage=seconds(r.get("outage")))
         return {"ok": True}
 
     def close(self, r):

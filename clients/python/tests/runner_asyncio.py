@@ -69,7 +69,7 @@ class Runner:
             if kwargs.pop("ssl", False):
                 kwargs["connection_class"] = redis.asyncio.SSLConnection
             client = redis.asyncio.Redis.from_pool(pool(host=places[0][0], port=int(places[0][1]), **kwargs))
-        self.clients[r["client"]] = client, rlock.Locks(client)
+        self.clients[r["client"]] = client, rlock.Locks(client, outage=seconds(r.get("outage")))
         return {"ok": True}
 
     async def close(self, r):

@@ -65,6 +65,12 @@ impl Client {
             (true, "cluster") => Locker::Sync(blocking::Locker::cluster(nodes.clone())?),
             (true, _) => Locker::Sync(blocking::Locker::new(redis::Client::open(node)?)?),
         };
+        let outage = order.outage.map(Duration::from_millis);
+        let locker = match (outage, locker) {
+            (None, locker) => locker,
+            (Some(most), Locker::Async(locker)) => Locker::Async(locker.outage(most)),
+            (Some(most), Locker::Sync(locker)) => Locker::Sync(locker.outage(most)),
+        };
         let service = (order.kind == "sentinel").then(|| order.service.clone());
         Ok(Client { locker, nodes, service })
     }

@@ -59,6 +59,7 @@ struct Order {
     every: u64,
     takes: u64,
     timeout: u64,
+    outage: Option<u64>,
     each: Vec<String>,
     fails: bool,
     #[serde(rename = "ifItFails")]

@@ -89,7 +89,7 @@ impl Seat {
         gone: &mut watch::Receiver<bool>,
     ) -> Result<Begun<Attempt>, Error> {
         let start = Instant::now();
-        let level = unless(inner.closing.signal(), self.take(options, gone)).await??;
+        let level = unless(inner.closing.signal(), self.take(inner, options, gone)).await??;
         if inner.closing.is_draining() && !level.is_held() {
             return Err(Error::Closed);
         }
@@ -100,6 +100,7 @@ impl Seat {
     /// Takes the seat once it is free, or fails after as long as the caller is ready to wait for it.
     async fn take(
         &self,
+        inner: &Inner,
         options: &Options,
         gone: &mut watch::Receiver<bool>,
     ) -> Result<SeatGuard, Error> {
@@ -114,6 +115,8 @@ impl Seat {
             SeatDecision::Wait(until, tell) => (until, tell),
             SeatDecision::Take => (FOREVER, Tell::Nil),
         };
+        let outage = if is_undone { inner.outage } else { FOREVER };
+        let until = until.min(now().saturating_add(outage));
         tokio::select! {
             biased; // a seat that is free is taken even at the last moment
             level = self.level.clone().lock_owned() => Ok(level),
@@ -159,6 +162,7 @@ impl Seat {
         machine.step(now(), Input::Call, &mut out);
         let mut driver =
             Driver::new(inner.clone(), self.clone(), options.clone(), asked.depth).begun(under_way);
+        driver.give_up();
         if asked.depth == 1 {
             driver.until(inner.closing.drains());
         }
@@ -257,6 +261,8 @@ pub(crate) async fn find_space(
         Some(Duration::ZERO) => Some(PATIENCE),
         wait => wait,
     };
+    let outage = (inner.outage < FOREVER).then(|| Duration::from_millis(inner.outage));
+    let patience = patience.into_iter().chain(outage).min();
     loop {
         let left = patience.map_or(PATIENCE, |all| all.saturating_sub(start.elapsed()));
         let error = match inner.servers.names(key, left.min(PATIENCE)).await {

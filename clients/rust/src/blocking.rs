@@ -129,6 +129,13 @@ impl Locker {
         self
     }
 
+    /// As [`crate::Locker::outage`].
+    #[must_use]
+    pub fn outage(mut self, most: Duration) -> Locker {
+        self.locker = self.locker.outage(most);
+        self
+    }
+
     /// As [`crate::Locker::counts`].
     #[must_use]
     pub fn counts(&self) -> crate::Counts {

@@ -18,7 +18,7 @@ use crate::error::{
 };
 use crate::inbox::{Letter, Post};
 use crate::info::token_of;
-use crate::machine::{Input, Machine, Ms, Outcome, Output, Request, Tell};
+use crate::machine::{FOREVER, Input, Machine, Ms, Outcome, Output, Request, Tell};
 use crate::node::{Line, Node};
 use crate::one::One;
 use crate::options::Options;
@@ -52,6 +52,10 @@ pub(crate) struct Driver {
     under_way: Option<UnderWay>,
     /// Why the last request failed.
     trouble: Option<RedisError>,
+    /// Of an acquisition: when a server last let it wait.
+    well: Option<Ms>,
+    /// There was no server for as long as the locker allows.
+    has_given_up: bool,
 }
 
 impl Driver {
@@ -73,6 +77,8 @@ impl Driver {
             closed,
             under_way,
             trouble,
+            well: None,
+            has_given_up: false,
         }
     }
 
@@ -81,6 +87,11 @@ impl Driver {
         self.closed = Some(self.inner.closing.signal());
         self.under_way = Some(under_way);
         self
+    }
+
+    /// From now on it ends by itself if there is no server for too long.
+    pub(crate) fn give_up(&mut self) {
+        self.well = Some(now());
     }
 
     /// From now on that signal ends it, instead of `close`.
@@ -124,6 +135,7 @@ impl Driver {
             Tell::Lost => Error::Lost,
             Tell::Closed => Error::Closed,
             Tell::Unavailable | Tell::NoReplicas => Error::out_of_patience(trouble),
+            Tell::Cancelled if self.has_given_up => Error::out_of_patience(trouble),
             Tell::Refused(_) => trouble.into(),
             _ => Error::NotAcquired,
         }
@@ -147,7 +159,7 @@ impl Driver {
             for output in out.drain(..) {
                 match output {
                     Output::Tell(told) => {
-                        self.options.on_trouble = None; // what is undone from here on is no wait
+                        (self.options.on_trouble, self.well) = (None, None); // what is undone from here on is no wait
                         input = tell(self, told, is_last);
                     }
                     Output::Undo => {
@@ -241,10 +253,16 @@ impl Driver {
                 };
                 Input::Ended(self.outcome(Some(Err(error))))
             }
-            Output::Wait(by) => self.wait(at(*by)).await,
+            Output::Wait(by) => {
+                let input = self.wait(at(*by)).await;
+                self.well = self.well.map(|_| now());
+                input
+            }
             Output::Sleep(by) => {
-                sleep_until(at(*by)).await;
-                Input::Time
+                let gives_up = self.well.map_or(FOREVER, |well| well.saturating_add(self.inner.outage));
+                sleep_until(at(gives_up.min(*by))).await;
+                self.has_given_up = now() >= gives_up;
+                if self.has_given_up { Input::Cancel } else { Input::Time }
             }
             _ => std::future::pending().await,
         }

@@ -95,6 +95,8 @@ pub(crate) struct Inner {
     /// The number of this process, and the names that are drawn for owners in it.
     names: Mutex<(u32, machine::Names)>,
     closing: closing::Closing,
+    /// After how long without a server a wait gives up.
+    outage: machine::Ms,
     /// Holds that no task renews yet, and whether a task is running that will start their renewal.
     new_holds: Mutex<Vec<renewal::NewHold>>,
     is_watching_new_holds: AtomicBool,
@@ -154,12 +156,25 @@ impl Locker {
             servers: Arc::new(servers),
             host,
             closing: closing::Closing::default(),
+            outage: machine::FOREVER,
             names: Mutex::new((std::process::id(), machine::Names::new(image()))),
             new_holds: Mutex::default(),
             is_watching_new_holds: AtomicBool::new(false),
             telemetry: Arc::default(),
         };
         Locker { inner: Arc::new(inner) }
+    }
+
+    /// Ends waits with [`Error::Unavailable`] once no server has answered them for so long. By default, they go on until
+    /// their time is up.
+    ///
+    /// Call this first: it makes a new `Locker` from this one, which must not have clones yet.
+    #[must_use]
+    pub fn outage(mut self, most: Duration) -> Locker {
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.outage = util::millis(most);
+        }
+        self
     }
 
     /// A request for the lock of `key`. By default it is the write lock, and the wait has no limit. Nothing is sent

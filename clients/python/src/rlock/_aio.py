@@ -145,8 +145,8 @@ class Once:
 class IO(Inboxes):
     """The input and output of the steps, for any number of tasks of one loop."""
 
-    def __init__(self, route: Route, spaces: Spaces, telemetry: Telemetry):
-        self.telemetry = telemetry
+    def __init__(self, route: Route, spaces: Spaces, telemetry: Telemetry, outage: float):
+        self.telemetry, self.outage = telemetry, outage
         self.route, self.spaces, self.rtt = route, spaces, 0.0
         self.is_draining = self.is_closing = self.is_closed = False
         self.crowd = self.worried = 0

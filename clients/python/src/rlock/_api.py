@@ -275,6 +275,8 @@ class LocksBase:
         try:
             waiting = Waiting(self.io.telemetry, seat.name)
             patience, is_unavailable = seat.come(start, wait, self.patience)
+            if is_unavailable:
+                patience = min(patience, self.io.outage)
             is_mine = yield self._seated(seat, patience)
             if not is_mine:
                 if is_unavailable:

@@ -101,6 +101,12 @@ def seconds(wait: Any) -> Optional[float]:
     raise TypeError(f"wait must be a number of seconds, or None to wait forever, not {wait!r}")
 
 
+def endless(limit: Optional[float]) -> float:
+    """As a number."""
+    given = seconds(limit)
+    return _machine.FOREVER if given is None else given
+
+
 def key_name(key: Any) -> str:
     """As text, in which bytes that are no UTF-8 stand as in `os.fsdecode`. Anything but str and bytes would be another key
     here than in another client.

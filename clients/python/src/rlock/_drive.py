@@ -34,6 +34,8 @@ class Job:
     asks_at: Any = None  # where -ASK has sent us
     trouble: Optional[Exception] = None  # of the last request
     brought: tuple[Words, Words] = (), ()  # what an operation brought that was interrupted
+    well = FOREVER  # when a server has last decided something, of an acquisition; in seconds
+    has_given_up = False
 
     def __init__(self, io: Any, seat: Seat, options: Options, depth: int, machine: Any, warns_at: float = FOREVER):
         self.io, self.seat, self.options, self.depth, self.machine = io, seat, options, depth, machine
@@ -45,6 +47,8 @@ class Job:
         while True:
             tell = self.done(machine.step(ms(), told))
             op = machine.op
+            if tell is not None:
+                self.well = FOREVER
             if op is GRANT or op is OVER:
                 self.end()
                 return tell
@@ -137,14 +141,18 @@ class Job:
             assert self.inbox is not None
             io.crowd = CROWDED
             self.inbox.looks()
-            return self.heard((yield io.told(self.post, until - now())))
+            told = yield io.told(self.post, until - now())
+            self.well = now() if self.well < FOREVER else FOREVER
+            return self.heard(told)
         if kind == "await":  # a caller that is interrupted drops the connection
             return ("broken",)
         if now() >= self.warns_at:
             self.warns_at = FOREVER
             still_waiting(io, seat.name, self.problem)
-        yield io.sleep(max(0.0, until - now()))
-        return ("time",)
+        gives_up = self.well + io.outage
+        yield io.sleep(max(0.0, min(until, gives_up) - now()))
+        self.has_given_up = now() >= gives_up
+        return ("cancel",) if self.has_given_up else ("time",)
 
     def heard(self, told: Words) -> Words:
         """A late reply."""
@@ -230,6 +238,8 @@ class Job:
             return self.trouble
         if told[0] == "lost":
             return LockLost(f"{key} was lost by {owner}: {self.trouble or 'its lease ended, or somebody else ended the hold'}")
+        if self.has_given_up:
+            what = f"no server for {self.io.outage:g} s: "
         kind = {"noreplicas": NoReplicas, "closed": Closed}.get(told[0], Unavailable)
         return kind(f"{key}: {what}{'closed' if told[0] == 'closed' else self.problem}")
 
@@ -248,7 +258,7 @@ def attempt(io: Any, seat: Seat, options: Options, start: float, wait: Optional[
         options.session, bool(options.acks),
     )
     job: Job = seat.job(io, seat, options, depth, machine, now() + patience if left else FOREVER)
-    job.is_new = held is None
+    job.is_new, job.well = held is None, now()
     io.jobs.add(job)
     io.crowd = max(0, io.crowd - 1)
     return job
@@ -413,7 +423,7 @@ def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any, is_over
 
 def settle(io: Any, key: str, wait: Optional[float], patience: float) -> Steps:
     """What the server of that key says that it is."""
-    until = FOREVER if wait is None else now() + (wait or patience)
+    until = min(FOREVER if wait is None else now() + (wait or patience), now() + io.outage)
     asks = lambda: (yield io.identify(key, max(now(), until) + LATE))  # noqa: E731
     return repeated(io, key, until, now() + patience, asks, lambda: io.is_draining)
 

@@ -91,8 +91,8 @@ class Once:
 class IO(Inboxes):
     """The input and output of the steps. Blocking, for any number of threads."""
 
-    def __init__(self, route: Route, spaces: Spaces, telemetry: Telemetry):
-        self.telemetry = telemetry
+    def __init__(self, route: Route, spaces: Spaces, telemetry: Telemetry, outage: float):
+        self.telemetry, self.outage = telemetry, outage
         self.route, self.spaces, self.rtt = route, spaces, 0.0
         self.space: Optional[Space] = None
         self.is_draining = self.is_closing = self.is_closed = False

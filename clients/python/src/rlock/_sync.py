@@ -15,7 +15,7 @@ import redis
 from . import _core as core
 from ._api import ATTRIBUTE, UNSET, Grip, HoldBase, LockBase, LocksBase, forgotten, keeps, left
 from ._clock import Clock
-from ._core import MOMENT, Options, Seat, Space, Spaces, Tenure, now, seconds
+from ._core import MOMENT, Options, Seat, Space, Spaces, Tenure, endless, now, seconds
 from ._drive import Steps, pairs, unreleased
 from ._errors import LockError, NotAcquired, Unavailable
 from . import _hands as hands
@@ -189,14 +189,15 @@ class Locks(LocksBase):
     """The locks of one client, and its settings.
 
     A client has one `Locks`, made when the first `Lock(client, …)` is; make it yourself, first, to choose `patience`
-    (seconds for which a request that does not wait is repeated while connections break or a failover is under way).
+    (seconds for which a request that does not wait is repeated while connections break or a failover is under way), or
+    `outage` (seconds without a server after which a wait gives up; None: it goes on until its time is up).
     Thread-safe; usable in forked children.
     """
 
     _hold, _mutex, _mutexes, _spaces = Hold, staticmethod(threading.Lock), Waits, _spaces
 
-    def __init__(self, client: Client, *, patience: float = 3.0, listener: Optional[Listener] = None):
-        super().__init__(client, IO(Route(client, is_async=False), _spaces, Telemetry(listener)), patience)
+    def __init__(self, client: Client, *, patience: float = 3.0, listener: Optional[Listener] = None, outage: Optional[float] = None):
+        super().__init__(client, IO(Route(client, is_async=False), _spaces, Telemetry(listener), endless(outage)), patience)
         _all.add(self)
 
     @classmethod

@@ -22,7 +22,7 @@ import redis.asyncio
 from . import _core as core
 from ._aio import IO, run
 from ._api import ATTRIBUTE, UNSET, HoldBase, LockBase, LocksBase, keeps, left
-from ._core import MOMENT, Options, Seat, Space, Spaces, Tenure, now, seconds
+from ._core import MOMENT, Options, Seat, Space, Spaces, Tenure, endless, now, seconds
 from ._drive import HoldRenewal, Steps, pairs, unreleased
 from ._errors import (
     Broken, Closed, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, OtherLoop, Refused, TooMany,
@@ -123,13 +123,14 @@ class Locks(LocksBase):
     """The locks of one client in one loop, and its settings.
 
     A client has one `Locks`, made when the first `Lock(client, …)` is; make it yourself, first, to choose `patience`
-    (seconds for which a request that does not wait is repeated while connections break or a failover is under way).
+    (seconds for which a request that does not wait is repeated while connections break or a failover is under way), or
+    `outage` (seconds without a server after which a wait gives up; None: it goes on until its time is up).
     """
 
     _hold, _mutex, _mutexes, _spaces = Hold, asyncio.Lock, TaskWaits, _spaces
 
-    def __init__(self, client: Client, *, patience: float = 3.0, listener: Optional[Listener] = None):
-        super().__init__(client, IO(Route(client, is_async=True), _spaces, Telemetry(listener)), patience)
+    def __init__(self, client: Client, *, patience: float = 3.0, listener: Optional[Listener] = None, outage: Optional[float] = None):
+        super().__init__(client, IO(Route(client, is_async=True), _spaces, Telemetry(listener), endless(outage)), patience)
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         _all.add(self)
 

@@ -19,6 +19,7 @@ final class Acquisition {
     private final long waits;
     final long start = Clock.now();
     final long end;
+    final long metBy; // the server has to say who it is
     long warnsAt;
     private boolean interrupted;
     private boolean hasAll; // of several locks, before it asks for them
@@ -31,6 +32,7 @@ final class Acquisition {
         this.waits = waits;
         this.interruptible = interruptible;
         this.end = after(waits > 0 ? waits : Machine.PATIENCE);
+        this.metBy = Math.min(end, Machine.after(start, locks.links.outageMillis));
         this.warnsAt = waits > 0 ? start + Machine.PATIENCE : Machine.FOREVER;
     }
 
@@ -86,7 +88,7 @@ final class Acquisition {
             locks.refuseDraining();
             RuntimeException failure;
             try {
-                locks.service(key, locks.links.limit(Machine.after(end, Machine.LATE)));
+                locks.service(key, locks.links.limit(Machine.after(metBy, Machine.LATE)));
                 return;
             } catch (ServerException error) {
                 if (!Machine.passes(error.code())) throw LockException.of(error);
@@ -95,9 +97,9 @@ final class Acquisition {
                 failure = nobody;
             }
             locks.links.refresh();
-            long left = end - Clock.now();
+            long left = metBy - Clock.now();
             if (left > 0) sleep(Math.min(pause, left));
-            if (Clock.now() >= end) throw unavailable(failure);
+            if (Clock.now() >= metBy) throw unavailable(failure);
             if (Clock.now() >= warnsAt) {
                 warnsAt = Machine.FOREVER;
                 locks.links.worries.of(key, failure);
@@ -119,11 +121,17 @@ final class Acquisition {
         interrupted = true;
     }
 
+    /** When the wait for a seat that another request has ends: sooner if that is undone, and no server is there. */
+    long seatedBy(boolean isUndone) {
+        long stays = Machine.come(isUndone, waits, Machine.PATIENCE);
+        return after(isUndone ? Math.min(stays, locks.links.outageMillis) : stays);
+    }
+
     // Another request of this owner may still be undone.
     private boolean take(Seat seat) throws InterruptedException {
         int taken = 0;
         boolean isUndone = seat.isUndone();
-        long until = after(Machine.come(isUndone, waits, Machine.PATIENCE));
+        long until = seatedBy(isUndone);
         try {
             while (taken < seat.members().size() && take(seat.members().get(taken).turn, until)) taken++;
         } finally {
@@ -213,7 +221,10 @@ final class Acquisition {
         if (isLost) throw new LockLostException(seat + " was lost before it was entered again");
         return switch (told.told()) {
             case NIL -> null;
-            case CANCELLED -> throw new InterruptedException();
+            case CANCELLED -> {
+                if (job.hasGivenUp) throw unavailable(trouble);
+                throw new InterruptedException();
+            }
             case CLOSED -> throw Locks.closed();
             case REFUSED -> {
                 // A request that does not wait does not wait for its own owner either.

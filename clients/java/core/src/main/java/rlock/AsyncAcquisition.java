@@ -42,7 +42,7 @@ final class AsyncAcquisition {
         if (locks.isIdentified()) {
             sit();
         } else {
-            if (common.end != Machine.FOREVER) locks.after(Machine.after(common.end, Machine.LATE) - Clock.now(), this::unidentified);
+            if (common.metBy != Machine.FOREVER) locks.after(Machine.after(common.metBy, Machine.LATE) - Clock.now(), this::unidentified);
             identify(Machine.FIRST_PAUSE);
         }
         return result;
@@ -88,7 +88,7 @@ final class AsyncAcquisition {
             if (isOver()) return;
             try {
                 locks.refuseDraining();
-                locks.service(key, locks.links.limit(Machine.after(common.end, Machine.LATE)));
+                locks.service(key, locks.links.limit(Machine.after(common.metBy, Machine.LATE)));
                 sit();
                 return;
             } catch (ServerException error) {
@@ -104,7 +104,7 @@ final class AsyncAcquisition {
                 return;
             }
             locks.links.refresh();
-            long left = common.end - Clock.now();
+            long left = common.metBy - Clock.now();
             if (left <= 0) fail(common.unavailable(trouble));
             else locks.after(Math.min(pause, left), () -> identify(Math.min(2 * pause, Machine.LONGEST_PAUSE)));
         });
@@ -145,7 +145,7 @@ final class AsyncAcquisition {
 
         void begin() {
             boolean isUndone = seat.isUndone();
-            long until = common.after(Machine.come(isUndone, waits, Machine.PATIENCE));
+            long until = common.seatedBy(isUndone);
             tryIt();
             synchronized (this) {
                 if (!isDone && until != Machine.FOREVER) locks.after(until - Clock.now(), this::late);

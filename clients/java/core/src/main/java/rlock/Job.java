@@ -46,6 +46,9 @@ sealed class Job permits AsyncJob {
     private Address asked; // where -ASK pointed
     private long warnsAt;
     private volatile Thread thread; // that waits
+    private long well = Machine.FOREVER; // when a server last let an acquisition wait
+    /** There was no server for as long as the client allows. */
+    boolean hasGivenUp;
 
     Job(Links links, Seat seat, Options options, int depth, Machine machine, boolean interruptible, long warnsAt) {
         this.links = links;
@@ -53,6 +56,7 @@ sealed class Job permits AsyncJob {
         this.options = options;
         this.depth = depth;
         this.isNew = depth == 1 && machine instanceof Attempt;
+        if (machine instanceof Attempt) well = Clock.now();
         this.machine = machine;
         this.interruptible = interruptible;
         this.warnsAt = warnsAt;
@@ -127,7 +131,10 @@ sealed class Job permits AsyncJob {
                 case TELL -> told = output.tell();
                 case UNDO -> seat.undoes();
                 case FREE -> end();
-                default -> op = output;
+                default -> {
+                    if (op != null && op.act() == Act.WAIT) well = Clock.now();
+                    op = output;
+                }
             }
         }
         return told;
@@ -314,8 +321,22 @@ sealed class Job permits AsyncJob {
 
     private Input sleep(long by) {
         warnOnce();
-        await(by, () -> false);
-        return Input.of(Event.TIME);
+        await(pausesUntil(by), () -> false);
+        return pauseEnds();
+    }
+
+    /** When a pause ends: if no server has been there for too long, with the acquisition. */
+    final long pausesUntil(long by) {
+        return told == null ? Math.min(by, givesUpAt()) : by;
+    }
+
+    final Input pauseEnds() {
+        hasGivenUp = told == null && Clock.now() >= givesUpAt();
+        return Input.of(hasGivenUp ? Event.CANCEL : Event.TIME);
+    }
+
+    private long givesUpAt() {
+        return well == Machine.FOREVER ? well : Machine.after(well, links.outageMillis);
     }
 
     /** Of a wait that no server answers for long. */

@@ -47,6 +47,7 @@ final class Links implements AutoCloseable {
 
     final Topology topology;
     final long timeoutMillis;
+    final long outageMillis;
     private final Driver driver;
     private final Map<Address, Server> servers = new ConcurrentHashMap<>();
     private final ThreadFactory threads;
@@ -84,11 +85,12 @@ final class Links implements AutoCloseable {
         }
     }
 
-    Links(Locks locks, Driver driver, Topology topology, long timeoutMillis, ThreadFactory threads) {
+    Links(Locks locks, Driver driver, Topology topology, long timeoutMillis, long outageMillis, ThreadFactory threads) {
         this.locks = locks;
         this.driver = driver;
         this.topology = topology;
         this.timeoutMillis = timeoutMillis;
+        this.outageMillis = outageMillis;
         this.threads = threads;
     }
 

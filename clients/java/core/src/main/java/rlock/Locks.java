@@ -62,7 +62,7 @@ public final class Locks implements AutoCloseable {
         answers = new ThreadPoolExecutor(
                 ANSWERING, ANSWERING, 10, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), new Daemons("rlock-future"));
         answers.allowCoreThreadTimeOut(true);
-        links = new Links(this, driver, topology, builder.timeoutMillis, daemons);
+        links = new Links(this, driver, topology, builder.timeoutMillis, builder.outageMillis, daemons);
     }
 
     /** The exclusive lock of a key. Objects for the same key are the same lock, and count together. */
@@ -367,6 +367,7 @@ public final class Locks implements AutoCloseable {
         private final Topology topology;
         private long timeoutMillis = Machine.REPLY;
         private long leaseMillis = 30_000;
+        private long outageMillis = Machine.FOREVER;
         private String prefix = "";
         private LockListener listener;
 
@@ -393,6 +394,12 @@ public final class Locks implements AutoCloseable {
         /** How long a reply may take, beside the wait; 2 s is the default and the most. */
         public Builder timeout(Duration limit) {
             timeoutMillis = Math.max(1, Math.min(Machine.REPLY, limit.toMillis()));
+            return this;
+        }
+
+        /** After how long without a server a wait gives up; by default it goes on until its time is up. */
+        public Builder outage(Duration most) {
+            outageMillis = Acquirable.millis(most);
             return this;
         }
 

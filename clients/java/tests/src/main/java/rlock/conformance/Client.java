@@ -17,6 +17,7 @@ import io.lettuce.core.output.IntegerOutput;
 import io.lettuce.core.output.StatusOutput;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
+import java.time.Duration;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
@@ -48,6 +49,10 @@ abstract class Client implements AutoCloseable {
         List<String> addresses = StreamSupport.stream(request.getAsJsonArray("addresses").spliterator(), false)
                 .map(JsonElement::getAsString).toList();
         return over.equals("jedis") ? Jedis.open(request, addresses) : Lettuce.open(request, addresses);
+    }
+
+    private static Locks opened(Locks.Builder builder, JsonObject request) {
+        return (request.has("outage") ? builder.outage(Duration.ofMillis(request.get("outage").getAsLong())) : builder).open();
     }
 
     /** What a client loads at its first use takes seconds on a loaded machine; the script's times are not for that. */
@@ -87,13 +92,13 @@ abstract class Client implements AutoCloseable {
             if (has(request, "pool")) pool.setMaxTotal(number(request, "pool"));
             return switch (text(request, "kind")) {
                 case "standalone" -> new Jedis(
-                        JedisLocks.standalone(servers.iterator().next(), config).open(),
+                        opened(JedisLocks.standalone(servers.iterator().next(), config), request),
                         redis.clients.jedis.RedisClient.builder().hostAndPort(servers.iterator().next()).clientConfig(config).poolConfig(pool).build());
                 case "sentinel" -> new Jedis(
-                        JedisLocks.sentinel(text(request, "service"), servers, config, config).open(),
+                        opened(JedisLocks.sentinel(text(request, "service"), servers, config, config), request),
                         has(request, "offline") ? null : RedisSentinelClient.builder().masterName(text(request, "service")).sentinels(servers).sentinelClientConfig(config).clientConfig(config).poolConfig(pool).build());
                 default -> new Jedis(
-                        JedisLocks.cluster(servers, config).open(),
+                        opened(JedisLocks.cluster(servers, config), request),
                         redis.clients.jedis.RedisClusterClient.builder().nodes(servers).clientConfig(config).poolConfig(pool).build());
             };
         }
@@ -134,11 +139,11 @@ abstract class Client implements AutoCloseable {
             }
             if (kind.equals("cluster")) {
                 RedisClusterClient client = RedisClusterClient.create(servers);
-                Locks locks = LettuceLocks.cluster(client, servers).open();
+                Locks locks = opened(LettuceLocks.cluster(client, servers), request);
                 return new Lettuce(locks, client, null, client.connect());
             }
             RedisClient client = RedisClient.create(servers.get(0));
-            Locks locks = LettuceLocks.of(client, servers.get(0)).open();
+            Locks locks = opened(LettuceLocks.of(client, servers.get(0)), request);
             return new Lettuce(locks, client, has(request, "offline") ? null : client.connect(), null);
         }
 
