@@ -27,7 +27,7 @@ func TestEveryAddress(t *testing.T) {
 	words := ca.server(tlsPort, "good", "127.0.0.1", time.Now().Add(time.Hour), "--unixsocket", socket, "--tls-auth-clients", "no")
 	s := start(t, words...)
 	s.client.Do(ctx, "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all")
-	sentinel := begin(t, &server{t: t, port: freePort(t), isSentinelOf: s})
+	sentinel := sentinel(t, s)
 	cluster := startCluster(t)
 	seeds := []string{cluster[0].addr(), cluster[1].addr()}
 	of := func(change func(*redis.Options)) func() redis.UniversalClient {

@@ -91,7 +91,7 @@ func TestACheckSaysWhatIsWrong(t *testing.T) {
 	if err := deaf.Check(ctx, "k"); !errors.Is(err, ErrNoPerm) {
 		t.Error(err)
 	}
-	bare := begin(t, &server{t: t, port: freePort(t), isBare: true})
+	bare := bare(t)
 	if err := bare.locker().Check(ctx, "k"); err == nil || !strings.Contains(err.Error(), "has not loaded the RLOCK module") {
 		t.Error(err)
 	}

@@ -217,8 +217,7 @@ func TestTwoNamesOfOneServerAreOneServer(t *testing.T) {
 
 func TestTwoLockersBehindSentinelsAreOfOneServer(t *testing.T) {
 	s := start(t)
-	sentinel := &server{t: t, port: freePort(t), isSentinelOf: s}
-	begin(t, sentinel)
+	sentinel := sentinel(t, s)
 	behind := func() *Locker {
 		return newLocker(t, redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{sentinel.addr()}}))
 	}

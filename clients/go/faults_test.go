@@ -56,12 +56,12 @@ func TestAPermanentErrorEndsAtOnce(t *testing.T) {
 	s, closed := start(t), start(t)
 	closed.client.ConfigSet(ctx, "requirepass", "secret")
 
-	bare := begin(t, &server{t: t, port: freePort(t), isBare: true})
+	bare := bare(t)
 	replica := start(t, "--replicaof", "127.0.0.1 "+fmt.Sprint(s.port))
 	until(t, "it follows", func() bool {
 		return strings.Contains(replica.client.Info(ctx, "replication").Val(), "master_link_status:up")
 	})
-	sentinel := begin(t, &server{t: t, port: freePort(t), isSentinelOf: s})
+	sentinel := sentinel(t, s)
 	s.client.Do(ctx, "ACL", "SETUSER", "app", "on", ">secret", "~app:*", "&*", "+@all")
 	s.client.Do(ctx, "ACL", "SETUSER", "mute", "on", ">secret", "~*", "&*", "-@all", "+@connection", "+info")
 	s.client.Do(ctx, "ACL", "SETUSER", "gone", "off", ">secret", "~*", "&*", "+@all")

@@ -45,7 +45,7 @@ func TestOneAtATimeByManyGoroutines(t *testing.T) {
 }
 
 func TestAServerWithoutTheModuleIsSaidToBeOne(t *testing.T) {
-	s := begin(t, &server{t: t, port: freePort(t), isBare: true})
+	s := bare(t)
 	_, err := s.locker().Lock(ctx, "order")
 	if err == nil || !strings.HasPrefix(err.Error(), "rlock: the server has not loaded the RLOCK module: ERR unknown command") {
 		t.Fatal(err)

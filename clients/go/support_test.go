@@ -7,112 +7,79 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"rlock.example/rlock/internal/started"
 )
 
 var ctx = context.Background()
 
 // server is a real one, with the module, of this test only.
 type server struct {
-	t       testing.TB
-	port    int
-	process *exec.Cmd
-	client  *redis.Client // for the test's own questions
-	words   []string
-	isBare  bool // without the module
-
-	isSentinelOf *server // it serves no data
+	t      testing.TB
+	port   int
+	client *redis.Client // for the test's own questions
+	*started.Server
 }
 
 func start(t testing.TB, words ...string) *server {
 	t.Helper()
-	return begin(t, &server{t: t, port: freePort(t), words: words})
+	return run(t, append(append(slices.Clone(dataWords), "--loadmodule", os.Getenv("RLOCK_MODULE")), words...)...)
 }
 
-func begin(t testing.TB, s *server) *server {
+var dataWords = []string{"--save", "", "--notify-keyspace-events", "KEd"}
+
+// bare is a server without the module.
+func bare(t testing.TB) *server {
 	t.Helper()
-	s.client = redis.NewClient(&redis.Options{Addr: s.addr()})
-	s.again()
-	t.Cleanup(func() {
-		s.client.Close()
-		s.process.Process.Signal(syscall.SIGCONT)
-		s.process.Process.Kill()
-		s.process.Wait()
-	})
+	return run(t, dataWords...)
+}
+
+// sentinel watches that server, and serves no data.
+func sentinel(t testing.TB, of *server) *server {
+	t.Helper()
+	conf := filepath.Join(t.TempDir(), "sentinel.conf")
+	if err := os.WriteFile(conf, []byte(fmt.Sprintf("sentinel monitor m 127.0.0.1 %d 1\n", of.port)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return run(t, conf, "--sentinel")
+}
+
+func run(t testing.TB, words ...string) *server {
+	t.Helper()
+	program := os.Getenv("RLOCK_SERVER")
+	if program == "" || os.Getenv("RLOCK_MODULE") == "" {
+		t.Skip("RLOCK_SERVER and RLOCK_MODULE say which server, with which module")
+	}
+	s := &server{t: t, Server: started.New(t, program, words...)}
+	s.port, s.client = s.Port, redis.NewClient(&redis.Options{Addr: s.Addr()})
+	t.Cleanup(func() { s.client.Close() })
 	return s
 }
 
-func (s *server) addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
+func (s *server) addr() string { return s.Addr() }
 
-// again starts the server, the first time and after it was killed.
+// again starts the server after it was killed.
 func (s *server) again() {
 	s.t.Helper()
-	program, module := os.Getenv("RLOCK_SERVER"), os.Getenv("RLOCK_MODULE")
-	if program == "" || module == "" {
-		s.t.Skip("RLOCK_SERVER and RLOCK_MODULE say which server, with which module")
-	}
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("rlock-go-%d-%d", os.Getpid(), s.port))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { os.RemoveAll(dir) })
-	if s.isSentinelOf != nil {
-		conf := filepath.Join(dir, "sentinel.conf")
-		text := fmt.Sprintf("port %d\nbind 127.0.0.1\nsentinel monitor m 127.0.0.1 %d 1\n", s.port, s.isSentinelOf.port)
-		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-			s.t.Fatal(err)
-		}
-		s.run(program, []string{conf, "--sentinel"})
-		return
-	}
-	words := []string{
-		"--port", fmt.Sprint(s.port), "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--logfile", "log",
-		"--notify-keyspace-events", "KEd",
-	}
-	if !s.isBare {
-		words = append(words, "--loadmodule", module)
-	}
-	s.run(program, append(words, s.words...))
-}
-
-func (s *server) run(program string, words []string) {
-	s.t.Helper()
-	s.process = exec.Command(program, words...)
-	s.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := s.process.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	s.Start()
 	until(s.t, "the server is up", func() bool { return s.client.Ping(ctx).Err() == nil })
 }
 
-func (s *server) kill() {
-	s.process.Process.Kill()
-	s.process.Wait()
-}
+func (s *server) kill() { s.Kill() }
 
-func (s *server) signal(signal os.Signal) { s.process.Process.Signal(signal) }
+func (s *server) signal(signal os.Signal) { s.Signal(signal) }
 
 func freePort(t testing.TB) int {
 	t.Helper()
-	for {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := listener.Addr().(*net.TCPAddr).Port
-		listener.Close()
-		if port < 50000 { // the cluster bus is 10000 above
-			return port
-		}
-	}
+	return started.FreePort(t)
 }
 
 func (s *server) locker(settings ...Setting) *Locker {

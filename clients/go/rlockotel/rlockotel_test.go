@@ -2,15 +2,12 @@ package rlockotel
 
 import (
 	"context"
-	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"rlock.example/rlock"
+	"rlock.example/rlock/rlocktest"
 )
 
 var ctx = context.Background()
@@ -29,34 +27,10 @@ var ctx = context.Background()
 // start starts a real server with the module.
 func start(t *testing.T) *redis.Client {
 	t.Helper()
-	program, module := os.Getenv("RLOCK_SERVER"), os.Getenv("RLOCK_MODULE")
-	if program == "" || module == "" {
+	if os.Getenv("RLOCK_SERVER") == "" || os.Getenv("RLOCK_MODULE") == "" {
 		t.Skip("RLOCK_SERVER and RLOCK_MODULE say which server, with which module")
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := fmt.Sprint(listener.Addr().(*net.TCPAddr).Port)
-	listener.Close()
-	server := exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--save", "",
-		"--logfile", "log", "--loadmodule", module)
-	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port})
-	t.Cleanup(func() {
-		client.Close()
-		server.Process.Kill()
-		server.Wait()
-	})
-	for end := time.Now().Add(20 * time.Second); client.Ping(ctx).Err() != nil; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the server is not up")
-		}
-	}
-	return client
+	return rlocktest.Start(t).Client()
 }
 
 type exported struct {

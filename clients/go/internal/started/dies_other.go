@@ -1,0 +1,7 @@
+//go:build !linux
+
+package started
+
+import "os/exec"
+
+func diesWithUs(*exec.Cmd) {}
