@@ -43,7 +43,7 @@ package_test() {
     export RLOCK_SERVER=$tools/servers/default/redis-server RLOCK_MODULE RLOCK_ROOT=$root
     cd "$java"
     run mvn --batch-mode -Dmaven.repo.local="$tools/m2" -Dmaven.javadoc.skip -Dmaven.source.skip verify >"$home/java-test.txt" 2>&1 || true
-    suites java "$home/java-test.txt" Trace Seat Driver Readme Lock Tell Several Once Any Drain Redisson Answers Servers Async Listener Telemetry Breakages Silence KilledServer OlderClients Permanent Address Exits \
+    suites java "$home/java-test.txt" Trace Seat Driver Readme Lock Tell Several Once Any Drain Testing Redisson Answers Servers Async Listener Telemetry Breakages Silence KilledServer OlderClients Permanent Address Exits \
         SpringRegistry ShedLockOverJedis ShedLockOverLettuce
     local boot
     for boot in $boots; do

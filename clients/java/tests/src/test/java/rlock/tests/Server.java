@@ -3,23 +3,17 @@ package rlock.tests;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import java.io.IOException;
-import java.io.UncheckedIOException;
-import java.net.ServerSocket;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import redis.clients.jedis.Jedis;
-import redis.clients.jedis.exceptions.JedisException;
+import rlock.testing.ServerProcess;
 
 /** A server of this test's own: the program of RLOCK_SERVER with the module of RLOCK_MODULE, on a free port. */
 public final class Server implements AutoCloseable {
     public final int port;
-    private final List<String> command;
-    private final Path folder;
-    private Process process;
+    private final ServerProcess process;
 
     public Server(String... settings) {
         this(true, settings);
@@ -29,52 +23,24 @@ public final class Server implements AutoCloseable {
         String program = System.getenv("RLOCK_SERVER");
         String module = System.getenv("RLOCK_MODULE");
         assumeTrue(program != null && module != null, "needs RLOCK_SERVER and RLOCK_MODULE: paths of a server and of the module");
-        try (var free = new ServerSocket(0)) {
-            port = free.getLocalPort();
-            folder = Files.createTempDirectory("rlock-java");
-        } catch (IOException broken) {
-            throw new UncheckedIOException(broken);
-        }
-        command = new ArrayList<>(List.of(program, "--port", "" + port, "--bind", "127.0.0.1", "--dir", folder.toString(),
-                "--save", "", "--notify-keyspace-events", "KEd"));
-        if (hasModule) command.addAll(List.of("--loadmodule", module));
-        command.addAll(List.of(settings));
-        start();
+        var words = new ArrayList<>(List.of("--notify-keyspace-events", "KEd"));
+        if (hasModule) words.addAll(List.of("--loadmodule", module));
+        words.addAll(List.of(settings));
+        process = new ServerProcess(program, words);
+        port = process.port();
     }
 
     public void start() {
-        try {
-            process = new ProcessBuilder(command).redirectErrorStream(true)
-                    .redirectOutput(ProcessBuilder.Redirect.appendTo(folder.resolve("log").toFile())).start();
-        } catch (IOException broken) {
-            throw new UncheckedIOException(broken);
-        }
-        until(() -> {
-            if (!process.isAlive()) throw new IllegalStateException("the server ended: " + log());
-            try (var jedis = new Jedis("127.0.0.1", port)) {
-                return jedis.info("server").contains("process_id:" + process.pid());
-            } catch (JedisException notYet) {
-                return false;
-            }
-        });
-    }
-
-    private String log() {
-        try {
-            return Files.readString(folder.resolve("log"));
-        } catch (IOException none) {
-            return "no log";
-        }
+        process.start();
     }
 
     public void kill() {
-        process.destroyForcibly();
-        process.onExit().join();
+        process.kill();
     }
 
     public void signal(String name) {
         try {
-            new ProcessBuilder("kill", "-" + name, "" + process.pid()).start().waitFor();
+            new ProcessBuilder("kill", "-" + name, "" + process.process().pid()).start().waitFor();
         } catch (IOException | InterruptedException broken) {
             throw new IllegalStateException(broken);
         }
@@ -154,14 +120,6 @@ public final class Server implements AutoCloseable {
 
     @Override
     public void close() {
-        if (process.isAlive()) {
-            signal("CONT");
-            kill();
-        }
-        try (var files = Files.walk(folder)) {
-            files.sorted((a, b) -> b.compareTo(a)).forEach(file -> file.toFile().delete());
-        } catch (IOException left) {
-            throw new UncheckedIOException(left);
-        }
+        process.close();
     }
 }
