@@ -34,9 +34,9 @@ pub struct Command {
     pub acl: &'static str,
     /// What it does to its key.
     pub access: Access,
-    /// Required, in this order, after the command's name.
+    /// Required arguments, in this order, after the command's name.
     pub positional: &'static [Positional],
-    /// In any order, each at most once, and all optional unless `needs_one`.
+    /// Options: in any order, each at most once, and all optional unless `needs_one`.
     pub options: &'static [Word],
     /// Whether one of the options must be given.
     pub needs_one: bool,
@@ -170,7 +170,7 @@ impl Command {
         if is_exact { least } else { least.saturating_neg() }
     }
 
-    /// Whether it names several keys, behind their number.
+    /// Whether it names several keys, after their number.
     pub fn has_several_keys(&self) -> bool {
         self.positional.contains(&Positional::Keys)
     }
@@ -201,7 +201,8 @@ impl Command {
         usage
     }
 
-    /// The options, grouped with those that they exclude. These are adjacent in the table.
+    /// The options, in groups of which only one may be given. The options of a group are adjacent
+    /// in the table.
     pub fn alternatives(&self) -> impl Iterator<Item = &'static [Word]> {
         self.options.chunk_by(|a, b| a.excludes(*b))
     }
@@ -233,7 +234,7 @@ impl Command {
         self.read_several(words, limits, &mut SeveralKeys::default())
     }
 
-    /// Does the same, and appends the keys of a command that names several to `keys`.
+    /// Like [`Command::read`], but appends the keys of a command that names several to `keys`.
     ///
     /// # Errors
     /// [`BadWord`] names the argument, its range and its unit.
@@ -484,7 +485,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// A token from `least` on; 0 is none.
+/// A token of at least `least`; 0 means none.
 fn token(given: &[u8], least: u64) -> Result<Option<Token>, BadWord> {
     match integer(given) {
         Some(number) if (least..=Token::MAX).contains(&number) => Ok(Token::new(number)),

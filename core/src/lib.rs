@@ -4,7 +4,7 @@
 //! A [`Lock`] has holds. A hold belongs to one owner, for reading or for writing, and has a fencing
 //! token, a depth and a deadline. The laws:
 //!
-//! 1. While an owner holds WRITE, no other owner holds anything.
+//! 1. While an owner holds WRITE, no other owner has a hold.
 //! 2. A hold expires at its deadline, for everybody at once, whether it has been swept or not.
 //! 3. A new hold has a token greater than every token before it; re-entry keeps the token.
 //! 4. A deadline is only ever extended, by re-entry or by renewal.

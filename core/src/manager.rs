@@ -3,8 +3,8 @@
 //!
 //! The value of a lock is at a key of the server; the caller opens the key and passes the lock.
 //! Work outside commands (leases, tickets and waits that end, sessions to renew, keys that changed)
-//! comes as [`Task`]s, one at a time and in the order of deadlines, so that the caller can stop
-//! after a while and go on later.
+//! comes as [`Task`]s, one at a time and in the order of deadlines, so that the caller can pause
+//! and continue later.
 
 mod ack_queue;
 mod acks;
@@ -69,23 +69,23 @@ use crate::value::count::less;
 use crate::volatile::slow::{Outcome, Slow};
 use crate::{ClientId, EpochMs, Lock, Now, OwnerNames, Token, Tokens, Volatile, WaiterId, Wake};
 
-/// Seeded, because anybody can choose the names in it, and fast.
+/// A fast hash, seeded because anybody can choose the names in it.
 type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
 /// The bounds that the server's configuration sets.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// `rlock.max-depth`: levels of one hold.
+    /// `rlock.max-depth`: the most levels of one hold.
     pub max_depth: u16,
-    /// `rlock.max-waiters`: blocked connections.
+    /// `rlock.max-waiters`: the most blocked connections.
     pub max_waiters: usize,
-    /// `rlock.max-tells`: requests that wait for messages.
+    /// `rlock.max-tells`: the most requests that wait for messages.
     pub max_tells: usize,
-    /// `rlock.max-tell-ms`: how long they wait at most.
+    /// `rlock.max-tell-ms`: how long such requests wait at most.
     pub max_tell_ms: u64,
     /// `rlock.max-tickets`: tickets.
     pub max_tickets: usize,
-    /// `rlock.max-sessions`: holds tied to connections.
+    /// `rlock.max-sessions`: the most holds that are tied to connections.
     pub max_sessions: usize,
     /// `rlock.acks-timeout-ms`: how long to wait for acknowledgments.
     pub confirm_ms: u64,
@@ -93,7 +93,7 @@ pub struct Bounds {
     pub grace_ms: u64,
     /// `rlock.slow-wait-ms`, `rlock.slow-hold-ms`: what the slow log records.
     pub slow: Slow,
-    /// `rlock.slowlog-max-len`: entries of the slow log.
+    /// `rlock.slowlog-max-len`: the most entries of the slow log.
     pub slowlog_max: usize,
 }
 
@@ -122,21 +122,21 @@ pub struct Manager {
     demoted: Vec<WaiterId>,
     observers: Observers,
     removed: Vec<Removed>,
-    /// Connections of lost sessions: none of their commands may run any more.
+    /// Connections of lost sessions: they may run no further command.
     closing: BTreeSet<ClientId>,
-    /// Of these connections, those that [`Manager::next_lost`] has not returned yet.
+    /// Those in `closing` that [`Manager::next_lost`] has not returned yet.
     lost: Vec<ClientId>,
-    /// Of these connections, those that the caller has yet to close.
+    /// Those in `closing` that the caller has yet to close.
     to_close: BTreeSet<ClientId>,
-    /// Connections whose session's key was just flushed, perhaps only to be loaded again.
+    /// Connections whose session's key was just flushed; a load may bring the key back.
     flushed: Vec<ClientId>,
-    /// Since when nothing may be written outside commands.
+    /// Since when the gate has been shut.
     shut_since: Option<EpochMs>,
     is_presumed_open: bool,
-    /// What came due while nothing may be written.
+    /// What came due while the gate is shut.
     postponed: Postponed,
     upheavals: VecDeque<Upheaval>,
-    /// What this server remembered before it became a replica, to be freed in portions.
+    /// Waiters and sessions from before this server became a replica, to be freed in portions.
     forgotten: Vec<Locks>,
     /// Replies that came due outside a transition.
     outbox: Vec<Wake>,
@@ -157,30 +157,30 @@ pub struct Manager {
     groups: Groups,
     /// The number of the last arrival.
     arrivals: u64,
-    /// When a deadlock was last written to the log, and how many were left out since.
+    /// When a deadlock was last written to the log, and how many have been omitted since.
     logged_at: Option<Now>,
     unlogged: u64,
-    /// How many tasks there were: see [`Manager::next_task`].
+    /// How many tasks were returned so far: see [`Manager::next_task`].
     tasks: u64,
 }
 
 impl Manager {
     // --- what this server is -------------------------------------------------------------------
 
-    /// This server may decide about locks.
+    /// Whether this server may decide about locks.
     pub fn is_primary(&self) -> bool {
         self.is_primary
     }
 
-    /// Commands are requests here; otherwise they replay earlier decisions of this or another
-    /// server.
+    /// Whether commands are requests here; otherwise, they replay earlier decisions of this or
+    /// another server.
     pub fn decides(&self) -> bool {
         self.is_primary && !self.is_loading
     }
 
-    /// This server is now a primary, or no longer one. A new primary issues no token that the old
-    /// one, with another clock, may have issued. Sessions and waits belong to a primary: when it is
-    /// one no longer, their connections are closed.
+    /// This server became a primary, or is no longer one. A new primary issues no token that the
+    /// old one, with another clock, may have issued. Sessions and waits belong to a primary: when
+    /// it is demoted, their connections are closed.
     pub fn role_is(&mut self, is_primary: bool, now: Now) {
         if is_primary && !self.is_primary {
             self.tokens.begin(now);
@@ -206,7 +206,7 @@ impl Manager {
         self.lost.clear();
         // DEBUG RELOAD: flushed locks may come back.
         for client in std::mem::take(&mut self.flushed) {
-            // Unless it lost another session, too.
+            // Unless the connection lost another session, too.
             if !self.to_close.contains(&client) {
                 self.closing.remove(&client);
             }
@@ -256,14 +256,14 @@ impl Manager {
         self.locks.longest(db, most)
     }
 
-    /// How long a key must live.
+    /// When the key of a lock has to expire.
     pub fn life(&self, lock: &Lock, db: i32, key: &[u8]) -> KeyExpiry {
         KeyExpiry::of(lock, self.locks.get(db, key))
     }
 
     // --- what the server did --------------------------------------------------------------------
 
-    /// A database is flushed; all of them, if `None`.
+    /// A database was flushed; `None` means all of them.
     pub fn flushed(&mut self, db: Option<i32>) {
         self.expiries.flushed(db);
         // Valkey 9 empties its databases after it has begun to load.
@@ -281,8 +281,8 @@ impl Manager {
         &self.flushed
     }
 
-    /// Two databases are swapped. The server reports also that one is swapped with itself, which
-    /// changes nothing.
+    /// Two databases were swapped. The server also reports a database that is swapped with itself,
+    /// which changes nothing.
     pub fn swapped(&mut self, one: i32, other: i32, now: Now) {
         if one == other {
             return;
@@ -317,8 +317,8 @@ impl Manager {
         self.waits.of_client(client).is_some()
     }
 
-    /// A blocked connection can no longer be granted the lock, or get the reply to its grant, for
-    /// this reason.
+    /// A blocked connection can no longer be granted the lock, or can no longer get the reply to
+    /// its grant, for this reason.
     pub fn departed(&mut self, waiter: WaiterId, by: Outcome, now: Now) {
         if let Some(id) = self.waits.leave(waiter).or_else(|| self.tells.lock_of(waiter)) {
             self.give_up(&id, waiter, by, now);
@@ -344,16 +344,16 @@ impl Manager {
         let over = entry.and_then(|entry| entry.ended(self.slow, by, now));
         self.log_slow(At { db: id.db, key: &id.key, now }, over);
         if self.volatile(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
-            // The waiters behind it may enter now, and a grant may have to be revoked.
+            // The waiters behind it may be able to enter now, and a grant may have to be revoked.
             self.locks.mark(id.db, &id.key, Mark::Due, Some(now.ms()));
             self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
         }
     }
 
-    /// A blocked connection may have read its reply, or the server has forgotten it. From now on a
-    /// grant in that reply stands, however soon the connection closes: its lease ends it. If the
-    /// reply cannot reach the connection, [`Manager::departed`] was called first. False if the
-    /// connection is not known, or no longer.
+    /// A blocked connection may have read its reply, or the server has unblocked it. From now on, a
+    /// grant in that reply is final, however soon the connection closes: only its lease ends it. If
+    /// the reply cannot reach the connection, [`Manager::departed`] was called first. False if the
+    /// connection is unknown, or no longer known.
     pub fn heard_or_forgotten(&mut self, waiter: WaiterId) -> bool {
         self.observers.remove(waiter);
         let id = self.waits.end(waiter).map(|parked| parked.lock);
@@ -365,7 +365,7 @@ impl Manager {
         let Some(volatile) = self.volatile(id.db, &id.key) else { return true };
         let (is_pending, is_known) = (volatile.is_pending(waiter), volatile.knows(waiter));
         if is_pending {
-            // Somebody else sent it a reply.
+            // Something else sent it a reply.
             self.locks.mark(id.db, &id.key, Mark::Due, None);
             self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
         } else if is_known {
@@ -374,8 +374,8 @@ impl Manager {
         true
     }
 
-    /// A connection closed. Its sessions, its wait, and a grant whose reply it did not get, end
-    /// with it.
+    /// A connection closed. Its sessions and its wait end with it, and so does a grant whose reply
+    /// it did not get.
     pub fn connection_ended(&mut self, client: ClientId, now: Now) {
         self.closed(client);
         if let Some(waiter) = self.waits.of_client(client) {
@@ -385,7 +385,7 @@ impl Manager {
         self.locks.disconnect(client, now);
     }
 
-    /// The connection to which holds were to be tied has closed, or lost another session: the
+    /// The connection to which holds were to be tied has closed, or has lost another session: its
     /// requests end without a message.
     fn end_tells_of(&mut self, client: ClientId, now: Now) {
         while let Some(waiter) = self.tells.of_session(client) {
@@ -396,7 +396,7 @@ impl Manager {
 
     // --- connections to be closed ---------------------------------------------------------------
 
-    /// These connections lost a session: they will be closed, and are granted nothing more.
+    /// These connections lost a session: they will be closed, and get no further grant.
     fn lose(&mut self, lost: Vec<ClientId>, now: Now) {
         for client in lost {
             // The connection keeps a grant whose reply is sent before the close; any other grant is
@@ -418,27 +418,27 @@ impl Manager {
         self.lost.len()
     }
 
-    /// When the first session is lost, unless it is renewed. From then on call
-    /// [`Manager::end_overdue`] before any connection's command runs.
+    /// When the first session is lost, unless it is renewed. From then on, [`Manager::end_overdue`]
+    /// must be called before any connection's command runs.
     pub fn next_session_end(&self) -> Option<EpochMs> {
         self.locks.next_session_end()
     }
 
-    /// Loses the sessions whose last known deadline has come, before the sweep that is due does so:
-    /// the process may have been stopped, and another server may have granted their locks.
+    /// Ends the sessions whose last known deadline has passed as lost, without waiting for their
+    /// sweep: the process may have been stopped, and another server may have granted their locks.
     pub fn end_overdue(&mut self, now: Now) {
         let lost = self.locks.end_overdue(now);
         self.lose(lost, now);
     }
 
-    /// Whether to ask [`Manager::is_closing`] before each command: some connection lost a session,
-    /// or may lose one.
+    /// Whether [`Manager::is_closing`] must be asked before each command: a connection has lost a
+    /// session, or may lose one.
     pub fn watches_commands(&self) -> bool {
         self.has_closing() || self.locks.totals().sessions > 0
     }
 
-    /// A connection that lost a session since this was last called. If the server has it blocked,
-    /// close it in this step: nothing else keeps its command from running when a key is filled.
+    /// A connection that lost a session since this was last called. If the server has blocked it,
+    /// close it in this step: otherwise, its command runs as soon as its key has a value.
     pub fn next_lost(&mut self) -> Option<ClientId> {
         while let Some(client) = self.lost.pop() {
             if self.closing.contains(&client) {
@@ -453,12 +453,12 @@ impl Manager {
         self.closing.contains(&client)
     }
 
-    /// Some connection lost a session and is not closed yet.
+    /// Whether a connection that lost a session is not closed yet.
     pub fn has_closing(&self) -> bool {
         !self.closing.is_empty()
     }
 
-    /// Connections that were not closed yet must still be closed.
+    /// These connections could not be closed now, and must be closed later.
     pub fn close_later(&mut self, clients: Vec<ClientId>) {
         self.closing.extend(&clients);
         self.to_close.extend(clients);
@@ -469,7 +469,7 @@ impl Manager {
         self.to_close.pop_first()
     }
 
-    /// Some connection must be closed.
+    /// Whether a connection must be closed.
     pub fn has_to_close(&self) -> bool {
         !self.to_close.is_empty()
     }

@@ -1,4 +1,4 @@
-//! One transition of one lock. Calls between the files go one way.
+//! One transition of one lock. The files call each other in one direction only.
 
 pub mod admission;
 pub mod apply;
@@ -20,16 +20,16 @@ pub mod unit;
 use crate::step::input::{Effects, StepContext};
 use crate::{Lock, Volatile};
 
-/// One transition: the lock and what is remembered of it, on what the decision depends, and what
-/// comes of it. [`Step::apply`] runs it.
+/// One transition: the lock with its waiters and sessions, what the decision depends on, and the
+/// results. [`Step::apply`] runs it.
 #[derive(Debug)]
 pub struct Step<'s, 'a> {
     /// The lock.
     pub lock: &'s mut Lock,
-    /// What only this primary knows of it.
+    /// The lock's waiters and sessions.
     pub volatile: &'s mut Volatile,
-    /// What the decision depends on besides.
+    /// What else the decision depends on.
     pub moment: StepContext<'s>,
-    /// What others must be told; empty when the step begins.
+    /// What has to be replicated, published and replied; empty when the step begins.
     pub effects: &'s mut Effects<'a>,
 }

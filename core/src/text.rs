@@ -1,8 +1,8 @@
-//! Names in error texts and logs: one printable line, whatever bytes a caller chose.
+//! Names in error texts and logs: one printable line, whatever bytes a name has.
 
 use std::fmt::Write;
 
-/// Longer names are cut, so that an error stays a line.
+/// Longer names are cut, so that an error fits one line.
 pub const NAME_BYTES_MAX: usize = 64;
 
 /// A name between quotes for an error text: cut to [`NAME_BYTES_MAX`] bytes, then escaped.

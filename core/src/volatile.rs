@@ -1,4 +1,4 @@
-//! What only the primary knows of a lock. It is never saved, and losing it harms nobody's hold.
+//! A lock's waiters and sessions. They are never saved, and losing them ends no hold.
 
 pub mod confirm;
 pub mod confirmations;
@@ -19,7 +19,7 @@ use crate::volatile::slow::{Ended, Outcome, Slow};
 use crate::volatile::unsent::UnsentReplies;
 use crate::{ClientId, EpochMs, Hold, Now, Owner, Queue, Sessions, Token, WaiterId};
 
-/// The primary's memory of one lock.
+/// The waiters and sessions of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Volatile {
     /// The waiters.
@@ -27,28 +27,29 @@ pub struct Volatile {
     /// The sessions.
     pub sessions: Sessions,
     pub(crate) unsent: UnsentReplies,
-    /// What replicas are to acknowledge; `None` while nothing is.
+    /// What replicas have yet to acknowledge; `None` if nothing.
     pub(crate) acks: Option<Box<Confirmations>>,
-    /// Nobody is granted before this, while a new primary is in its grace period.
+    /// While a new primary is in its grace period, no request is granted before this time.
     pub(crate) grace: Option<EpochMs>,
-    /// Waits and holds that ended, for the slow log.
+    /// Waits and holds that have ended, for the slow log.
     over: Vec<Ended>,
-    /// Waits that ended other than in a transition, if they lasted long enough to be noted.
+    /// Waits that ended outside a transition, if they lasted long enough to be logged.
     ended: Vec<(Entry, Outcome)>,
-    /// Holds that had expired when a writer's grant took their place, and of which nobody was told
-    /// yet.
+    /// Holds that had expired when a writer's grant replaced them, and whose expiry has not been
+    /// published yet.
     pub(crate) replaced: Vec<Readers>,
-    /// Owners of blocked requests that are re-entries, and that the last portion did not grant.
+    /// Owners with blocked requests that are re-entries and that the last portion did not grant.
     pub(crate) entering: Vec<Owner>,
-    /// When the last transition stopped at the end of its portion: the next one is due at once.
+    /// When the last transition stopped at the end of its portion; the next one is due at once
+    /// then.
     pub(crate) unfinished: Option<EpochMs>,
-    /// The first in line can enter, but the last transition was one of several locks: the queues
-    /// are served afterward, in key order.
+    /// The first in line can enter, but the last transition was part of a step for several locks:
+    /// all queues are served afterward, in key order.
     pub(crate) is_unserved: bool,
 }
 
 impl Volatile {
-    /// A copy with only so many of those who wait.
+    /// A copy with only this many of the waiters.
     pub(crate) fn with_first(&self, most: usize) -> Self {
         let Self { queue, sessions, unsent, acks, grace, unfinished, .. } = self;
         let (sessions, unsent, acks) = (sessions.clone(), unsent.clone(), acks.clone());
@@ -57,7 +58,7 @@ impl Volatile {
         Self { queue, sessions, unsent, acks, grace, unfinished, ..Self::default() }
     }
 
-    /// There is nothing to remember.
+    /// Whether there are no waiters, no sessions and nothing else.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
             && self.sessions.is_empty()
@@ -68,8 +69,8 @@ impl Volatile {
             && !self.queue.has_covered()
     }
 
-    /// Becomes the memory of another lock, where nobody waits and no reply is unsent either: an
-    /// empty tree keeps one node, with which the next queue or reply begins.
+    /// Becomes that of another lock, without waiters and unsent replies: an empty tree keeps one
+    /// node, which the next queue or reply reuses.
     pub(crate) fn reset(&mut self) {
         let Self {
             queue,
@@ -87,13 +88,13 @@ impl Volatile {
         (*acks, *grace, *unfinished, *is_unserved) = (None, None, None, false);
         *sessions = Sessions::default();
         unsent.forget_revoked();
-        // Groups may have left before they were served.
+        // Groups may have departed before they were served.
         drop(queue.take_touched_groups());
         (*over, *ended, *replaced, *entering) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     }
 
-    /// The next input finds nothing to do but what comes due, and no turn is given. (What a
-    /// portion left undone is due.)
+    /// Whether the next input has nothing to do but what comes due, and no turn is given. (What a
+    /// portion left undone counts as due.)
     pub(crate) fn is_at_rest(&self) -> bool {
         !self.unsent.has_revoked()
             && !self.sessions.has_gone()
@@ -101,7 +102,7 @@ impl Volatile {
             && self.queue.first_turn().is_none()
     }
 
-    /// Nothing is remembered but that holds were confirmed.
+    /// Whether the only thing known is that holds were confirmed.
     pub(crate) fn is_only_confirmed(&self) -> bool {
         self.acks.as_deref().is_some_and(Confirmations::are_done)
             && self.queue.is_empty()
@@ -113,7 +114,7 @@ impl Volatile {
             && !self.has_to_settle()
     }
 
-    /// The next input ends something, whatever it is.
+    /// Whether any next input has to end something first.
     pub(crate) fn has_to_settle(&self) -> bool {
         self.unsent.has_revoked()
             || self.sessions.has_gone()
@@ -121,14 +122,14 @@ impl Volatile {
             || self.is_unserved
     }
 
-    /// Something is known of the holds that ends with their key: sessions, grants that replicas are
-    /// to acknowledge, or replies that are not sent.
+    /// Whether something is known about the holds that ends with their key: sessions, grants that
+    /// replicas have yet to acknowledge, or unsent replies.
     pub(crate) fn knows_of_holds(&self) -> bool {
         self.session_count() > 0 || self.acks.is_some() || !self.unsent.is_empty()
     }
 
-    /// The hold with this token is lost to its session. Returns the connections that it was tied
-    /// to: they are to be closed, and are not granted here what they wait for.
+    /// Ends the session of the hold with this token as lost. Returns the connections that it was
+    /// tied to: they are to be closed, and are not granted what they wait for here.
     pub(crate) fn lose(&mut self, token: Token) -> Vec<ClientId> {
         let clients = self.sessions.lose(token);
         for client in &clients {
@@ -139,19 +140,19 @@ impl Volatile {
         clients
     }
 
-    /// A wait or a hold ended that is to be noted.
+    /// Records a wait or a hold that ended and is to be logged.
     pub(crate) fn log_slow(&mut self, over: Option<Ended>) {
         self.over.extend(over);
     }
 
-    /// A wait ended, and how long it lasted is to be seen.
+    /// Records a wait that ended, and when.
     pub(crate) fn ended(&mut self, entry: Entry, outcome: Outcome) {
         if entry.in_the_way.is_some() {
             self.ended.push((entry, outcome));
         }
     }
 
-    /// The waits and holds that ended and are to be noted, since this was asked last.
+    /// Takes the waits and holds to be logged that ended since the last call.
     pub fn drain_ended(&mut self, slow: Slow, now: Now) -> Vec<Ended> {
         if self.over.is_empty() && self.ended.is_empty() {
             return Vec::new();
@@ -162,7 +163,7 @@ impl Volatile {
         std::mem::take(&mut self.over)
     }
 
-    /// A blocked connection waits here, or has not heard of its grant yet.
+    /// Whether a blocked connection waits here, or has yet to get its reply.
     pub fn knows(&self, waiter: WaiterId) -> bool {
         self.queue.blocked(waiter).is_some()
             || self.queue.group_stand(waiter).is_some()
@@ -178,15 +179,15 @@ impl Volatile {
         self.unsent.leave(waiter, self.acks.is_some()) || waited
     }
 
-    /// A parked connection is gone before its reply, and its level ends later: the hold is tied
-    /// again to the connection from which it took over.
+    /// A parked connection departed before its reply, and its level ends later: the hold is tied
+    /// again to the connection that had the session before.
     pub(crate) fn withdraw_tie(&mut self, waiter: WaiterId) {
         if let Some(token) = self.unsent.ties_no_more(waiter) {
             self.sessions.withdraw(token, waiter);
         }
     }
 
-    /// A parked connection has its reply: what it was granted is its owner's own now.
+    /// The reply to a parked connection may have been read: its grant can no longer be revoked.
     pub fn heard(&mut self, waiter: WaiterId) {
         let Some(reply) = self.unsent.heard(waiter) else { return };
         if reply.request.is_some() {
@@ -197,13 +198,13 @@ impl Volatile {
         }
     }
 
-    /// A connection ended: its sessions end with the next input.
+    /// A connection closed: its sessions end with the next input.
     pub fn disconnect(&mut self, client: ClientId) {
         self.sessions.end_client(client);
     }
 
-    /// When something happens here next that needs nothing written: a wait is over, or a session
-    /// may be lost. The turn of a ticket ends with a write.
+    /// When the next thing happens here that requires no write: a wait times out, or a session may
+    /// be lost. The end of a ticket's turn requires a write.
     pub fn next_end(&self) -> Option<EpochMs> {
         let ends = [self.queue.next_check(), self.sessions.next_end(), self.unsent.next_over()];
         ends.into_iter().flatten().min()
@@ -215,12 +216,12 @@ impl Volatile {
         self.sessions.tie_unheard(token, waiter, session);
     }
 
-    /// Number of holds that are tied to a connection, or will be once they are confirmed.
+    /// The number of holds that are tied to a connection, or will be once they are confirmed.
     pub fn session_count(&self) -> usize {
         self.sessions.len().saturating_add(self.unsent.sessions())
     }
 
-    /// When to sweep next, as far as the lock itself does not say so.
+    /// When to sweep next, without regard to the lock's holds.
     pub(crate) fn next_alarm(&self) -> Option<EpochMs> {
         [self.next_to_end(), self.sessions.next_renewal()].into_iter().flatten().min()
     }
@@ -236,12 +237,13 @@ impl Volatile {
         next.into_iter().flatten().min()
     }
 
-    /// When the next confirmation is too late.
+    /// When the next acknowledgment would be too late.
     pub(crate) fn next_late(&self) -> Option<EpochMs> {
         self.unsent.next_over()
     }
 
-    /// Whether another hold may be tied to a connection; a tied one may be tied again.
+    /// Whether another hold may be tied to a connection; a hold that is already tied may always be
+    /// tied again.
     pub(crate) fn may_tie(&self, held: Option<Hold>, sessions_max: usize) -> bool {
         self.session_count() < sessions_max
             || held.is_some_and(|hold| self.sessions.get(hold.token).is_some())

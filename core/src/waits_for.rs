@@ -1,11 +1,11 @@
 //! Which owner waits for which: finds cycles before the last owner blocks.
 //!
 //! A blocked owner waits for the holders in its way and for the blocked owners ahead of it. A
-//! reader does not wait for readers, except for waiters under a limit, which stop everybody behind
-//! them. A waiter under a limit waits for the READ holders only if all of them must release,
-//! because otherwise any one will do. Tickets wait for nobody, and nobody waits for a ticket: their
-//! owners are free to act. A request for several locks waits where it stands, and a lock that is
-//! reserved for it counts as held.
+//! reader does not wait for readers, except for waiters with a limit, which nobody behind them may
+//! overtake. A waiter with a limit waits for the READ holders only if all of them must release;
+//! otherwise, any one of them could let it in. Tickets wait for nobody, and nobody waits for a
+//! ticket: their owners are not blocked. A group waits at the lock where it stands, and a lock that
+//! is reserved for it counts as held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -20,12 +20,12 @@ pub const STEPS_MAX: usize = 1000;
 
 /// The waits of one database, as the search asks for them.
 pub trait WaitGraph {
-    /// One blocked connection's wait.
+    /// The wait of one blocked connection.
     type Wait;
-    /// The waits of this owner's blocked connections, `most` of them at most.
+    /// The waits of this owner's blocked connections, but no more than `most`.
     fn of(&mut self, owner: &Owner, most: usize) -> Vec<Self::Wait>;
-    /// Whom that wait waits for: [`Lock::blockers`], each lock with its own [`Seen`]. A lock that
-    /// is opened for it is a step.
+    /// The owners that this wait waits for: [`Lock::blockers`], with a [`Seen`] of its own for each
+    /// lock. Each lock that is opened for this counts as a step.
     fn blockers(&mut self, wait: &Self::Wait, steps: &mut Steps) -> Vec<Owner>;
 }
 
@@ -45,7 +45,7 @@ impl Steps {
         self.0
     }
 
-    /// Counts one more; false if that is one too many.
+    /// Counts one step; false if the budget is used up.
     pub fn take(&mut self) -> bool {
         match self.0.checked_sub(1) {
             Some(left) => self.0 = left,
@@ -55,19 +55,19 @@ impl Steps {
     }
 }
 
-/// What a search has visited of one lock: it visits nobody twice.
+/// What a search has visited of one lock, so that it visits nobody twice.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// The holders were seen as a reader or as a writer meets them.
+    /// If the holders were visited: as a reader or as a writer meets them.
     holders: Option<Mode>,
-    /// How far the line was visited: as a reader meets it, and as a writer meets it.
+    /// How far the line was visited as a reader meets it, and as a writer meets it.
     line: [Option<Place>; 2],
-    /// Left out because they met themselves, or because they are not parked yet: holders and
-    /// waiters, with their mode, and where the first such wait stands.
+    /// Owners that were skipped, as holders or waiters and with their mode, because they were the
+    /// searching owner themselves or are not parked yet; and where the first such wait stands.
     selves: BTreeMap<(Owner, Met, Mode), Place>,
 }
 
-/// As what an owner met itself.
+/// The role in which an owner met itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Met {
     Holder,
@@ -79,10 +79,10 @@ enum Met {
 pub enum Search<W> {
     /// Nobody waits for the caller.
     NoCycle,
-    /// The caller, and the owners from it back to it, each with the wait by which it waits for the
+    /// The cycle, beginning with the caller: each owner, with the wait by which it waits for the
     /// next one.
     Cycle(Vec<(Owner, W)>),
-    /// More than [`STEPS_MAX`] locks, holders and waiters.
+    /// The search would have visited more than [`STEPS_MAX`] locks, holders and waiters.
     GaveUp,
 }
 
@@ -93,7 +93,7 @@ pub enum Stand<'a> {
     Parked(WaiterId),
     /// A caller with this request.
     Asking(Claim<'a>),
-    /// A wait for several locks that would come there, and arrived as the one with this number.
+    /// A group that has yet to reach the lock, and whose arrival has this number.
     Coming(Claim<'a>, u64),
 }
 
@@ -109,7 +109,8 @@ impl Stand<'_> {
     }
 }
 
-/// One owner of a path: by which wait it waits, for whom, and what was not looked at yet.
+/// One owner of a path: the wait by which it waits, the owners it waits for, and those that remain
+/// to be visited.
 struct Visit<W> {
     owner: Owner,
     wait: Option<W>,
@@ -148,7 +149,7 @@ pub fn search<W: WaitGraph>(
             return Search::Cycle(waits.collect());
         }
         let others = waits.of(&blocker, steps.remaining().saturating_add(1));
-        // Most blockers wait for nothing: no cycle leads through them.
+        // Most blockers wait for nothing: no cycle contains them.
         if !others.is_empty() && seen.insert(blocker.clone()) {
             path.push(Visit { owner: blocker, wait: None, blockers: Vec::new(), others });
         }
@@ -156,11 +157,11 @@ pub fn search<W: WaitGraph>(
     if steps.remaining() == 0 { Search::GaveUp } else { Search::NoCycle }
 }
 
-/// The server cuts a line of its log: bytes of a line that it prints as a whole.
+/// The server cuts lines of its log: how many bytes of a line it prints.
 const LOG_BYTES_MAX: usize = 900;
 
 /// The cycle in one line for the server's log: each owner, with the key at which it waits for the
-/// next one. `unsaid` refusals before it have no line.
+/// next one. `unsaid` earlier refusals were not logged.
 pub fn log_line(cycle: &[(Owner, &[u8])], unsaid: u64) -> String {
     let mut line =
         format!("deadlock: refused a wait that would close a cycle of {} owners: ", cycle.len());
@@ -182,21 +183,21 @@ pub fn log_line(cycle: &[(Owner, &[u8])], unsaid: u64) -> String {
     line
 }
 
-/// What decides who must wait for whom: where somebody stands in the queue, and as what.
+/// What decides who must wait for whom: a place in the queue, and the mode.
 struct Stance<'a> {
     claim: Claim<'a>,
     place: Option<Place>,
 }
 
 impl Claim<'_> {
-    /// The mode it waits in: WRITE if every other reader must release first. Under a higher limit
-    /// any of them may, so it waits for none of them in particular.
+    /// The mode in which it waits: WRITE if every other reader must release first. With a higher
+    /// limit, any reader may release, so it waits for none of them in particular.
     fn waits_as(self) -> Mode {
         if self.limit == Some(NonZeroU32::MIN) { Mode::Write } else { self.mode }
     }
 
-    /// As whom it stands before others: as a writer, whom everybody behind waits for, where it may
-    /// have to wait beside readers.
+    /// The mode in which others see it: that of a writer if it may have to wait for readers,
+    /// because everybody behind it then waits for it.
     fn stands_as(self) -> Mode {
         if self.limit.is_some() { Mode::Write } else { self.mode }
     }
@@ -212,7 +213,8 @@ impl<'a> Stance<'a> {
                 (claim, queue.ticket_of(claim.owner).map(|place| queue.stands_at(place)))
             }
         };
-        // Behind a wait of its own that makes it a re-entry, it waits for what that one waits for.
+        // If a wait of its own stands ahead, it becomes a re-entry after that one: it waits for
+        // what that one waits for.
         let own = match claim.mode {
             Mode::Read => queue.blocked_of(claim.owner, Place::FIRST).next(),
             Mode::Write => queue.blocked_for(claim.owner, Mode::Write, Place::FIRST).next(),
@@ -226,8 +228,8 @@ impl<'a> Stance<'a> {
 }
 
 impl Seen {
-    /// Whether everybody whom this one waits for was looked at before: then the lock need not be
-    /// looked at.
+    /// Whether everybody whom this wait waits for has been visited: then the lock need not be
+    /// examined.
     pub fn covers(&self, volatile: &Volatile, who: Stand<'_>) -> bool {
         let Some(Stance { claim, place }) = Stance::of(volatile, who) else {
             return true;
@@ -235,7 +237,7 @@ impl Seen {
         let mode = claim.waits_as();
         let [by_reader, by_writer] = self.line;
         let upto = if mode == Mode::Write { by_writer } else { by_reader };
-        // An owner is in there as a holder and as a waiter, in two modes each.
+        // An owner may be in the map as a holder and as a waiter, each in two modes.
         let is_alone = self.selves.len() <= 4
             && self.selves.keys().all(|(other, _, _)| other.as_bytes() == claim.owner);
         is_alone
@@ -243,7 +245,7 @@ impl Seen {
             && volatile.queue.line_between(upto, place).next().is_none()
     }
 
-    /// An owner is not its own blocker, but others' behind it.
+    /// Leaves out an owner that met itself: it does not block itself, but others behind it.
     fn leave_out(&mut self, owner: &[u8], at: Option<Place>, mode: Mode) {
         let met = if at.is_some() { Met::Waiter } else { Met::Holder };
         let at = at.unwrap_or(Place::FIRST);
@@ -253,23 +255,22 @@ impl Seen {
 }
 
 impl Mode {
-    /// Whether one who wants this waits for one who has, or wants, that.
+    /// Whether a request with this mode waits for a hold or request with that mode.
     fn meets(self, other: Self) -> bool {
         self == Self::Write || other == Self::Write
     }
 }
 
 impl Lock {
-    /// Whether nobody at this lock waits for that owner, nor will once it is parked at the end of a
-    /// line: it holds nothing here and has no place. Where that is so at every lock with a line, no
-    /// wait of its own can close a cycle, and there is nothing to search for.
+    /// Whether nobody at this lock waits for that owner, even after it is parked at the end of a
+    /// line: it has neither a hold nor a place here. If that is true of every lock with a line, its
+    /// wait cannot close a cycle, and no search is needed.
     pub fn nobody_waits_for(&self, volatile: &Volatile, owner: &[u8], now: Now) -> bool {
         let holds = |mode| self.hold_at(owner, mode, now).is_some();
         !holds(Mode::Write) && !holds(Mode::Read) && !volatile.queue.has_place(owner)
     }
 
-    /// Whom somebody waits for at this lock, never itself, and nobody whom `seen` says was looked
-    /// at before.
+    /// The owners for whom `who` waits at this lock: not its own, and none that `seen` has already.
     pub fn blockers(
         &self,
         volatile: &Volatile,
@@ -281,8 +282,8 @@ impl Lock {
         let Some(stance) = Stance::of(volatile, who) else { return Vec::new() };
         let Stance { claim, place } = stance;
         let owner = claim.owner;
-        // What it holds it enters again, whoever stands in line: it waits only for the end of the
-        // grace.
+        // A mode that it holds it may re-enter regardless of the line: it waits only for the end of
+        // the grace period.
         let holds = |mode| self.hold_at(owner, mode, now).is_some();
         if holds(claim.mode) || holds(Mode::Write) {
             return Vec::new();
@@ -293,7 +294,7 @@ impl Lock {
             Stand::Parked(_) | Stand::Coming(..) => None,
         };
         let upgrade = upgrade.filter(|_| self.hold_at(owner, Mode::Read, now).is_some());
-        // It will stand in front, also of a ticket and of other waits of its own.
+        // It will stand in front, ahead of tickets and of its own other waits.
         let (claim, place) = upgrade.map_or((claim, place), |ask| (ask, None));
         let (is_first, mode) = (upgrade.is_some(), claim.waits_as());
         let is_before = |at: &Place| !is_first && place.is_none_or(|place| *at < place);
@@ -309,7 +310,8 @@ impl Lock {
                 blockers.push(other.clone());
             }
         }
-        // Whoever is behind the place that it will take (not always the last one) will wait for it.
+        // Whoever stands behind the place that it will take (which is not always the last) will
+        // wait for it.
         if !matches!(who, Stand::Parked(_)) && (is_first || place.is_some()) {
             let at = place.unwrap_or(Place::FIRST);
             seen.leave_out(owner, Some(at), claim.stands_as());
@@ -339,8 +341,8 @@ impl Lock {
     }
 }
 
-/// The blocked owners ahead of a place, as far as nobody looked yet: everyone before who waits as a
-/// writer, but only those who stand as writers before a reader.
+/// The blocked owners ahead of a place that were not visited yet. A writer waits for all of them, a
+/// reader only for those that count as writers.
 fn ahead(
     volatile: &Volatile,
     owner: &[u8],

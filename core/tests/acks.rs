@@ -1,5 +1,5 @@
-//! Grants that are reported once replicas have acknowledged them, and revoked if they do not; and
-//! the grace period of a new primary.
+//! Grants that are reported once replicas have acknowledged them, and revoked if replicas do not;
+//! and the grace period of a new primary.
 
 use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
@@ -28,7 +28,7 @@ fn a_grant_is_told_when_enough_replicas_have_all_of_it() {
         assert_eq!(write(&server, "a"), PENDING);
         server.replicas(100, &[99, 99, 99]);
         assert_eq!(server.told_to(a), None, "nobody has all of it");
-        // One after the other, in whatever order they are listed.
+        // The replicas acknowledge one after another; their order does not matter.
         for have in 0..acks {
             let mut acknowledged = [99; 3];
             acknowledged[3 - usize::from(have)..].fill(100);
@@ -42,7 +42,7 @@ fn a_grant_is_told_when_enough_replicas_have_all_of_it() {
     }
 }
 
-/// Whether this input needs a step: one that does not is decided by what is known without it.
+/// Whether this input needs a step; otherwise it is decided in advance.
 fn takes_a_step(server: &mut Server, input: Input<'_>) -> bool {
     let mut lock = server.keys.remove(K).unwrap_or_default();
     let (at, mut effects) = (At { db: 0, key: K, now: server.now() }, None);
@@ -93,7 +93,7 @@ fn a_confirmed_hold_that_nobody_waits_for_is_released_without_a_step() {
     };
     let mut server = confirmed_to(confirmed("a", 1));
     gone(&mut server, false, "it is confirmed");
-    // Nothing of it is left.
+    // Nothing of the grant remains.
     server.holds(K, "a", None);
     gone(&mut server, false, "a plain hold");
     let mut server = Server::new();
@@ -152,7 +152,7 @@ fn a_pending_hold_keeps_others_out_and_its_owner_waits_for_the_same() {
     assert_eq!(server.token_of(a), server.token_of(again));
     assert_eq!(server.told_to(renewal), Some(Reply::Renewed));
     assert_eq!(write(&server, "a"), Some((2, Confirmation::Done)));
-    // From now on at once.
+    // From now on, requests are granted at once.
     assert!(matches!(server.holds(K, "a", None), Reply::Granted { .. }));
 }
 
@@ -271,7 +271,7 @@ fn a_key_that_is_gone_is_told_to_those_who_were_to_hear_of_it() {
     let lock = server.keys.remove(K).unwrap();
     let at = At { db: 0, key: K, now: server.now() };
     server.manager.key_left(at, &lock);
-    // Before the lock was examined, nobody gets a reply.
+    // Nobody gets a reply before the lock was examined.
     server.replicas(100, &[100]);
     assert_eq!(server.told_to(a), MOVED);
     server.sweep();
@@ -319,15 +319,15 @@ fn a_session_lasts_by_acknowledged_deadlines() {
     let a = server.confirms(K, session("a", 7), 7);
     server.replicas(100, &[100]);
     assert!(server.token_of(a).is_some());
-    // Renewed and acknowledged: it lasts.
+    // While renewals are acknowledged, the session lasts.
     for turn in 2..12 {
         server.pass_ms(300);
         server.sweep();
         server.replicas(turn * 100, &[turn * 100]);
     }
     assert_eq!(server.closed(), [0; 0]);
-    // The session is renewed, but replicas are silent: it lasts until the last deadline that they
-    // acknowledged.
+    // The session is renewed, but replicas are silent: it lasts until the last acknowledged
+    // deadline.
     for turn in 12..16 {
         server.pass_ms(230);
         server.sweep();
@@ -374,7 +374,7 @@ fn a_new_primary_grants_nothing_in_its_grace() {
     }
     let upgrade = Acquire { upgrade: true, ..acquire(b"a", Mode::Write, 1000) };
     assert_eq!(server.ask(K, Input::Acquire(upgrade)), grace);
-    // Holds can be renewed and released.
+    // Holds can still be renewed and released.
     assert_eq!(server.ask(K, Input::Renew(renew(b"a", 10_000))), Reply::Renewed);
     assert_eq!(server.ask(K, Input::Release(release(b"a"))), Reply::Count(0));
     server.pass_ms(4900);

@@ -23,7 +23,7 @@ fn closes(server: &mut Server, waiter: u64) {
     server.sweep();
 }
 
-/// One level that was reported, and one that waits for two replicas.
+/// A hold with one reported level, and one level that waits for two replicas.
 fn with_pending_level() -> (Server, u64) {
     let mut server = Server::new();
     assert!(matches!(server.ask(K, Input::Acquire(asks_now(1))), Reply::Granted { .. }));
@@ -99,7 +99,8 @@ fn who_enters_behind_a_pending_level_is_told_with_it() {
     assert!(server.token_of(second).is_some() && server.token_of(third).is_some());
 }
 
-/// The hold that the request relied on ended while it waited for the end of the grace period.
+/// The hold that the request relied on ended during the request's wait for the end of the grace
+/// period.
 #[test]
 fn a_wait_for_a_level_is_refused_if_the_level_below_has_ended() {
     let mut server = Server::new();

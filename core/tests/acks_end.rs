@@ -1,4 +1,4 @@
-//! How the wait for acknowledgments ends without them.
+//! How a wait for acknowledgments ends without them.
 
 use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
@@ -8,21 +8,21 @@ use rlock_core::{Acquire, ClientId, Confirmation, Input, Mode, Refusal, Reply, S
 
 const K: Key = b"k";
 
-/// What the server gets if it asks for the reply before the module has sent one.
+/// The error that the server gets if it ends the wait before the module has replied.
 fn asked(server: &Server, waiter: u64) -> Option<Refusal> {
     let parked = server.manager.parked(waiter.into()).unwrap();
     assert!(!matches!(parked.end, WaitEnd::Replied(_)), "it has its reply");
     parked.refusal.clone()
 }
 
-/// Something else than RLOCK takes the key away.
+/// Something other than RLOCK deletes the key.
 fn vanishes(server: &mut Server) {
     let lock = server.keys.remove(K).unwrap();
     let at = At { db: 0, key: K, now: server.now() };
     server.manager.key_left(at, &lock);
 }
 
-/// After a stall the server expires the key first, then it asks for the replies that are too late.
+/// After a stall, the server expires the key first; then it asks for the replies that are late.
 #[test]
 fn whoever_is_pending_gets_no_nil_after_a_stall() {
     let mut server = Server::new();
@@ -41,7 +41,7 @@ fn whoever_is_pending_gets_no_nil_after_a_stall() {
     }
 }
 
-/// It waits for the lock first.
+/// The caller waits for the lock first.
 #[test]
 fn whoever_waits_for_the_lock_gets_nil_until_it_is_granted() {
     let mut server = Server::new();
@@ -66,7 +66,7 @@ fn whoever_is_pending_hears_that_the_hold_may_go_on_under_a_new_name() {
     }
 }
 
-/// The owner has another reply for its hold, so the first caller's reply matters only for the
+/// The owner has another reply about its hold, so the first caller's reply matters only for the
 /// session.
 #[test]
 fn a_level_is_revoked_beside_a_caller_without_a_reply_whose_own_level_stands() {
@@ -107,7 +107,7 @@ fn an_acknowledgment_delays_nothing_that_a_portion_left_undone() {
     assert!(server.swept.len() > 2 && !is_due(&server));
 }
 
-/// Another lock of the same grant, and so with the same token, is renamed to this name.
+/// Another lock of the same grant, which therefore has the same token, is renamed to this name.
 #[test]
 fn a_level_that_nobody_heard_of_goes_with_its_key() {
     let mut server = Server::new();

@@ -27,7 +27,7 @@ fn nobody_is_told_of_a_hold_that_a_database_took_along() {
     assert!(server.told_to(a).is_some() && server.token_of(a).is_none());
 }
 
-/// Nothing may be written when that is noticed.
+/// The gate is shut when the flush is noticed.
 #[test]
 fn nobody_is_told_of_a_hold_that_was_flushed_behind_the_gate() {
     let mut server = Server::new();
@@ -43,7 +43,7 @@ fn nobody_is_told_of_a_hold_that_was_flushed_behind_the_gate() {
     assert!(server.told_to(a).is_some() && server.token_of(a).is_none());
 }
 
-/// Another connection of its owner asks for fewer.
+/// Another connection of the session's owner asks for fewer acknowledgments.
 #[test]
 fn a_session_lasts_by_as_many_acknowledgments_as_it_was_asked_for_with() {
     let mut server = Server::new();
@@ -59,7 +59,7 @@ fn a_session_lasts_by_as_many_acknowledgments_as_it_was_asked_for_with() {
     assert_eq!(server.closed(), [1], "one replica of two knows that it lasts longer");
 }
 
-/// The gate is shut when the session's last acknowledged deadline comes, and the hold lasts longer.
+/// The gate is shut at the session's last acknowledged deadline, and the hold lasts longer.
 #[test]
 fn a_hold_whose_session_was_lost_behind_the_gate_ends_when_it_opens() {
     let mut server = Server::new();
@@ -83,7 +83,7 @@ fn a_hold_whose_session_was_lost_behind_the_gate_ends_when_it_opens() {
     assert_eq!(write(&server, "a"), None);
 }
 
-/// A renewal reported a hold of which only a level was left that no caller knew of.
+/// A renewal reported a hold of which only an unreported level remained.
 #[test]
 fn what_is_left_when_all_that_was_told_is_released_is_pending_again() {
     let mut server = Server::new();
@@ -100,7 +100,7 @@ fn what_is_left_when_all_that_was_told_is_released_is_pending_again() {
     assert_eq!(write(&server, "a"), Some((1, Confirmation::Done)), "the renewal was told");
 }
 
-/// Two connections of one owner: the one that asked last got its reply first, and did not read it.
+/// Two connections of one owner: the one that asked last got its reply first, but did not read it.
 #[test]
 fn a_session_that_is_tied_again_still_needs_its_acknowledgments() {
     let mut server = Server::new();
@@ -122,7 +122,7 @@ fn a_session_that_is_tied_again_still_needs_its_acknowledgments() {
     server.manager.heard_or_forgotten(first.into());
     server.manager.departed(WaiterId::from(last), Outcome::Disconnected, server.now());
     server.sweep();
-    // Renewed, and one replica of two knows it.
+    // The session is renewed, and one replica of two has acknowledged that.
     server.pass_ms(1500);
     server.sweep();
     server.replicas(200, &[200, 100]);
@@ -131,7 +131,7 @@ fn a_session_that_is_tied_again_still_needs_its_acknowledgments() {
     assert_eq!((server.closed(), write(&server, "a")), (vec![1], None));
 }
 
-/// The renewal was already being acknowledged when more acknowledgments were asked for.
+/// A renewal already waited for acknowledgments when a request needed more of them.
 #[test]
 fn a_session_is_not_kept_by_fewer_acknowledgments_than_were_told_last() {
     let mut server = Server::new();
@@ -154,7 +154,7 @@ fn a_session_is_not_kept_by_fewer_acknowledgments_than_were_told_last() {
     assert_eq!((server.closed(), write(&server, "a")), (vec![7], None));
 }
 
-/// A client that gave up releases to the depth that it knows, before the server sees that it
+/// A client that gave up releases to the depth that it knows of, before the server notices that it
 /// disconnected.
 #[test]
 fn a_release_to_a_depth_ends_what_nobody_was_told_of_first() {
@@ -171,7 +171,7 @@ fn a_release_to_a_depth_ends_what_nobody_was_told_of_first() {
     assert_eq!(write(&server, "a"), Some((1, Confirmation::None)), "it was told of this one");
 }
 
-/// By a replica that was far behind.
+/// From a replica that was far behind.
 #[test]
 fn a_late_acknowledgment_shortens_no_session() {
     let mut server = Server::new();
@@ -201,7 +201,7 @@ fn a_late_acknowledgment_shortens_no_session() {
     assert_eq!(end(&server), before);
 }
 
-/// Both connections belong to one owner. The lock is renamed before either has read its grant.
+/// Both connections belong to one owner. The lock is renamed before either has read its reply.
 #[test]
 fn two_connections_that_were_granted_one_session_both_lose_it() {
     let mut server = Server::new();
@@ -224,12 +224,12 @@ fn two_connections_that_were_granted_one_session_both_lose_it() {
     }
 }
 
-/// By the time of the sweep, the replica that acknowledged follows another primary.
+/// At the time of the sweep, the replica that acknowledged follows another primary.
 #[test]
 fn nobody_is_told_by_a_replica_that_is_gone() {
     let mut server = Server::new();
     let a = server.confirms(K, confirmed("a", 1), 1);
-    // The key is loaded again, and nothing may be written.
+    // The key is loaded again, while the gate is shut.
     server.manager.flushed(None);
     server.is_open = false;
     server.replicas(100, &[100]);
@@ -244,7 +244,7 @@ fn nobody_is_told_by_a_replica_that_is_gone() {
     assert!(server.token_of(a).is_some());
 }
 
-/// Another connection of the owner got its reply at once, because of a level that was revoked then.
+/// Another connection of the owner got its reply at once, because of a level that was then revoked.
 #[test]
 fn what_is_left_when_all_that_was_under_way_is_taken_back_is_pending_again() {
     let mut server = Server::new();
@@ -265,7 +265,7 @@ fn what_is_left_when_all_that_was_under_way_is_taken_back_is_pending_again() {
     assert!(server.token_of(waits).is_some());
 }
 
-/// The same if the other connection added no level, but relies on the level that was revoked.
+/// The same, if the other connection added no level but relies on the level that was revoked.
 #[test]
 fn a_level_that_is_passed_on_to_who_waits_for_acknowledgments_is_pending_again() {
     let mut server = Server::new();
@@ -284,8 +284,8 @@ fn a_level_that_is_passed_on_to_who_waits_for_acknowledgments_is_pending_again()
     assert_eq!((write(&server, "a"), server.token_of(waits)), (None, None));
 }
 
-/// Replicas acknowledged the last deadline, and then an earlier one, which more replicas were asked
-/// for.
+/// Replicas acknowledged the last deadline, and later an earlier deadline, for which more replicas
+/// were asked.
 #[test]
 fn a_session_lasts_until_the_latest_of_its_acknowledged_deadlines() {
     let mut server = Server::new();
@@ -313,7 +313,7 @@ fn a_session_lasts_until_the_latest_of_its_acknowledged_deadlines() {
     assert_eq!(server.closed(), [7]);
 }
 
-/// Its database was swapped away and back, and the replica had only the first of it.
+/// Two databases were swapped and swapped back, and the replica had received only the first swap.
 #[test]
 fn nobody_is_told_by_a_replica_that_lacks_a_swap() {
     let mut server = Server::new();

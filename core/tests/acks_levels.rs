@@ -1,6 +1,6 @@
-//! Random histories of one owner with several connections, whose grants wait for acknowledgments,
-//! and whose replies are under way until they are heard: what it was told stays, and what it did
-//! not hear of does not stay.
+//! Random histories of one owner with several connections. Its grants wait for acknowledgments, and
+//! its replies take time to be read. The law: what a reply has reported remains, and what no reply
+//! has reported does not.
 
 use crate::support::acks::confirmed;
 use crate::support::random;
@@ -20,15 +20,15 @@ enum Way {
     Plain,
     /// Each request names the depth.
     Depth,
-    /// Some do, others do not.
+    /// Some name the depth, others do not.
     Mixed,
 }
 
-/// What an owner knows of a request.
+/// What an owner knows of a request's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Known {
     Nothing,
-    /// Its reply is under way.
+    /// The reply was sent, but not read yet.
     Told,
     /// It has read the reply, or the reply to a later request.
     Heard,
@@ -37,13 +37,13 @@ enum Known {
 /// A request that was granted.
 #[derive(Clone, Debug)]
 struct Request {
-    /// The number of its connection's wait; 0 if it got its reply at once.
+    /// The number of the connection's wait; 0 if the reply came at once.
     waiter: u64,
     depth: Option<u16>,
     known: Known,
 }
 
-/// What happened to a hold, in order.
+/// Events of a hold, in order.
 #[derive(Clone, Debug)]
 enum Happening {
     Asked(Request),
@@ -80,7 +80,7 @@ impl Owner {
         })
     }
 
-    /// How deep the hold is if only those requests count of which at least this is known.
+    /// The depth of the hold, counting only requests of which the owner knows at least this.
     fn depth_by(&self, known: Known) -> u16 {
         let mut depth = 0_u16;
         for happening in &self.all {
@@ -108,7 +108,7 @@ impl Owner {
         Acquire { depth, lease: lease(600_000), ..confirmed("a", rng.u8(0..=2)) }
     }
 
-    /// A request was granted, and this is known.
+    /// A request was granted, and the owner knows this much of it.
     fn was_granted(&mut self, waiter: u64, depth: Option<u16>, known: Known) {
         self.all.push(Happening::Asked(Request { waiter, depth, known }));
         if known == Known::Heard {
@@ -116,7 +116,7 @@ impl Owner {
         }
     }
 
-    /// It has read a reply, so it counts on every other reply that was sent to it as well.
+    /// The owner has read a reply, so it relies on every other reply that was sent to it as well.
     fn knows(&mut self) {
         for request in self.requests().filter(|it| it.known == Known::Told) {
             request.known = Known::Heard;
@@ -127,7 +127,7 @@ impl Owner {
         match rng.u8(0..15) {
             0..5 => self.blocks(rng),
             5 | 6 => self.asks(rng),
-            // It renews what it knows of.
+            // The owner renews what it knows of.
             7 if self.depth_by(Known::Heard) > 0 => self.renews(rng),
             8 | 9 => self.releases(rng),
             10 => {
@@ -157,7 +157,7 @@ impl Owner {
     fn renews(&mut self, rng: &mut Rng) {
         let waiter = self.server.renews(K, "a", 600_000, rng.u8(0..=2));
         self.log.push(format!("{waiter}: renew"));
-        // The reply is sent at once if the request waits for nothing.
+        // If the request waits for nothing, the reply is sent at once.
         if self.server.told_to(waiter).is_some() {
             self.server.manager.heard_or_forgotten(waiter.into());
             return self.knows();
@@ -180,7 +180,7 @@ impl Owner {
         if knows == 0 {
             return;
         }
-        // The hold may have any number of levels if a request for a depth is not decided.
+        // While a request for a depth is undecided, the hold may have any number of levels.
         let is_open =
             |it: &Request| it.depth.is_some() && it.known != Known::Heard && it.waiter > 0;
         let is_unclear = self.requests().any(|it| is_open(it));
@@ -195,8 +195,8 @@ impl Owner {
         self.log.push(format!("release {levels:?}: {reply:?}"));
         self.all.push(happening);
         if reply == Reply::Count(0) {
-            // Callers that wait for acknowledgments are refused, and nothing else remains of the
-            // hold.
+            // Callers that wait for acknowledgments are refused, and nothing else of the hold
+            // remains.
             self.is_told();
             self.all.clear();
         }
@@ -263,7 +263,7 @@ impl Owner {
         self.server.sweep();
     }
 
-    /// Everything is heard or taken back.
+    /// At the end, each reply was read, or its grant revoked.
     fn ends(mut self, rng: &mut Rng) {
         if rng.bool() {
             self.stream += 10;

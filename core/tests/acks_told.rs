@@ -1,5 +1,5 @@
-//! Replies that are under way when another caller of the same hold departs, releases or asks: what
-//! the owner was told stays, and nothing else does.
+//! Replies that were not read yet when another caller of the same hold departs, releases or asks:
+//! what the owner was told remains, and nothing else does.
 
 use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
@@ -89,7 +89,7 @@ fn a_release_to_a_depth_ends_a_level_whose_reply_is_under_way() {
     assert_eq!(a(&server).map(|(depth, _)| depth), Some(1), "it was told of the first level");
 }
 
-/// More callers are late than fit in a portion, and each re-entered a hold of its own.
+/// More late callers than a portion has room for; each re-entered a hold of its own.
 fn late_readers() -> (Server, Vec<String>) {
     let mut server = Server::new();
     let names: Vec<String> = (0..StepContext::PORTION + 40).map(|n| format!("o{n}")).collect();

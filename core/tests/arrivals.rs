@@ -40,7 +40,7 @@ fn an_owner_enters_where_its_own_hold_arrives() {
     );
 }
 
-/// What costs nothing where nobody is blocked.
+/// A new key costs nothing if nobody is blocked at its name.
 #[test]
 fn a_key_that_comes_where_nobody_is_blocked_is_left_alone() {
     let mut server = Server::new();

@@ -1,5 +1,5 @@
-//! Calls go one way: between the files of the core and the engine they form no circle, which
-//! imports hide. And no two types have the same name.
+//! Calls go in one direction: the files of the core and the engine call each other in no circle.
+//! (Imports do not show all calls.) And no two types have the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -62,7 +62,7 @@ fn called(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Names that the standard library has, too: a call of them says nothing.
+/// Names that the standard library has, too: calls of these show nothing.
 const STANDARD: [&str; 38] = [
     "new", "default", "get", "insert", "remove", "len", "is_empty", "iter", "next", "push", "pop",
     "clear", "contains", "extend", "take", "map", "filter", "find", "max", "min", "from", "into",
@@ -70,7 +70,8 @@ const STANDARD: [&str; 38] = [
     "last", "set", "of", "as_bytes", "get_mut",
 ];
 
-/// The files whose functions each file calls, as far as only one file has a function of that name.
+/// For each file, the files whose functions it calls. Only names are counted that one file alone
+/// defines.
 fn arrows() -> OwnerNames {
     let files = sources();
     let mut homes: OwnerNames = BTreeMap::new();

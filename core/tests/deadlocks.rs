@@ -43,7 +43,7 @@ impl Locks {
         assert!(matches!(reply, Reply::Granted { .. }), "{owner} has {name}");
     }
 
-    /// Blocks, unless that closes a cycle: then the names of the cycle.
+    /// Blocks the owner; if that would close a cycle, returns the owners in it instead.
     fn waits(&mut self, owner: &'static str, mode: Mode, name: &'static str) -> Vec<String> {
         self.asks(
             Acquire { patience: Patience::Block, ..acquire(owner.as_bytes(), mode, 1000) },
@@ -116,7 +116,7 @@ fn a_chain_is_no_cycle() {
     assert_eq!(locks.waits("d", Mode::Write, "1"), NOBODY);
 }
 
-/// A reader behind a reader waits for the writer before both, not for the reader.
+/// A reader behind a reader waits for the writer ahead of both, not for the reader.
 #[test]
 fn a_reader_does_not_wait_for_readers() {
     let mut locks = Locks::default();
@@ -201,7 +201,7 @@ fn tickets_wait_for_nobody_and_nobody_waits_for_a_ticket() {
     let _ = locks.at("2").step(Input::Acquire(ticket));
     assert_eq!(locks.waits("b", Mode::Write, "1"), NOBODY);
 
-    // The same if the ticket stands ahead of somebody for whom its owner waits.
+    // The same, if the ticket stands ahead of somebody for whom its owner waits.
     let mut locks = Locks::default();
     locks.holds("x", Mode::Write, "2");
     locks.holds("c", Mode::Write, "3");
@@ -232,7 +232,7 @@ fn the_last_permit_is_waited_for_as_a_writer_waits() {
     assert_eq!(locks.asks(limited("b", 2), "1"), NOBODY, "c or d may leave");
 }
 
-/// A reader behind a request with a limit waits for that request, which waits for a writer.
+/// A reader behind a request with a limit waits for that request, which in turn waits for a writer.
 #[test]
 fn one_that_waits_under_a_limit_stops_readers_behind_it() {
     let mut locks = Locks::default();
@@ -246,7 +246,7 @@ fn one_that_waits_under_a_limit_stops_readers_behind_it() {
     assert_eq!(locks.asks(limited("l", 3), "3"), ["l", "b"]);
 }
 
-/// A writer ahead waits for every reader, and a limit behind it for the writer.
+/// A request with a limit waits for the writer ahead of it, and the writer for every reader.
 #[test]
 fn a_limit_waits_for_writers_ahead() {
     let mut locks = Locks::default();
@@ -272,7 +272,7 @@ fn one_that_stands_behind_its_own_wait_waits_for_what_that_one_waits_for() {
     assert_eq!(first, [Owner::from(&b"r"[..])], "its own WRITE waits for the reader");
 }
 
-/// An owner that asks for something else gives up its turn, and upgraders then stand before it.
+/// An owner that sends another request gives up its turn, and upgrades are then ahead of it.
 #[test]
 fn nobody_who_upgrades_waits_for_one_who_gives_up_its_turn() {
     let mut locks = Locks::default();
@@ -312,26 +312,27 @@ fn a_writer_behind_a_stranger_behind_its_own_reader_is_in_a_cycle() {
     assert_eq!(locks.waits("a", Mode::Write, "1"), ["a", "b"]);
 }
 
-/// The caller does not meet itself at the lock where it would wait; whoever is looked at next does.
+/// The caller does not meet itself at the lock where it would wait, but the next owner of the path
+/// does.
 #[test]
 fn who_met_itself_at_a_lock_is_met_by_the_next_one() {
     let mut locks = Locks::default();
     locks.holds("s", Mode::Read, "1");
     locks.holds("b", Mode::Read, "1");
     locks.holds("x", Mode::Write, "2");
-    // b, that reads 1 too, waits for WRITE of 1 with an upgrade; x waits behind it.
+    // b, which reads 1 too, waits for WRITE of 1 with an upgrade; x waits behind it.
     let upgrade =
         Acquire { upgrade: true, patience: Patience::Block, ..acquire(b"b", Mode::Write, 1000) };
     assert_eq!(locks.asks(upgrade, "1"), NOBODY);
     assert_eq!(locks.waits("x", Mode::Write, "1"), NOBODY);
     // s reads 1 and would wait for x, who waits for b, who waits for s.
     assert!(!locks.waits("s", Mode::Write, "2").is_empty());
-    // And at one lock alone: b waits for s, and s would wait for b.
+    // And at a single lock: b waits for s, and s would wait for b.
     assert!(!locks.waits("s", Mode::Write, "1").is_empty());
 }
 
-/// Nobody waits for a ticket. But when it becomes a blocked wait, in its place, those behind it
-/// wait for it at once.
+/// Nobody waits for a ticket. But as soon as it becomes a blocked wait, in its place, those behind
+/// it wait for it.
 #[test]
 fn a_ticket_that_becomes_a_blocked_wait_is_waited_for_by_those_behind_it() {
     let mut locks = Locks::default();
@@ -346,7 +347,7 @@ fn a_ticket_that_becomes_a_blocked_wait_is_waited_for_by_those_behind_it() {
     assert_eq!(locks.waits("b", Mode::Write, "1"), ["b", "a", "c"]);
 }
 
-/// An upgrader comes before those who stood there already.
+/// An upgrade is ahead of those who stood there already.
 #[test]
 fn an_upgrader_is_waited_for_by_those_behind_it() {
     let mut locks = Locks::default();
@@ -401,7 +402,7 @@ fn the_log_tells_the_whole_cycle_in_one_line() {
     assert_eq!(log_line(&cycle, 7), more);
 }
 
-/// The server cuts a line at 1024 bytes; what does not fit is counted.
+/// The server cuts a line at 1024 bytes; owners that do not fit are counted.
 #[test]
 fn a_cycle_that_is_longer_than_a_line_of_the_log_says_how_many_are_left_out() {
     let names: Vec<Vec<u8>> = (0..300).map(|number| vec![b'\n'; number % 60 + 1]).collect();
@@ -414,7 +415,7 @@ fn a_cycle_that_is_longer_than_a_line_of_the_log_says_how_many_are_left_out() {
     assert!(line.contains("a cycle of 300 owners"), "{line}");
 }
 
-/// A search through a thousand locks ends only because its budget does.
+/// A search through a thousand locks ends only because its budget is used up.
 #[test]
 fn a_lock_that_is_opened_is_a_step_of_the_search() {
     let mut locks = Locks::default();

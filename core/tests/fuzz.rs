@@ -1,5 +1,5 @@
-//! The fuzz targets of `core/fuzz` on stable Rust: over their corpus, and over what is near it.
-//! `make fuzz` runs them longer, and with cargo-fuzz where there is a nightly compiler.
+//! The fuzz targets of `core/fuzz` on stable Rust, run over their corpus and over mutations of it.
+//! `make fuzz` runs them longer, and with cargo-fuzz if there is a nightly compiler.
 #![allow(clippy::string_slice, reason = "hexadecimal digits are ASCII")]
 #![allow(clippy::duplicate_mod, reason = "the targets are a crate, too, and bring the laws along")]
 
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::{number, random};
 
-/// The longest name and then some.
+/// More than the longest name.
 const BYTES_MAX: usize = 1200;
 
-/// What a target was given when it failed.
+/// The input with which a target failed.
 struct Given(Vec<u8>);
 
 impl Drop for Given {

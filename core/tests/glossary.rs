@@ -1,4 +1,4 @@
-//! The glossary's forbidden doubles stay out of what users read.
+//! Words that the glossary replaces must not occur in the texts that users read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn text(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"))
 }
 
-/// The words in italics in the last column.
+/// The page in lower case, with line ends and comment marks replaced by a space.
 fn doubles() -> Vec<String> {
     let glossary = text(GLOSSARY);
     let rows = glossary.lines().filter_map(|line| line.strip_suffix(" |"));

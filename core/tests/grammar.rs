@@ -1,4 +1,4 @@
-//! What the words of commands mean, and the errors for all other words.
+//! The meaning of the arguments of commands, and the errors for all other arguments.
 
 use std::num::NonZeroU32;
 
@@ -405,7 +405,7 @@ fn a_session_has_a_lease_of_a_second_or_more() {
     assert_eq!(ACQUIRE.read(words.into_iter(), &short).unwrap().lease.get(), 1000);
 }
 
-/// Whatever a caller says, the error is one printable line and not a long one.
+/// Whatever the arguments are, the error is one printable line of limited length.
 #[test]
 fn no_word_breaks_the_line_of_its_error() {
     let long = vec![b'\n'; 100_000];
@@ -438,8 +438,7 @@ const MRENEW_USAGE: &str = "RLOCK.MRENEW numkeys key [key ...] owner [LEASE ms] 
 const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";
 const HOLDS_USAGE: &str = "RLOCK.HOLDS key owner [READ | WRITE]";
 
-/// Per command: how it is used, how many words it has (as the server counts), what it does to its
-/// key.
+/// For each command: its usage, its arity (as the server counts), and what it does to its key.
 #[test]
 fn the_table_of_commands_is_as_documented() {
     let (reads, writes) = (Access::Reads, Access::Writes);

@@ -1,4 +1,4 @@
-//! Requests byte by byte: no other byte stands for a digit, or for a letter of an option.
+//! Requests byte by byte: no other byte counts as a digit, or as a letter of an option.
 
 use rlock_core::grammar::commands::{ACQUIRE, AWAIT};
 use rlock_core::grammar::{Arguments, Command, Limits};

@@ -1,6 +1,5 @@
-//! Laws: true of every history. First every history that is short, then every situation that a
-//! small world can get into, then long random histories, on one machine and over failures of
-//! several.
+//! Laws that are true of every history: first all short histories, then all states that a small
+//! world can reach, then long random histories, on one server and across failovers of several.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
@@ -51,9 +50,9 @@ fn every_short_history_keeps_the_laws() {
     assert!(histories > 400_000, "only {histories} histories");
 }
 
-/// Goes on from `world` in every way, `steps` steps far. An owner comes in only after those before
-/// it in the alphabet: histories that differ in nothing but names are one. To let time pass is a
-/// step, too.
+/// Continues from `world` in every possible way, for `steps` steps. An owner appears only after
+/// those before it in the alphabet, so that histories which differ only in names are tried once. A
+/// step may also let time pass.
 fn grow(world: &World, trail: &mut Trail, steps: u64, known: usize, histories: &mut u64) {
     *histories += 1;
     if steps == 0 {
@@ -78,7 +77,7 @@ fn grow(world: &World, trail: &mut Trail, steps: u64, known: usize, histories: &
     }
 }
 
-/// What an owner does most often, with a lease that ends after one or two steps of time.
+/// Frequent requests of an owner, with a lease that ends after one or two steps of time.
 fn simple_inputs(owner: &'static [u8]) -> Vec<Input<'static>> {
     let write = acquire(owner, Mode::Write, 2);
     vec![
@@ -93,8 +92,8 @@ fn simple_inputs(owner: &'static [u8]) -> Vec<Input<'static>> {
 
 // --- every situation of a small world -----------------------------------------------------------
 
-/// With three owners, two levels and leases up to 3 ms there are finitely many situations. From
-/// each of them everything that can be asked is asked: so this holds for histories of every length.
+/// With three owners, two levels and leases up to 3 ms, the number of states is finite. In each of
+/// them, every possible request is tried: so the laws hold for histories of any length.
 #[test]
 fn every_situation_of_a_small_world_keeps_the_laws() {
     let mut first = World::new();
@@ -215,7 +214,8 @@ fn a_long_random_history_keeps_the_laws() {
     assert!(world.plain_steps > steps / 20, "only {} plain steps", world.plain_steps);
 }
 
-/// The clock goes forth and back by minutes, processes restart from their data, replicas take over.
+/// The clock jumps back and forth by minutes, processes restart from their data, replicas take
+/// over.
 #[test]
 fn a_history_over_failures_and_wrong_clocks_keeps_the_laws() {
     let (mut rng, steps) = random(20_000);
@@ -240,7 +240,7 @@ fn a_history_over_failures_and_wrong_clocks_keeps_the_laws() {
     }
 }
 
-/// Readers in their hundreds, whose leases end in any order.
+/// Hundreds of readers, whose leases end in any order.
 #[test]
 fn many_readers_keep_the_laws() {
     let (mut rng, steps) = random(1_500);
@@ -290,10 +290,10 @@ fn tokens_rise_whatever_the_clock_does() {
 
 // --- what a replica may be sent -----------------------------------------------------------------
 
-/// A lock keeps longer names than 40 bytes in another place.
+/// A lock stores names of more than 40 bytes separately.
 const SHORT_AND_LONG: [&[u8]; 3] = [b"a", &[b'b'; 40], &[b'c'; 41]];
 
-/// Changes that no primary makes: of holds that do not exist, beside holds that they exclude, back
+/// Changes that no primary makes: of holds that do not exist, next to holds that they exclude, back
 /// in time.
 fn hostile_changes() -> Vec<Change<'static>> {
     let moment = |ms| EpochMs::new(ms).unwrap();
@@ -320,13 +320,13 @@ fn replay_hostile(lock: &Lock, change: &Change<'_>) -> Lock {
     next
 }
 
-/// The latest change wins. Beside it remain its owner's other mode and, without a writer, other
-/// readers.
+/// The latest change wins: it leaves only its owner's other mode and, unless it is a writer's,
+/// other readers.
 fn hostile_model(mut holds: Vec<Held>, change: &Change<'_>) -> Vec<Held> {
     match change {
         Change::Granted { owner, mode, token, deadline } => {
             holds.retain(|held| held.token != *token);
-            // The only writer loses its WRITE, and with it its READ.
+            // The only writer loses its WRITE, and its READ as well.
             let has_write =
                 *mode == Mode::Write || holds.iter().any(|held| held.mode == Mode::Write);
             holds.retain(
@@ -377,7 +377,7 @@ fn random_hostile_changes_leave_a_lock() {
         let token = Token::new(rng.u64(1..20)).unwrap();
         let deadline = EpochMs::new(rng.u64(1..20)).unwrap();
         let owner = Cow::Borrowed(rng.choice(&names).unwrap().as_slice());
-        // WRITE removes all others, so it is rare, to let many holds meet.
+        // WRITE is rare, because it removes all other holds: many holds shall meet.
         let mode = if rng.u8(..20) == 0 { Mode::Write } else { Mode::Read };
         let change = match rng.u8(..6) {
             0 => Change::Ended { token, by: End::Released },

@@ -1,4 +1,4 @@
-//! The core, driven by tests: one program, so that it is linked once.
+//! The tests of the core, in one program, so that it is linked once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 

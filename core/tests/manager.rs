@@ -1,5 +1,5 @@
-//! The lock manager of one server: what is due in which order, behind a gate that may be shut, in
-//! portions; who is closed; and that its indexes agree after every step.
+//! The lock manager of one server: which task is due first, a gate that may be shut, portions,
+//! which connections are closed; and that its indexes agree after every step.
 
 use crate::support::server::{Key, Server};
 use crate::support::{acquire, lease, random, release, renew};
@@ -77,7 +77,7 @@ fn what_comes_due_twice_behind_a_shut_gate_is_swept_once() {
     assert_eq!(server.swept, [b"k" as Key]);
 }
 
-/// The key lives a second longer while somebody waits.
+/// While somebody waits, the key lives a second longer.
 #[test]
 fn a_lock_is_swept_when_the_last_who_waited_gave_up() {
     let mut server = Server::new();
@@ -118,7 +118,7 @@ fn a_crowd_of_readers_is_granted_in_portions_and_in_order() {
     let last = server.waits(b"k", "w", Mode::Write, 9999);
     server.ask(b"k", Input::Release(release(b"a")));
     assert_eq!(server.told.len(), StepContext::PORTION);
-    // Nobody passes those who are still in line.
+    // Nobody overtakes those who are still in line.
     assert!(matches!(server.holds(b"k", "late", None), Reply::NotNow { .. }));
     server.sweep();
     let told: Vec<u64> = server.told.iter().map(|(waiter, _)| *waiter).collect();
@@ -163,8 +163,8 @@ fn who_lost_a_session_is_granted_nothing_elsewhere() {
     assert!(!server.manager.has_closing());
 }
 
-/// The session ends at once, and not with the sweep: a request in between gets no reply about a
-/// hold that is about to end.
+/// The session ends at once, and not with the sweep: a request before the sweep gets no reply about
+/// a hold that is about to end.
 #[test]
 fn a_connection_that_closed_has_no_session_from_then_on() {
     let closed = || {
@@ -251,7 +251,7 @@ fn a_replica_has_nothing_to_do_and_closes_its_sessions() {
     assert_eq!(server.manager.next_call().at, None);
 }
 
-/// The request has to wait, and when it is parked nobody is in its way anymore.
+/// The request has to wait, but when it is parked, nothing is in its way any more.
 #[test]
 fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
     for session in [None, Some(ClientId::from(7))] {
@@ -326,13 +326,13 @@ fn one_deadlock_a_second_is_written_to_the_log() {
     }
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(lines[1].ends_with("; 9 more refused since the last such line"), "{lines:?}");
-    // The log also gets a line if the clock was set back.
+    // If the clock was set back, a line is logged as well.
     server.us = 0;
     assert!(server.deadlock(&cycle).is_some());
 }
 
-/// Anything in any order: the indexes agree after every step, and nobody is granted behind a shut
-/// gate.
+/// Random events in any order: the indexes agree after every step, and nobody is granted while the
+/// gate is shut.
 #[test]
 fn the_indexes_agree_whatever_happens() {
     let (mut rng, steps) = random(3_000);
@@ -401,8 +401,7 @@ fn the_indexes_agree_whatever_happens() {
     }
 }
 
-/// The reply is sent before the connection is closed: otherwise, two owners would be sure of one
-/// lock.
+/// The reply is sent before the connection is closed; otherwise two owners would rely on one lock.
 #[test]
 fn what_was_told_is_not_taken_back_when_a_session_elsewhere_is_lost() {
     let mut server = Server::new();
@@ -412,7 +411,7 @@ fn what_was_told_is_not_taken_back_when_a_session_elsewhere_is_lost() {
     server.keeps_waits = true;
     server.ask(b"l", Input::Release(release(b"x")));
     assert!(matches!(server.told[..], [(told, Reply::Granted { .. })] if told == waiter));
-    // In the same iteration of the server's loop.
+    // In the same loop iteration.
     server.ask(b"k", Input::Force(None));
     server.manager.heard_or_forgotten(waiter.into());
     server.sweep();
@@ -447,8 +446,8 @@ fn who_is_to_be_closed_runs_nothing_though_data_is_loaded() {
     assert!(server.manager.is_closing(ClientId::from(7)));
 }
 
-/// A client whose connection broke asks again with DEPTH 1; the server notices the end of the first
-/// connection when both were granted.
+/// A client whose connection broke asks again with DEPTH 1; the server notices the broken
+/// connection only when both requests were granted.
 #[test]
 fn a_level_that_two_connections_were_told_of_stays_until_neither_heard() {
     for is_heard in [true, false] {

@@ -1,10 +1,10 @@
-//! Every state that a small town of locks can get into, breadth first, up to a bound: three owners,
-//! and everything that they can do. Each step is held to the laws of `support/`, and each answer of
-//! the deadlock search to a naive one. What was done and what was answered is counted: a kind that
-//! never came is a failure, because its laws were not tried.
+//! All states that a small town of locks can reach, breadth first, up to a bound: three owners, and
+//! everything that they can do. Each step is checked against the laws of `support/`, and each
+//! answer of the deadlock search against a naive search. Steps and replies are counted by kind: a
+//! kind that never occurred is a failure, because its laws were not tested.
 //!
-//! Time is what is left of it, tokens are their rank, owners and locks are named in the order in
-//! which they appear: states that differ in nothing else are one.
+//! States count as the same if they differ only in names, in absolute times, or in tokens of the
+//! same order.
 
 mod explore;
 mod kinds;
@@ -18,8 +18,8 @@ use crate::support::number;
 use kinds::Kinds;
 use steps::Profile;
 
-/// `RLOCK_STATES` is how many states of each profile are looked for; `make model` looks for more
-/// than ten million.
+/// `RLOCK_STATES` is how many states of each profile are visited; `make model` visits more than ten
+/// million.
 #[test]
 fn every_state_of_a_small_town_keeps_the_laws() {
     let states = number("RLOCK_STATES").map_or(3_000, |states| usize::try_from(states).unwrap());

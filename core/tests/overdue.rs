@@ -1,4 +1,4 @@
-//! Sessions that are over before a sweep has seen that.
+//! Sessions that have ended before a sweep notices it.
 
 use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
@@ -72,7 +72,7 @@ fn a_reentry_with_a_longer_lease_moves_the_end() {
     assert!(may_run(&mut server, 7));
 }
 
-/// A renewal that no replica acknowledges moves nothing.
+/// A renewal that no replica acknowledges postpones nothing.
 #[test]
 fn with_acks_the_last_acknowledged_deadline_counts() {
     let mut server = Server::new();
@@ -88,7 +88,7 @@ fn with_acks_the_last_acknowledged_deadline_counts() {
     assert!(!may_run(&mut server, 7));
 }
 
-/// Its renewals go on, so that nothing else would sweep its lock then.
+/// Its renewals continue, so that nothing else sweeps its lock then.
 #[test]
 fn a_session_whose_renewals_are_not_acknowledged_ends_with_the_next_sweep() {
     let mut server = Server::new();

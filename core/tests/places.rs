@@ -1,4 +1,4 @@
-//! Places in the queue: however many upgrades stand in front, nobody stands anywhere else.
+//! Places in the queue: however many upgrades stand in front, all other waiters keep their order.
 
 use crate::support::{World, acquire, lease, release};
 use allocation_counter::measure;
@@ -16,7 +16,7 @@ fn let_go(world: &mut World, owner: &str, mode: Mode) {
     assert_eq!(ended.reply, Reply::Count(0), "{owner} holds no {mode:?}");
 }
 
-/// It waits in front of the line to upgrade, and stays there without its READ.
+/// The owner waits in front of the line to upgrade, and stays there after its READ has ended.
 fn stack(world: &mut World, owner: &str) {
     assert_eq!(ask(world, owner, Mode::Write, true), Reply::NotNow { wait_ms: None });
     let_go(world, owner, Mode::Read);
@@ -26,7 +26,8 @@ fn upgrader(number: usize) -> String {
     format!("upgrader {number:06}")
 }
 
-/// So many owners hold READ, so many tickets have their turn to READ, and one waits to WRITE.
+/// This many owners hold READ, this many tickets have their turn to READ, and one owner waits for
+/// WRITE.
 fn readers(count: usize, turns: usize) -> World {
     let mut world = World::new();
     world.portion = usize::MAX;
@@ -65,14 +66,14 @@ fn every_upgrade_stands_in_front_behind_the_turns() {
     assert_eq!(line(&world), expected.collect::<Vec<_>>());
 }
 
-/// A turn that is given up stands behind the upgrades, in the order in which they stood. What its
-/// owner asks for takes its place, though making room for so many moves it.
+/// A turn that is given up stands behind the upgrades, and given-up turns keep their order. The
+/// owner's next request takes its place, even after making room has moved it.
 #[test]
 fn turns_that_are_given_up_stand_behind_every_upgrade() {
     let count = 3000;
     let mut world = readers(count, 2);
     (0..count).for_each(|number| stack(&mut world, &upgrader(number)));
-    // Its owner asks for something else.
+    // The owner of a turn sends another request.
     let reply = ask(&mut world, "turn 1", Mode::Write, false);
     assert_eq!(reply, Reply::NotNow { wait_ms: None });
     world.volatile.queue.check().unwrap();
@@ -85,7 +86,7 @@ fn turns_that_are_given_up_stand_behind_every_upgrade() {
     assert!(entries.into_iter().any(|entry| entry == (b"turn 1", Mode::Write)));
 }
 
-/// A waiter that is moved takes an allocation.
+/// Each waiter that is moved costs an allocation.
 #[test]
 fn making_room_moves_few_waiters_for_each_upgrade() {
     for (count, turns) in [(2000, 1), (20_000, 1), (20_000, 2000)] {

@@ -1,5 +1,5 @@
-//! No step does more than a portion of work, however much is there to be done, and what is left is
-//! done with the next ones: whoever asks in between is told the same as afterwards.
+//! No step does more than a portion of work, however much there is; the next steps do the rest. A
+//! request between these steps gets the same answer as after them.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use rlock_core::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-/// The processor's time of this thread that some work takes: the best of a few.
+/// The processor time of this thread that some work takes: the best of a few runs.
 fn takes(mut work: impl FnMut()) -> Duration {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -32,7 +32,7 @@ fn takes(mut work: impl FnMut()) -> Duration {
 
 const EXPIRED: u64 = 5000;
 
-/// Holds that have expired, and one that lasts.
+/// Expired holds, and one that lasts.
 fn expired(count: u64) -> World {
     let mut world = World::new();
     let lasting = Input::Acquire(acquire(b"lasting", Mode::Read, 600_000));
@@ -45,7 +45,7 @@ fn expired(count: u64) -> World {
     world
 }
 
-/// The replica of a lock, and what subscribers were told.
+/// The replica of a lock, and what subscribers received.
 #[derive(Default)]
 struct Copy {
     lock: Lock,
@@ -57,7 +57,7 @@ impl Copy {
         Self { lock: world.lock.clone(), events: Vec::new() }
     }
 
-    /// Makes the changes of one step, of which there are few.
+    /// Applies the changes of one step, of which there are few.
     fn follow(&mut self, world: &World, effects: &Effects<'_>) {
         assert!(effects.changes.len() <= StepContext::PORTION + 4, "{}", effects.changes.len());
         assert!(effects.events.len() <= StepContext::PORTION + 4, "{}", effects.events.len());
@@ -68,7 +68,7 @@ impl Copy {
         self.events.extend(&effects.events);
     }
 
-    /// Time passes until nothing is left to do.
+    /// Lets time pass until nothing remains to be done.
     fn settle(&mut self, world: &mut World) {
         while world.lock.next_alarm(&world.volatile).is_some_and(|at| at.is_over_at(world.now)) {
             let effects = world.drive(Input::Tick);
@@ -93,11 +93,11 @@ fn a_request_ends_a_portion_of_the_expired_holds_and_none_of_them_counts() {
     let mut copy = Copy::of(&world);
     let one = NonZeroU32::new(1);
     let two = NonZeroU32::new(2);
-    // The lasting one is the only reader.
+    // The lasting hold is the only reader.
     let limited = |limit| Input::Acquire(Acquire { limit, ..acquire(b"new", Mode::Read, 60_000) });
     assert_eq!(told(&mut world, &mut copy, limited(one)), Reply::NotNow { wait_ms: Some(540_000) });
     assert!(matches!(told(&mut world, &mut copy, limited(two)), Reply::Granted { .. }));
-    // Those that have expired hold nothing, and may begin anew.
+    // The owners of expired holds hold nothing, and may acquire anew.
     let last = format!("reader {:08}", EXPIRED - 1);
     let last = last.as_bytes();
     for input in [Input::Release(release(last)), Input::Renew(renew(last, 1000))] {
@@ -107,20 +107,20 @@ fn a_request_ends_a_portion_of_the_expired_holds_and_none_of_them_counts() {
     let again = told(&mut world, &mut copy, Input::Acquire(acquire(last, Mode::Read, 100)));
     let Reply::Granted { remaining_ms: 100, .. } = again else { panic!("{again:?}") };
     assert_eq!(told(&mut world, &mut copy, Input::Release(release(last))), Reply::Count(0));
-    // A writer waits for those two that hold.
+    // A writer waits for those two holds.
     let write = Input::Acquire(acquire(b"writer", Mode::Write, 1000));
     assert_eq!(told(&mut world, &mut copy, write), Reply::NotNow { wait_ms: Some(540_000) });
     assert!(world.lock.hold_count() > 2000, "all of them were ended by few requests");
     copy.settle(&mut world);
     assert_eq!(world.lock.hold_count(), 2);
-    // Each of them told once, and the one that began anew and was released.
+    // One event for each of them, and events for the owner that acquired anew and released.
     assert_eq!(copy.count(Event::Expired), EXPIRED);
     assert_eq!((copy.count(Event::Acquired), copy.count(Event::Released)), (2, 1));
 }
 
 #[test]
 fn writers_enter_at_once_where_all_other_holds_have_expired() {
-    // As an upgrade of the only hold that is left.
+    // As an upgrade of the only remaining hold.
     let mut world = expired(EXPIRED);
     let mut copy = Copy::of(&world);
     let upgrade = Acquire { upgrade: true, ..acquire(b"lasting", Mode::Write, 1000) };
@@ -131,7 +131,7 @@ fn writers_enter_at_once_where_all_other_holds_have_expired() {
     assert_eq!(world.lock.hold_count(), 2);
     assert_eq!(copy.count(Event::Expired), EXPIRED);
 
-    // By a stranger, and by one whose own READ has expired with the others.
+    // By another owner, and by an owner whose own READ expired with the others.
     for owner in ["stranger", "reader 00001234"] {
         let mut world = expired(EXPIRED);
         let mut copy = Copy::of(&world);
@@ -147,15 +147,15 @@ fn writers_enter_at_once_where_all_other_holds_have_expired() {
     }
 }
 
-/// The one in line enters with the first step, whatever is left to be ended; and the last reader
-/// that leaves does not let the expired ones hold again.
+/// The waiter enters with the first step, however much remains to be ended; and when the last
+/// reader releases, the expired holds do not become valid again.
 #[test]
 fn who_waits_is_not_kept_waiting_by_holds_that_have_expired() {
     for (count, owner) in [
         (EXPIRED, "writer"),
-        // Its own READ is one of those.
+        // The writer's own READ is one of those.
         (EXPIRED, "reader 00004999"),
-        // One of them is left when the last one is released.
+        // One of the expired holds remains when the last valid one is released.
         (StepContext::PORTION as u64 + 1, "writer"),
     ] {
         let mut world = expired(count);
@@ -181,8 +181,8 @@ fn who_waits_is_not_kept_waiting_by_holds_that_have_expired() {
     }
 }
 
-/// A session whose lease is over is lost in the step that knows it: its connection must run
-/// nothing beside the next owner.
+/// A session whose lease has ended is lost in the step that notices it: its connection must run no
+/// command while the next owner holds.
 #[test]
 fn sessions_whose_holds_have_expired_are_lost_at_once() {
     let mut world = World::new();
@@ -204,7 +204,7 @@ fn sessions_whose_holds_have_expired_are_lost_at_once() {
     assert_eq!(copy.count(Event::Expired), 1000);
 }
 
-/// What counted as ended stays so when the clock is set back before it was swept.
+/// Holds that counted as ended still do if the clock is set back before they are swept.
 #[test]
 fn a_clock_that_is_set_back_lets_no_expired_hold_hold_again() {
     let mut world = expired(EXPIRED);
@@ -232,7 +232,7 @@ fn park(server: &mut Server, lock: &mut Lock, key: Key, ask: Acquire<'_>) {
     let _ = server.decide(lock, key, Input::Park(ask, parking));
 }
 
-/// A writer holds, and so many tickets and blocked connections wait by turns.
+/// A writer holds, and this many tickets and blocked connections wait in alternation.
 fn crowd(server: &mut Server, key: Key, count: u64) -> Lock {
     let mut lock = Lock::default();
     let first = Input::Acquire(acquire(b"first", Mode::Write, 600_000));
@@ -283,8 +283,8 @@ fn waits_at_a_key_that_is_no_lock_any_more_end_in_portions_in_order() {
     assert!(server.manager.volatile(0, b"k").is_none());
 }
 
-/// The key is a lock again before all waits have ended: the others are served as if nothing had
-/// happened.
+/// The key is a lock again before all waits were ended: the remaining waiters are served as if
+/// nothing had happened.
 #[test]
 fn a_key_that_is_a_lock_again_serves_whom_it_has_not_turned_away() {
     let mut server = Server::new();
@@ -304,7 +304,8 @@ fn a_key_that_is_a_lock_again_serves_whom_it_has_not_turned_away() {
 
 // --- one owner's waits --------------------------------------------------------------------------
 
-/// An owner waits for READ, so many times for WRITE and so many times for READ; then it may enter.
+/// An owner waits for READ, then this many times for WRITE and this many times for READ; then it
+/// may enter.
 fn own_waits(count: u64) -> World {
     let mut world = World::new();
     world.portion = usize::MAX;
@@ -364,7 +365,7 @@ fn one_owners_waits_are_granted_in_portions_in_order() {
 
 // --- the search for a cycle ---------------------------------------------------------------------
 
-/// The server's locks, without the server.
+/// The server's locks, without a server.
 struct Hands<'s>(&'s Manager, Vec<(Key, Lock)>);
 
 impl Locks for Hands<'_> {
@@ -383,7 +384,7 @@ impl Locks for Hands<'_> {
     }
 }
 
-/// An owner that holds the lock for which the caller asks waits for another one so many times.
+/// The owner that holds the caller's lock waits this many times for another owner.
 fn search_past(reads: usize, writes: usize) -> (Search<LockId>, Duration) {
     let mut server = Server::new();
     let (mut k, mut l) = (Lock::default(), Lock::default());
@@ -397,7 +398,7 @@ fn search_past(reads: usize, writes: usize) -> (Search<LockId>, Duration) {
         park(&mut server, &mut l, b"l", acquire(b"own", mode, 600_000));
     }
     let mut hands = Hands(&server.manager, vec![(b"k", k), (b"l", l)]);
-    // It has a place somewhere: nothing but the search tells that no cycle is closed.
+    // The caller has a place somewhere: only the search can show that it closes no cycle.
     let ask = acquire(b"first", Mode::Write, 1000);
     let lock = LockId { db: 0, key: b"k".as_slice().into() };
     let owner = b"stranger".as_slice().into();
@@ -415,7 +416,7 @@ fn the_search_takes_no_longer_past_many_waits_of_one_owner() {
     let (_, took) = search_past(500, 480);
     println!("past 500 READ and 480 WRITE: {took:?}");
     assert!(took < Duration::from_millis(2), "{took:?}");
-    // The limit counts them, too.
+    // Its limit counts those waits, too.
     let (found, took) = search_past(5000, 4900);
     println!("past 5000 READ and 4900 WRITE: {took:?}");
     assert_eq!(found, Search::GaveUp);
@@ -424,8 +425,8 @@ fn the_search_takes_no_longer_past_many_waits_of_one_owner() {
 
 // --- what is due first --------------------------------------------------------------------------
 
-/// What a connection that closes leaves behind comes in the order of time, like everything else
-/// that is due.
+/// The locks of a closed connection are swept in the order of time, like everything else that is
+/// due.
 #[test]
 fn a_closed_sessions_lock_is_swept_before_what_comes_due_later() {
     let mut server = Server::new();
@@ -447,7 +448,7 @@ fn a_closed_sessions_lock_is_swept_before_what_comes_due_later() {
     let _ = server.holds(b"l", "ann", Some(8));
     let _ = server.holds(b"k", "ann", Some(7));
     server.pass_ms(334);
-    // What came due before, but lets nobody in, comes after it.
+    // Work that came due earlier but lets nobody in comes after it.
     server.manager.connection_ended(ClientId::from(7), server.now());
     server.sweep();
     assert_eq!(server.swept[..2], [b"k" as Key, b"l"]);

@@ -1,5 +1,5 @@
-//! S4: what frees a waiter comes before what only renews a session, however much of that is due, at
-//! the same lock or at others. And some of the renewals are done all the same.
+//! S4: work that may let a waiter in comes before renewals of sessions, however many are due, at
+//! the same lock or at others. But some of the renewals are done all the same.
 
 use rlock_core::{Acquire, ClientId, Input, Mode, Now, Reply, StepContext};
 
@@ -11,8 +11,8 @@ fn key_of(number: usize) -> Key {
     format!("k{number:05}").into_bytes().leak()
 }
 
-/// The renewal of this many sessions is due, each at a lock of its own; ann's session is at `door`,
-/// where bob waits.
+/// This many renewals are due, each at a lock of its own; ann's session is at `door`, where bob
+/// waits.
 fn many_renewals(count: usize) -> Server {
     let mut server = Server::new();
     for number in 0..count {
@@ -67,8 +67,8 @@ fn renewals_are_done_while_much_else_is_due() {
     assert!(server.swept[..100].iter().filter(renewed).count() >= 20, "{:?}", server.swept);
 }
 
-/// A lock has more sessions to renew than a step does, and the one that bars the first in line is
-/// gone.
+/// More renewals are due at a lock than a step performs, and the hold that keeps out the first in
+/// line has ended.
 #[test]
 fn a_waiter_does_not_wait_for_the_renewals_at_its_own_lock() {
     const SESSIONS: u64 = 4 * StepContext::PORTION as u64;

@@ -1,5 +1,5 @@
-//! Rights are checked before a grant: a step stops there, and goes on when they are known. That
-//! stopping changes nothing else is a law of every history (`support/laws.rs`).
+//! Permissions are checked before a grant: a step stops there, and continues when they are known.
+//! `support/laws.rs` checks in every history that stopping changes nothing else.
 
 use crate::support::server::{Key, Server};
 use crate::support::{acquire, release};
@@ -8,7 +8,7 @@ use rlock_core::{
     Effects, Event, Input, Lock, Mode, Refusal, Reply, Right, Rights, StepContext, WaiterId,
 };
 
-/// Decides with these rights, then with those that the step asks for.
+/// Decides with these permissions, then with those that the step asks for.
 fn decide_checked<'a>(
     server: &mut Server,
     lock: &mut Lock,
@@ -68,7 +68,8 @@ fn a_step_that_stops_goes_on_with_the_rest_of_its_portion() {
     assert!(stops <= StepContext::PORTION / 8, "{stops}");
 }
 
-/// A lease has expired and nobody has swept it: the waiter enters first, then the request.
+/// A lease has expired, but its lock was not swept: the waiter enters first, then the request is
+/// decided.
 #[test]
 fn a_request_is_decided_when_those_before_it_have_entered() {
     let mut server = Server::new();

@@ -1,5 +1,5 @@
-//! Each rule of a wait with `TELL` has a test, and a fault that turns it red: those that the table
-//! in `docs/decisions` names are there.
+//! Each rule about waits with `TELL` has a test, and a fault that the test detects: all of those
+//! that the table in `docs/decisions` names must exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
 
-/// The text of a file; nothing if there is none.
+/// The text of a file; empty if there is none.
 fn text(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_default()
 }
@@ -33,26 +33,26 @@ fn sources(folder: &Path) -> Vec<String> {
     all
 }
 
-/// What stands between these marks.
+/// The texts between pairs of this mark.
 fn between(text: &str, mark: char) -> Vec<&str> {
     text.split(mark).skip(1).step_by(2).collect()
 }
 
-/// Whether one of the programs has this test, as `module::name`.
+/// Whether any of the test programs has this test, named as `module::name`.
 fn has_test(path: &str) -> bool {
     let Some((module, name)) = path.split_once("::") else { return false };
     let head = format!("#[test]\nfn {name}() {{");
     TESTS.iter().any(|folder| text(&format!("{folder}/{module}.rs")).contains(&head))
 }
 
-/// The rules of the table, each with what checks it and with what turns that red.
+/// The rows of the table: a rule, its test, and the fault that makes the test fail.
 fn rows(page: &str) -> Vec<[&str; 3]> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| T")?.strip_suffix(" |"));
     let cells = rows.map(|row| row.split(" | ").collect::<Vec<_>>());
     cells.map(|cells| cells.try_into().unwrap_or_else(|row| panic!("{row:?}"))).collect()
 }
 
-/// What the table names that is not there.
+/// The names in the table that do not exist.
 fn missing(page: &str) -> Vec<(&str, &str)> {
     let laws: String = sources(&root().join("simulation/src")).concat();
     let mutants: String = MUTANTS.map(text).concat();

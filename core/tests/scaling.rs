@@ -1,5 +1,6 @@
-//! The cost of one operation does not grow with the number of readers. Counted in allocations,
-//! which are the same on every machine; in time only against itself, and generously.
+//! The cost of one operation does not grow with the number of readers. It is counted in
+//! allocations, which are the same on every machine. Times are only compared with each other, with
+//! generous bounds.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use rlock_core::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-/// The processor's time of this thread: what other processes do meanwhile is not in it.
+/// The processor time of this thread, which excludes that of other processes.
 struct Stopwatch(Duration);
 
 impl Stopwatch {
@@ -33,7 +34,7 @@ impl Stopwatch {
     }
 }
 
-/// What this thread took from the heap; what it gave back is not subtracted.
+/// What this thread allocated on the heap; freed memory is not subtracted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Taken {
     allocations: u64,
@@ -122,8 +123,7 @@ fn asking_about_a_lock_takes_nothing_beside_any_number_of_readers() {
     assert_eq!(took, NOTHING);
 }
 
-/// Everything that one reader does in its life, beside the others; the last request but one is
-/// refused.
+/// All operations of one reader, beside the others; the last request but one is refused.
 fn a_readers_life(world: &mut World, number: u64) {
     let name = format!("newcomer {number:08}");
     let name = name.as_bytes();
@@ -135,7 +135,7 @@ fn a_readers_life(world: &mut World, number: u64) {
     let refused = world.drive(Input::Acquire(acquire(b"w", Mode::Write, 1000))).reply;
     assert!(matches!(refused, Reply::NotNow { .. }));
     counted(world, Input::Release(Release { token, ..release(name) }), 0);
-    // And one that does not come back: its lease ends.
+    // And a reader that does not return: its lease ends.
     granted(world, Input::Acquire(acquire(name, Mode::Read, 1)));
     world.advance_ms(1);
     granted(world, Input::Acquire(acquire(b"reader 00000003", Mode::Read, 60_000)));
@@ -152,21 +152,20 @@ fn a_reader_takes_about_as_much_beside_ten_as_beside_ten_thousand() {
         took
     };
     let (few, many) = (life_beside(10), life_beside(10_000));
-    // Three B-trees may split a node each: a few allocations more, not ten thousand holds.
+    // Three B-trees may split a node each: that is a few allocations more, not ten thousand.
     assert!(many.allocations <= few.allocations + 20 * LIVES, "{few:?} became {many:?}");
     assert!(many.bytes <= few.bytes + 5000 * LIVES, "{few:?} became {many:?}");
 }
 
 fn takes_as_long_beside_ten_thousand(time_beside: impl Fn(u64) -> Duration) {
-    // Another process may have the processor just now: the better of two times counts.
+    // Another process may have the processor at the moment: the shorter of two times counts.
     let best = |others| time_beside(others).min(time_beside(others));
     let (few, many) = (best(10), best(10_000));
     println!("beside 10: {few:?}, beside 10 000: {many:?}");
     assert!(many < few * 5 + Duration::from_millis(50), "{few:?} became {many:?}");
 }
 
-/// A search from end to end would take a thousand times as long, a B-tree three levels instead of
-/// one.
+/// A linear search would take a thousand times as long; a B-tree has three levels instead of one.
 #[test]
 fn a_reader_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
     const LIVES: u64 = 20_000; // of ten operations each
@@ -196,12 +195,12 @@ fn the_first_waiter_of_one_more_lock_moves_little_of_a_hundred_thousand_others()
         step.bytes
     });
     let most = most.max().unwrap();
-    // A few numbers for each lock, when what holds them grows.
+    // A few numbers for each lock, when the containers grow.
     assert!(most < u64::from(LOCKS) * 20, "{most} bytes");
 }
 
-/// Ten thousand leases that end at once cost ten thousand times as much as one, not the square of
-/// that.
+/// Ten thousand leases that end at once cost ten thousand times as much as one, and not the square
+/// of that.
 #[test]
 fn many_leases_that_end_at_once_take_as_long_as_one_by_one() {
     let time_of = |count| {
@@ -220,7 +219,8 @@ fn many_leases_that_end_at_once_take_as_long_as_one_by_one() {
     assert!(many < few * 150 + Duration::from_millis(50), "{few:?} became {many:?}");
 }
 
-/// The length that a payload claims is not believed: it takes about 1 MiB before the bytes run out.
+/// The length that a payload claims is not trusted: about 1 MiB is allocated before the bytes run
+/// out.
 #[test]
 fn a_payload_that_lies_about_its_length_takes_little_memory() {
     let lie = [1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 1, b'a', 0, 7, 100, 1];
@@ -232,8 +232,8 @@ fn a_payload_that_lies_about_its_length_takes_little_memory() {
     assert!(took.bytes < 4 << 20, "{took:?}");
 }
 
-/// `MEMORY USAGE` is about what was taken: of one hold exactly, of many readers within a factor of
-/// two.
+/// `MEMORY USAGE` reports about what was allocated: exactly for one hold, and within a factor of
+/// two for many readers.
 #[test]
 fn the_memory_that_is_told_is_about_the_memory_that_is_taken() {
     assert_eq!(readers(0).lock.heap_bytes(), 0);
@@ -254,7 +254,7 @@ fn the_memory_that_is_told_is_about_the_memory_that_is_taken() {
     }
 }
 
-/// This many blocked connections and tickets, in turn, behind one writer.
+/// This many blocked connections and tickets, in alternation, behind one writer.
 fn parking(number: u64) -> Parking {
     Parking { waiter: WaiterId::from(number + 1), client: None, ends_at: None }
 }
@@ -276,7 +276,8 @@ fn crowd(count: u64) -> World {
     world
 }
 
-/// A hand-off, the poll of a ticket in the middle, a newcomer that gives up, and one that departs.
+/// A hand-off, a poll of a ticket in the middle, a newcomer that gives up, and a waiter that
+/// departs.
 #[test]
 fn waiting_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
     const ROUNDS: u64 = 20_000;
@@ -326,7 +327,7 @@ fn many_readers_that_enter_together_take_as_long_as_one_by_one() {
     assert!(many < few * 40 + Duration::from_millis(20), "{few:?} became {many:?}");
 }
 
-/// A permit given, asked for in vain, given back and handed over; and a place.
+/// A permit that is granted, refused, released and handed off; and a place.
 #[test]
 fn a_permit_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
     const LIVES: u64 = 20_000;
@@ -354,7 +355,7 @@ fn a_permit_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
     takes_as_long_beside_ten_thousand(time_beside);
 }
 
-/// This many tickets at two locks, in turn, each behind a hundred readers.
+/// This many tickets at two locks, in alternation, each behind a hundred readers.
 #[test]
 fn a_ticket_takes_little_memory_at_whichever_lock_it_begins() {
     const TICKETS: u64 = 4000;
@@ -382,7 +383,7 @@ fn a_ticket_takes_little_memory_at_whichever_lock_it_begins() {
     assert!(each < 400, "{each} bytes each");
 }
 
-/// Even where no two of them wait for the same hundred.
+/// Even if no two of them wait for the same hundred readers.
 #[test]
 fn tickets_that_all_wait_for_others_take_little_memory() {
     const TICKETS: u64 = 20_000;
@@ -411,7 +412,7 @@ fn tickets_that_all_wait_for_others_take_little_memory() {
     assert!(each < 1000, "{each} bytes each");
 }
 
-/// It has its turn, and all others wait behind it.
+/// One ticket has its turn, and all others wait behind it.
 #[test]
 fn judging_a_request_without_its_owners_ticket_copies_no_long_queue() {
     let takes = |waiting: u64| {

@@ -1,4 +1,4 @@
-//! The words of commands that name several keys.
+//! The arguments of commands that name several keys.
 
 use rlock_core::grammar::commands::{APPLY, MACQUIRE, MRELEASE, MRENEW};
 use rlock_core::grammar::{Arguments, Command, Limits, SeveralKeys, Want, key_count};
@@ -21,7 +21,7 @@ fn read<'a>(command: &Command, line: &'a str) -> Read<'a> {
     }
 }
 
-/// Key, mode, limit, number in the request.
+/// For each key: the key, the mode, the limit, and the index in the request.
 fn wants<'a>(line: &'a str) -> Vec<(&'a str, Mode, u32, usize)> {
     let (said, keys) = read(&MACQUIRE, line).unwrap();
     let shown = |Want { key, mode, limit, number }: Want<'a>| {

@@ -1,4 +1,4 @@
-//! Waits and holds that lasted long, and cycles that were refused: what the manager notes of them.
+//! What the manager records of long waits, long holds and refused cycles.
 
 use crate::support::server::Server;
 use crate::support::{acquire, lease, release};

@@ -1,5 +1,5 @@
-//! The bytes of locks and of their changes: golden ones of every released version, and those that
-//! nobody wrote, cut off, flipped, contradictory or made by an enemy.
+//! The bytes of locks and of their changes: golden bytes of every released version, and bytes that
+//! were truncated, flipped, made contradictory or crafted by an attacker.
 
 use std::borrow::Cow;
 
@@ -57,7 +57,7 @@ fn saved(lock: &Lock) -> Vec<u8> {
 
 /// Version 1: `01`, the number of holds, and per hold, in the order of tokens: owner (length,
 /// bytes), mode (0 READ, 1 WRITE), token, deadline, depth. Numbers have seven bits per byte, the
-/// lowest first. A line that was released is never changed: data that it describes is on disks.
+/// lowest first. A released line is never changed: it describes data that is stored on disks.
 fn golden_locks() -> Vec<(&'static str, Lock, Vec<u8>)> {
     let (read, write) = (Mode::Read, Mode::Write);
     let longest = [0xff; 512];
@@ -109,7 +109,7 @@ fn golden_locks() -> Vec<(&'static str, Lock, Vec<u8>)> {
     ]
 }
 
-/// Version 1: `01`, the start (0 goes on, 1 begins, 2 rewritten), the number of changes, and per
+/// Version 1: `01`, the start (0 existing, 1 new, 2 rewritten), the number of changes, and per
 /// change its kind. 0: owner, mode, token, deadline. 1: token, depth, deadline. 2: token, by what
 /// (0 release, 1 lease, 2 force, 3 disconnect).
 fn golden_effects() -> Vec<(Start, Vec<Change<'static>>, Vec<u8>)> {
@@ -390,7 +390,8 @@ fn bytes_that_are_no_effect_are_refused() {
     }
 }
 
-/// A length is believed only as far as there are bytes: else a few bytes would take all memory.
+/// A length is trusted only as far as there are bytes: otherwise, a few bytes could take all
+/// memory.
 #[test]
 fn a_length_that_is_a_lie_is_refused_at_once() {
     for length in
@@ -416,7 +417,7 @@ fn random_bytes_give_a_lock_or_an_error() {
     let mut rng = fastrand::Rng::with_seed(seed);
     let (mut locks, mut effects) = (0, 0);
     for _ in 0..50_000 {
-        // Small bytes are more often lengths, modes and numbers that fit.
+        // Small bytes are more often valid lengths, modes and numbers.
         let mut random = vec![1];
         random.extend((0..rng.usize(..24)).map(|_| rng.u8(..=255) >> rng.u8(3..8)));
         if let Ok(lock) = load(&random) {

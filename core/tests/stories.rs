@@ -1,4 +1,5 @@
-//! Stories with times, one file per subject: see `support/story.rs` for how to read and write them.
+//! Stories with times, one file for each subject: `support/story.rs` explains how to read and write
+//! them.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Rules of the house that a machine can count.
+//! Rules of this repository that a program can check.
 
 use std::path::{Path, PathBuf};
 
@@ -73,7 +73,7 @@ fn all_that_is_unsafe_is_in_one_folder_and_says_why() {
             let is_explained = before
                 .iter()
                 .any(|line| line.starts_with("// SAFETY") || line.starts_with("/// # Safety"));
-            // Attributes, the types of callbacks, and what has its own section on safety.
+            // Attributes, the types of callbacks, and code with its own section on safety.
             let is_exempt = code.contains(concat!("un", "safe(no_mangle)"))
                 || code.contains(concat!("un", "safe fn"));
             assert!(is_explained || is_exempt, "{place} does not say why it is sound");
@@ -81,8 +81,8 @@ fn all_that_is_unsafe_is_in_one_folder_and_says_why() {
     }
 }
 
-/// The rooms of a crate: each is built on those before it, and knows of none behind it. `lib` of
-/// the engine runs what was deferred, so it knows of all.
+/// The modules of each crate, in order: each uses only those before it. `lib` of the engine runs
+/// deferred work, so it may use all of them.
 const ROOMS: [(&str, &[&str]); 2] = [
     (
         "src/",
@@ -141,7 +141,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// The rooms that a text names behind `crate::`.
+/// The modules that a text names after `crate::`.
 fn rooms_named(text: &str, rooms: &[&str]) -> Vec<String> {
     let is_letter = |letter: char| letter.is_alphanumeric() || letter == '_';
     let mut named = Vec::new();
@@ -150,7 +150,7 @@ fn rooms_named(text: &str, rooms: &[&str]) -> Vec<String> {
             named.extend(rest.split(|letter| !is_letter(letter)).next().map(str::to_owned));
             continue;
         };
-        // The names of one level: `{a, b::{c, d}}`.
+        // The names at one level of a `use`: `{a, b::{c, d}}`.
         let (mut depth, mut word) = (0, String::new());
         for letter in inside.chars() {
             match letter {
@@ -186,7 +186,7 @@ fn no_room_knows_of_one_that_is_built_on_it() {
     }
 }
 
-/// Splits at the commas that are in no bracket.
+/// Splits at the commas outside of brackets.
 fn split_at_commas(text: &str) -> Vec<String> {
     let (mut depth, mut parts, mut before) = (0, vec![String::new()], ' ');
     for letter in text.chars() {
@@ -205,7 +205,7 @@ fn split_at_commas(text: &str) -> Vec<String> {
     parts
 }
 
-/// The parameters of the function whose name, generics and parameters begin this text.
+/// The parameters of the function whose name and generics begin this text.
 fn parameters(text: &str) -> Vec<String> {
     let (mut generics, mut parens, mut before, mut inside) = (0, 0, ' ', String::new());
     for letter in text.chars() {
@@ -228,7 +228,7 @@ fn parameters(text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// A tuple has no names: neither for what it is nor, where the function is called, for its parts.
+/// A tuple names neither itself nor, where the function is called, its parts.
 fn is_anonymous_tuple(parameter: &str) -> bool {
     let parameter = parameter.trim();
     let of_type = parameter.split_once(": ").map_or("", |(_, of_type)| of_type);
@@ -260,7 +260,7 @@ fn no_parameter_is_an_anonymous_tuple() {
     assert_eq!(wrong, [""; 0]);
 }
 
-/// What the server gives and takes as pointers stays at the border.
+/// Pointers from and to the server stay inside `src/ffi`.
 #[test]
 fn no_pointer_leaves_the_border() {
     let hands = sources().into_iter().filter(|(name, _)| name.starts_with("src/"));
@@ -282,7 +282,7 @@ fn nothing_is_left_for_later() {
     }
 }
 
-/// A test that sleeps hopes. One place may wait between two looks.
+/// A test that sleeps only hopes. A single place may wait between two looks.
 #[test]
 fn tests_do_not_sleep() {
     let sleeping: Vec<String> = sources()
@@ -298,7 +298,7 @@ fn tests_do_not_sleep() {
     );
 }
 
-/// A file that no program names is not even compiled.
+/// A file that no program includes is not even compiled.
 #[test]
 fn every_file_of_tests_is_a_module_of_its_program() {
     for folder in ["core/tests", "engine/tests", "simulation/tests", "tests/server"] {

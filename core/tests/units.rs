@@ -1,4 +1,4 @@
-//! Numbers at the ends of their ranges, names, and words.
+//! Numbers at the ends of their ranges, names, and options.
 
 use rlock_core::grammar::{Limits, commands::ACQUIRE};
 use rlock_core::text::{escaped, quoted};
@@ -128,8 +128,8 @@ fn names_are_cut_to_64_bytes_and_then_escaped() {
 }
 
 /// docs/cluster.md: a promoted server that lacks the last token issues a greater one if the old
-/// primary's clock is less than a second ahead; in that one's first second, if it is ahead by less
-/// than the time since its start.
+/// primary's clock is less than a second ahead; if the old primary has run for less than a second,
+/// its clock must be ahead by less than that time.
 #[test]
 fn the_next_token_is_greater_within_a_second_of_clock_difference() {
     let issued = |began_us: u64, now_us: u64| {
@@ -152,7 +152,8 @@ fn the_next_token_is_greater_within_a_second_of_clock_difference() {
     }
 }
 
-/// The grace after a failover is measured by the longest lease: no session may have a longer one.
+/// The grace period after a failover must be as long as the longest lease: no session may have a
+/// longer one.
 #[test]
 fn a_session_is_refused_where_no_lease_may_be_long_enough() {
     let max_lease = LeaseMs::new(999).unwrap();

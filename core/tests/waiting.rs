@@ -1,5 +1,5 @@
-//! Laws of those who wait: long random histories of blocked connections, tickets, sessions, and
-//! everything that can befall them. What is checked after every step stands in `support/line.rs`.
+//! Laws about waiters, in long random histories of blocked connections, tickets, sessions, and
+//! everything that can happen to them. `support/line.rs` has the checks after every step.
 
 use std::num::NonZeroU32;
 
@@ -11,7 +11,7 @@ use rlock_core::{
     Token, WaiterId,
 };
 
-/// A crowd at one lock, and what came of it.
+/// Many clients at one lock, and their results.
 struct Crowd {
     world: World,
     rng: Rng,
@@ -21,9 +21,9 @@ struct Crowd {
     timed_out: u64,
     revoked: u64,
     dismissed: usize,
-    /// Nobody goes away any more before hearing of a grant.
+    /// Whether, from now on, no client departs before it has read its grant.
     is_ending: bool,
-    /// Granted, and on their way to hear of it.
+    /// Grants whose replies are about to be read.
     heard: Vec<WaiterId>,
 }
 
@@ -54,7 +54,7 @@ impl Crowd {
     }
 
     fn count(&mut self, effects: &Effects<'_>) {
-        // A turn of the server's loop is short: nobody is on the way for long.
+        // A loop iteration is short: replies do not stay unread for long.
         if self.heard.len() > 20 {
             self.heard.drain(..).for_each(|waiter| self.world.volatile.heard(waiter));
         }
@@ -65,7 +65,7 @@ impl Crowd {
                 Reply::NotNow { .. } => self.timed_out += 1,
                 _ => {}
             }
-            // Some hear at once, some are gone before they can.
+            // Some replies are read at once, some clients depart before that.
             if self.rng.u8(..8) == 0 && !self.is_ending {
                 self.world.volatile.leave(wake.waiter);
                 self.revoked += 1;
@@ -155,7 +155,7 @@ impl Crowd {
         }
     }
 
-    /// Everybody goes home: nothing is left of anybody.
+    /// All clients depart: nothing of them remains.
     fn end(&mut self) {
         self.is_ending = true;
         let parked: Vec<WaiterId> = self.world.parked.keys().copied().collect();
@@ -190,7 +190,7 @@ fn a_crowd_of_any_kind_keeps_the_laws() {
     assert!(waits > steps / 1000, "only {waits} waits were seen without a decision");
 }
 
-/// Many clients, a clock that only the test turns. `make torture` runs ten million steps of it.
+/// Many clients, and a clock that only the test moves. `make torture` runs ten million steps of it.
 #[test]
 fn a_simulated_day_of_many_clients_keeps_the_laws() {
     let (rng, steps) = random(100_000);
@@ -219,8 +219,7 @@ fn a_large_crowd_keeps_the_laws() {
     assert!(crowd.handed_off > steps / 500);
 }
 
-/// Everybody blocks for ever and lets go after a while: all are served, in the order in which they
-/// came.
+/// All block forever and release after a while: each is served, in the order of arrival.
 #[test]
 fn a_hundred_are_served_in_the_order_in_which_they_came() {
     let mut world = World::new();
@@ -243,7 +242,8 @@ fn a_hundred_are_served_in_the_order_in_which_they_came() {
 
 // --- what is due before the next one waits ------------------------------------------------------
 
-/// Somebody holds; what this does is seen only with the next input, which asks to block.
+/// Somebody holds the lock. The effect of `happens` shows only with the next input, which asks to
+/// block.
 fn next_after(happens: impl FnOnce(&mut World)) -> Effects<'static> {
     let mut world = World::new();
     let session = Some(ClientId::from(1));
@@ -282,7 +282,7 @@ fn a_grant_that_nobody_heard_of_is_in_nobodys_way() {
     assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");
 }
 
-/// Something puts a hold in the way of a turn: it is given up, which is to be decided.
+/// Something puts a hold in the way of a turn: the turn is given up, which requires a decision.
 #[test]
 fn a_void_turn_is_given_up_before_the_next_one_waits() {
     let mut world = World::new();
@@ -299,7 +299,7 @@ fn a_void_turn_is_given_up_before_the_next_one_waits() {
     assert_eq!(world.lock.must_wait(&world.volatile, &next, world.now), None);
 }
 
-/// However many wait and leave, a place is the number of those before it.
+/// However many wait and depart, a place is the number of waiters ahead of it, plus one.
 #[test]
 fn a_place_is_the_number_of_those_before_it() {
     let (mut rng, steps) = random(6_000);
@@ -309,7 +309,7 @@ fn a_place_is_the_number_of_those_before_it() {
     let patience = Patience::Ticket(lease(60_000));
     for step in 0..steps {
         let name = rng.choice(&names).unwrap();
-        // The line grows, and shrinks to nothing.
+        // The line grows, and then shrinks to nothing.
         let comes = rng.u64(..steps) > step;
         let ask = acquire(name, Mode::Read, 1000);
         let ask = Acquire { patience, limit: NonZeroU32::new(rng.u32(..9)), ..ask };

@@ -1,10 +1,11 @@
-//! The words of a command: read, or refused in one printable line.
+//! The arguments of a command: parsed, or refused in one printable line.
 
 use rlock_core::grammar::commands::COMMANDS;
 use rlock_core::grammar::{Arguments, BadWord, Command, Limits, Positional, SeveralKeys, Word};
 use rlock_core::{LeaseMs, Owner, Token};
 
-/// The first byte says which command, the second which limits; the rest is words between spaces.
+/// The first byte selects the command, the second the limits; the rest is arguments separated by
+/// spaces.
 pub fn grammar(data: &[u8]) {
     let [command, limits, line @ ..] = data else { return };
     let command = &COMMANDS[usize::from(*command) % COMMANDS.len()];
@@ -35,7 +36,7 @@ fn limits_of(default_ms: u64, max_ms: u64, max_depth: u16) -> Limits {
     Limits { default_lease: lease(default_ms), max_lease: lease(max_ms), max_depth, acks: 0 }
 }
 
-/// As many keys as the number says, no two of them equal, in key order where they are wanted.
+/// There are as many keys as `numkeys` says, all different, and `wants` returns them in key order.
 fn has_the_keys_that_it_names(read: &Arguments<'_>, keys: &SeveralKeys<'_>, words: &[&[u8]]) {
     let count = usize::try_from(decimal(words[0]).expect("a number")).expect("a small number");
     assert!((1..=128).contains(&count) && keys.keys == words[1..=count]);
@@ -49,7 +50,7 @@ fn is_one_printable_line(bad: &BadWord, command: &Command) {
     let line = bad.line();
     assert!(line.starts_with("ERR "), "{line}");
     assert!(line.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{line:?}");
-    // A word is cut to 64 bytes, each of which is written as four at most.
+    // An argument is cut to 64 bytes, each of which takes at most four characters.
     let longest = 300 + 4 * 64 + command.usage().len();
     assert!(line.len() < longest, "{} bytes: {line}", line.len());
 }
@@ -115,8 +116,8 @@ fn says_the_same_in_any_order(
     assert_eq!(format!("{read:?}"), format!("{again:?}"));
 }
 
-/// Nothing is lost and nothing is made up: each word is found in what was read, and the rest is as
-/// it is without a word.
+/// Nothing is lost and nothing is invented: each argument is found in the result, and everything
+/// else has its default.
 fn is_what_the_words_say(command: &Command, read: &Arguments<'_>, words: &[&[u8]]) {
     let groups = groups(command, words);
     let said = |name: &str| {
@@ -147,7 +148,7 @@ fn is_what_the_words_say(command: &Command, read: &Arguments<'_>, words: &[&[u8]
     }
 }
 
-/// As the server reads numbers: the text of the number, and no other.
+/// As the server reads numbers: only in their shortest decimal form.
 fn decimal(word: &[u8]) -> Option<u64> {
     let number: u64 = std::str::from_utf8(word).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == word).then_some(number)

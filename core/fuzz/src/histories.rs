@@ -1,4 +1,5 @@
-//! Bytes as the history of a lock, told to the core and to the naive model: both must say the same.
+//! Takes bytes as the history of a lock, and gives it to the core and to the naive model: both must
+//! agree.
 
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -20,7 +21,7 @@ const MODES: [Option<Mode>; 3] = [None, Some(Mode::Read), Some(Mode::Write)];
 /// Short histories, many of them.
 const STEPS_MAX: usize = 20;
 
-/// Three bytes a step: what happens, and two that say more about it.
+/// Each step takes three bytes: what happens, and two for its details.
 pub fn histories(data: &[u8]) {
     let mut pair = Pair::new();
     for step in data.chunks(3).take(STEPS_MAX) {
@@ -37,7 +38,7 @@ struct Pair {
     naive: Naive,
     now: Now,
     limits: Limits,
-    /// Connections that are parked, or were granted and have not heard of it.
+    /// Connections that are parked, or were granted and have not got their reply.
     waiters: Vec<WaiterId>,
     last_waiter: u64,
 }
@@ -127,7 +128,7 @@ impl Pair {
         }
     }
 
-    /// What is not a command.
+    /// Events that are not commands.
     fn befall(&mut self, what: u8, how: u8) {
         match what % 8 {
             0..=2 => {
@@ -161,7 +162,7 @@ impl Pair {
         }
     }
 
-    /// One that somebody has, or one that nobody has, or none.
+    /// A token that some hold has, one that no hold has, or none.
     fn token(&self, which: u8) -> Option<Token> {
         match which {
             0 => Token::new(7),
@@ -186,7 +187,7 @@ impl Pair {
         effects.reply
     }
 
-    /// They are in the same state, as far as anybody can see.
+    /// Both are in the same state, as far as that is visible.
     fn agree(&self) {
         let held = |(owner, mode, hold): (&[u8], Mode, rlock_core::Hold)| {
             let session = self.volatile.sessions.get(hold.token);

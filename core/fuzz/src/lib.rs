@@ -1,4 +1,4 @@
-//! What is done to the core with any bytes whatever: plain functions, which fail by panicking.
+//! The fuzz targets of the core: plain functions of arbitrary bytes, which fail by panicking.
 //! cargo-fuzz runs them on nightly Rust, `core/tests/fuzz.rs` on stable.
 #![allow(clippy::expect_used, clippy::panic, reason = "a target fails by panic")]
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]

@@ -1,11 +1,11 @@
-//! Bytes that claim to be a lock or an effect: refused, or one that can exist.
+//! Bytes that claim to be a lock or an effect: they are refused, or give a valid one.
 
 use rlock_core::snapshot::{load, load_effects, save, save_effect};
 use rlock_core::{Lock, Now};
 
 use super::laws::{picture, readers_agree, well_formed};
 
-/// The first byte says which of the two; the rest is what a server would be given.
+/// The first byte selects which of the two; the rest is what a server would receive.
 pub fn snapshot(data: &[u8]) {
     match data {
         [kind, bytes @ ..] if kind % 2 == 0 => a_value(bytes),
@@ -24,9 +24,9 @@ fn a_value(bytes: &[u8]) {
     assert_eq!(load(&saved).as_ref(), Ok(&lock));
 }
 
-/// Applied to no lock, and once more to what it left.
+/// The effect, applied to no lock, and then again to the result.
 fn an_effect(bytes: &[u8]) {
-    // Those of two locks are two of these.
+    // The effects of two locks are two effects of one lock each.
     if let Ok(both) = load_effects(bytes, 2) {
         let mut saved = Vec::new();
         both.iter().for_each(|one| save_effect(one.start, &one.changes, &mut saved));

@@ -7,10 +7,10 @@ const LOG_N: &str = "O(log N) with N the number of holders and waiters of the lo
 const M_LOG_N: &str =
     "O(M log N) with M the number of keys and N the number of holders and waiters of each lock";
 
-/// What begins a command that names several keys.
+/// The first arguments of a command that names several keys.
 const SEVERAL: &[Positional] = &[Positional::NumKeys, Positional::Keys, Positional::Owner];
 
-/// The version that introduced all of them: the first one.
+/// The version that introduced all commands: the first one.
 pub const SINCE: &str = "0.3.0";
 
 /// `RLOCK.ACQUIRE`

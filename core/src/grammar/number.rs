@@ -31,10 +31,10 @@ fn eight_digits(given: [u8; 8]) -> Option<u64> {
     const fn each(byte: u8) -> u64 {
         u64::from_le_bytes([byte; 8])
     }
-    /// The first and the third of four pairs.
+    /// The first and the third of the four pairs.
     const PAIRS: u64 = 0x0000_00ff_0000_00ff;
     let text = u64::from_le_bytes(given);
-    // The upper half of a digit's byte is 3, and stays 3 if 6 is added.
+    // A digit's byte is 0x30 to 0x39: its upper half is 3, and still 3 after adding 6.
     let (high, more) = (text & each(0xf0), text.wrapping_add(each(6)) & each(0xf0));
     if high != each(0x30) || more != each(0x30) {
         return None;

@@ -1,4 +1,4 @@
-//! What the words of a command ask of a lock.
+//! What the arguments of a command ask for.
 
 use super::Arguments;
 use crate::{Acquire, ClientId, Levels, Mode, Patience, Release, Renew};
@@ -6,7 +6,7 @@ use crate::{Acquire, ClientId, Levels, Mode, Patience, Release, Renew};
 impl<'a> Arguments<'a> {
     /// What `RLOCK.ACQUIRE` asks for; `session` is the connection that the hold is to be tied to.
     pub fn acquire(&self, session: Option<ClientId>) -> Acquire<'a> {
-        // A limit is one of readers.
+        // A limit concerns readers.
         let mode = if self.limit.is_some() { Mode::Read } else { Mode::Write };
         let patience = match (self.block_ms, self.queue) {
             (Some(_), _) if self.tell.is_some() => Patience::Tell,

@@ -13,11 +13,11 @@ pub const KEYS_MAX: usize = 128;
 /// The keys of a command that names several, in the order of the request.
 #[derive(Clone, Debug, Default)]
 pub struct SeveralKeys<'a> {
-    /// `numkeys`, until the keys are read.
+    /// The keys, each named once.
     pub(super) count: usize,
     /// The keys: each is named once.
     pub keys: Vec<&'a [u8]>,
-    /// `MODES`: one for each key, or none at all.
+    /// `MODES`: one mode for each key, or none at all.
     modes: Vec<(Mode, Option<NonZeroU32>)>,
 }
 
@@ -51,7 +51,7 @@ impl<'a> SeveralKeys<'a> {
         wants
     }
 
-    /// Reads as many keys as were announced. Returns the first.
+    /// Reads as many keys as `numkeys` announced. Returns the first.
     pub(super) fn read_keys(
         &mut self,
         words: &mut impl Iterator<Item = &'a [u8]>,
@@ -69,8 +69,8 @@ impl<'a> SeveralKeys<'a> {
         }
     }
 
-    /// Reads the keys of an effect. Returns the first of them, and the last word, which is none of
-    /// them; `None` if there are fewer than two words.
+    /// Reads the keys of an effect. Returns the first key, and the last argument, which is not a
+    /// key; `None` if there are fewer than two arguments.
     pub(super) fn read_leading_keys(
         &mut self,
         words: &mut impl Iterator<Item = &'a [u8]>,
@@ -105,7 +105,7 @@ impl<'a> SeveralKeys<'a> {
     }
 }
 
-/// Reads `numkeys`, as strictly as the server reads it where it looks for the keys.
+/// Parses `numkeys`, as strictly as the server does when it locates the keys.
 pub fn key_count(given: &[u8]) -> Option<usize> {
     let number = integer(given).and_then(|number| usize::try_from(number).ok());
     number.filter(|number| (1..=KEYS_MAX).contains(number))
@@ -118,7 +118,7 @@ pub(super) fn count(given: &[u8]) -> Result<usize, BadWord> {
     })
 }
 
-/// The error for `count` keys, but too few words after `numkeys` for all keys and the owner.
+/// The error for `numkeys count` if too few arguments follow for all keys and the owner.
 pub(super) fn too_few_words(count: usize, given: usize) -> BadWord {
     let (keys, words) = (plural(count, "key"), plural(given, "word"));
     BadWord(format!("ERR numkeys is {count}: {keys} and an owner must follow it, not {words}"))

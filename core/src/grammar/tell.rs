@@ -1,4 +1,4 @@
-//! `TELL channel id`: where the late reply of a request goes that blocks no connection.
+//! `TELL channel id`: where the late reply goes to a request that blocks no connection.
 
 use super::{ACKS_MAX, Arguments, BadWord, Command, Word};
 use crate::text::quoted;
@@ -14,11 +14,11 @@ pub const ID_BYTES_MAX: usize = 64;
 pub struct TellTo<'a> {
     /// The shard channel.
     pub channel: &'a [u8],
-    /// What the message begins with: printable ASCII without spaces.
+    /// The id with which the message begins: printable ASCII without spaces.
     pub id: &'a [u8],
 }
 
-/// Reads the two words behind `TELL`.
+/// Reads the two arguments of `TELL`.
 pub(super) fn read<'a>(words: &mut impl Iterator<Item = &'a [u8]>) -> Result<TellTo<'a>, BadWord> {
     let (Some(channel), Some(id)) = (words.next(), words.next()) else {
         return Err(BadWord("ERR syntax error: TELL needs a channel and an id".into()));
@@ -40,7 +40,7 @@ pub(super) fn read<'a>(words: &mut impl Iterator<Item = &'a [u8]>) -> Result<Tel
 }
 
 impl Command {
-    /// `QUEUE` in a command that waits, but has no tickets.
+    /// The error for `QUEUE` in a command that waits, but has no tickets.
     pub(super) fn without_tickets(&self) -> BadWord {
         let name = self.name;
         BadWord(format!(
@@ -49,7 +49,7 @@ impl Command {
         ))
     }
 
-    /// Checks that the request can wait in the way that it asks for.
+    /// Checks that the options of waiting fit together.
     pub(super) fn check_wait(&self, said: &Arguments<'_>) -> Result<(), BadWord> {
         if said.queue.is_some() && said.acks > 0 {
             return Err(BadWord(

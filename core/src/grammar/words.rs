@@ -9,7 +9,7 @@ pub enum Positional {
     NumKeys,
     /// So many keys.
     Keys,
-    /// Keys: every word but the last, which is the payload.
+    /// Keys: every argument but the last, which is the payload.
     LeadingKeys,
     /// The owner.
     Owner,
@@ -37,10 +37,11 @@ impl Positional {
 /// No word is longer.
 const LEN_MAX: usize = 8;
 
-/// Turns a letter into upper case, and makes a letter of nothing else.
+/// Clears the bit that distinguishes lower from upper case; maps no other character to a letter.
 const UPPER: u8 = !0x20;
 
-/// A word of a client as one number, to be compared with a [`Word`] in one step; 0 if it is none.
+/// Packs a client's word into one number, which is compared with a [`Word`] in one step; 0 if it
+/// cannot be an option.
 pub(super) fn pack(given: &[u8]) -> u64 {
     const UPPER_ALL: u64 = u64::from_be_bytes([UPPER; LEN_MAX]);
     let begins = given.first().is_some_and(|first| first & UPPER != 0);
@@ -49,7 +50,7 @@ pub(super) fn pack(given: &[u8]) -> u64 {
     }
     let append = |packed: u64, byte: &u8| packed << 8 | u64::from(*byte);
     let packed = match (given.split_first_chunk::<4>(), given.last_chunk::<4>()) {
-        // The two overlap, and agree where they do.
+        // The two parts overlap, and agree in the overlap.
         (Some((first, rest)), Some(last)) => {
             let first = rest.iter().fold(u64::from(u32::from_be_bytes(*first)), |p, _| p << 8);
             first | u64::from(u32::from_be_bytes(*last))
@@ -123,7 +124,7 @@ impl Word {
         }
     }
 
-    /// The word, and NULs before it.
+    /// The word, padded with NULs in front.
     const fn padded(self) -> &'static [u8; LEN_MAX] {
         match self {
             Self::Read => b"\0\0\0\0READ",
@@ -151,7 +152,7 @@ impl Word {
         }
     }
 
-    /// Whether a client said this word, as [`pack`] has it.
+    /// Whether a client's word, packed by [`pack`], is this option.
     pub(super) const fn is(self, packed: u64) -> bool {
         u64::from_be_bytes(*self.padded()) == packed
     }
@@ -181,12 +182,12 @@ impl Word {
         }
     }
 
-    /// Whether the two cannot be combined.
+    /// Whether the two options cannot be combined.
     pub(super) const fn excludes(self, other: Self) -> bool {
         self.excluded() & other.bit() != 0
     }
 
-    /// The set of words that cannot be combined with it.
+    /// The set of options that cannot be combined with it.
     pub(super) const fn excluded(self) -> u32 {
         match self {
             Self::Read => Self::Write.bit() | Self::Modes.bit(),

@@ -1,18 +1,18 @@
-//! What replicas must acknowledge, in the order in which it was written.
+//! What replicas have yet to acknowledge, in the order in which it was written.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::LockId;
 use crate::Ack;
 
-/// What waits for replicas. Items that need the same number of replicas are acknowledged in the
-/// order in which they were written.
+/// Items that wait for acknowledgments. Items that need the same number of replicas are
+/// acknowledged in the order in which they were written.
 #[derive(Default)]
 pub(super) struct AckQueue {
-    /// Written in this loop iteration: the offset is not known yet.
+    /// Items written in this loop iteration, whose offset is not known yet.
     pub(super) unnoted: Vec<(LockId, u8, Ack)>,
-    /// By the number of replicas that must have it; each with the offset of the replication stream
-    /// after it.
+    /// Items by the number of replicas that must acknowledge them, each with the offset of the
+    /// replication stream after it.
     pub(super) noted: BTreeMap<u8, VecDeque<(u64, LockId, Ack)>>,
 }
 
@@ -21,7 +21,7 @@ impl AckQueue {
         self.unnoted.extend(asked.into_iter().map(|(acks, what)| (id.clone(), acks, what)));
     }
 
-    /// Whole databases changed: replicas must have that, too.
+    /// Whole databases changed: replicas must acknowledge that change as well.
     pub(super) fn ask_again(&mut self) {
         for (acks, queue) in std::mem::take(&mut self.noted) {
             self.unnoted.extend(queue.into_iter().map(|(_, id, what)| (id, acks, what)));
@@ -32,8 +32,8 @@ impl AckQueue {
         *self = Self::default();
     }
 
-    /// Takes what enough replicas have acknowledged; `replicas` are their offsets, highest first.
-    /// Each comes with their number.
+    /// Takes the items that enough replicas have acknowledged; `replicas` are the replicas'
+    /// offsets, highest first. Each item comes with the number of its replicas.
     pub(super) fn take_reached(&mut self, replicas: &[u64]) -> Vec<(u8, LockId, Ack)> {
         let mut reached = Vec::new();
         for (acks, queue) in &mut self.noted {

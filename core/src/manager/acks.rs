@@ -1,11 +1,11 @@
-//! Who gets a reply when replicas have acknowledged something.
+//! Replies that wait for acknowledgments.
 
 use super::ack_queue::AckQueue;
 use super::{LockId, Manager};
 use crate::{Ack, Now, Refusal, Token};
 
 impl Manager {
-    /// Checks that this many replicas are connected and have acknowledged anything.
+    /// Checks that this many replicas are connected and have acknowledged something.
     ///
     /// # Errors
     /// There are fewer replicas.
@@ -23,14 +23,14 @@ impl Manager {
         volatile.is_some_and(|volatile| volatile.pending_acks(token).is_some())
     }
 
-    /// Whether a reply or a session waits for acknowledgments. If so, report them before each
-    /// sleep of the server's loop ([`Manager::acked`]).
+    /// Whether a reply or a session waits for acknowledgments. If so, report acknowledgments
+    /// ([`Manager::acked`]) before each sleep of the server's loop.
     pub fn awaits_acks(&self) -> bool {
         let AckQueue { unnoted, noted } = &self.acks;
         !unnoted.is_empty() || !noted.is_empty()
     }
 
-    /// Everything decided so far is in the replication stream before this offset. True if the
+    /// Sets the offset of the replication stream after everything decided so far. True if the
     /// replicas must be asked for acknowledgments.
     pub fn stream_is(&mut self, offset: u64) -> bool {
         let unnoted = std::mem::take(&mut self.acks.unnoted);
@@ -42,7 +42,7 @@ impl Manager {
         is_new
     }
 
-    /// Drops what nobody waits for any more, instead of keeping it until a silent replica
+    /// Drops items that nobody waits for any more, instead of keeping them until a silent replica
     /// disconnects.
     fn forget_late(&mut self) {
         let (waits, tells) = (&self.waits, &self.tells);
@@ -62,8 +62,8 @@ impl Manager {
         self.acks.noted.retain(|_, queue| !queue.is_empty());
     }
 
-    /// Takes how far each replica has acknowledged the replication stream, in any order. The
-    /// replies are in [`Manager::take_answers`].
+    /// Takes the offset that each replica has acknowledged, in any order. The resulting replies are
+    /// in [`Manager::take_answers`].
     pub fn acked(&mut self, replicas: &mut [u64], now: Now) {
         replicas.sort_unstable_by(|one, other| other.cmp(one));
         for (acks, id, what) in self.acks.take_reached(replicas) {
@@ -71,7 +71,7 @@ impl Manager {
                 self.several_acked(grant, acks, now);
                 continue;
             }
-            // A change of the key awaits its sweep. Replicas must have that change, too.
+            // A change of the key awaits its sweep. Replicas must acknowledge that change, too.
             if self.is_unseen(id.db, &id.key) {
                 self.acks.ask(id, vec![(acks, what)]);
                 continue;

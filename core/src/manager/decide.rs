@@ -1,4 +1,4 @@
-//! Decisions about one lock, with what the manager remembers of it.
+//! Decisions about one lock, given its waiters and sessions.
 
 use super::group_moves::TouchedGroups;
 use super::tells::PendingRequest;
@@ -11,22 +11,22 @@ use crate::{
     Volatile, WaiterId,
 };
 
-/// Which way a decision took.
+/// The path that a decision took.
 #[must_use = "a decision that is not carried out is a lost grant"]
 #[derive(Debug)]
 pub enum Decided<'a> {
-    /// It acquired a free lock, or released the only hold, and nothing else is known of the lock
-    /// but that this hold was confirmed.
+    /// A free lock was acquired, or its only hold released, and nothing else is known of the lock
+    /// except, perhaps, that this hold was confirmed.
     Fast(FastStep<'a>, ExpiryAction),
-    /// The caller must wait, for the lock or for acknowledgments: this is its reply, and nothing
+    /// The caller must wait, for the lock or for acknowledgments: this is the reply, and nothing
     /// changed.
     MustWait(Reply),
-    /// Anything else, with effects; how long the key had to live before, and has to now.
+    /// Anything else, with effects; and the expiry that the key had before and must have now.
     Step([KeyExpiry; 2]),
 }
 
 impl<'a> Decided<'a> {
-    /// The effects, whichever way was taken; `of_step` are those of a step.
+    /// The effects, on whichever path; `of_step` are the effects of a step.
     pub fn effects(self, of_step: Option<Effects<'a>>) -> Effects<'a> {
         match self {
             Self::Fast(step, _) => step.into(),
@@ -37,9 +37,9 @@ impl<'a> Decided<'a> {
 }
 
 impl Manager {
-    /// Decides what `input` does to the lock at a key, and applies it: the everyday pair by itself,
-    /// then who certainly must wait, then everything else. Only a step has `effects`: making them
-    /// for each request would cost the everyday pair a twentieth more. If the step stops
+    /// Decides what `input` does to the lock at a key, and applies it: first the fast path, then
+    /// requests that certainly must wait, then everything else. Only a step has `effects`: to make
+    /// them for each request would slow the fast path down by a twentieth. If the step stops
     /// ([`Effects::unchecked`]), call [`Manager::step`] with more `rights` until it has ended.
     #[inline]
     pub fn decide<'a>(
@@ -68,11 +68,11 @@ impl Manager {
         Decided::Step(self.step(at, bounds, lock, input, rights, effects))
     }
 
-    /// The blocked connection that a release probably grants: if it is checked before, the step
-    /// need not stop.
+    /// The blocked connection that a release will probably grant: if its permission is checked
+    /// beforehand, the step need not stop.
     #[inline]
     pub fn expected_grant(&self, at: At<'_>, input: &Input<'_>) -> Option<WaiterId> {
-        // Where nobody waits at any lock, the everyday release looks none up.
+        // If nobody waits at any lock, a plain release looks none up.
         let totals = || self.locks.totals();
         if !matches!(input, Input::Release(_)) || totals().waiters == 0 && totals().told == 0 {
             return None;
@@ -81,8 +81,8 @@ impl Manager {
         head.kind.waiter()
     }
 
-    /// Does what a plain request asks for ([`Lock::try_fast`]). `None` if it is another one: then
-    /// nothing changed.
+    /// Does what a plain request asks for ([`Lock::try_fast`]). `None` if the request is not plain;
+    /// nothing has changed then.
     #[inline]
     fn try_fast<'a>(
         &mut self,
@@ -98,7 +98,7 @@ impl Manager {
         self.run_fast(at, bounds, lock, input)
     }
 
-    /// [`Lock::try_fast`], unless somebody observes the lock or there is a grace.
+    /// [`Lock::try_fast`], unless the lock has observers or the server is in its grace period.
     #[inline]
     fn run_fast<'a>(
         &mut self,
@@ -115,8 +115,8 @@ impl Manager {
         lock.try_fast(input, at.now, &mut self.tokens, bounds.slow)
     }
 
-    /// The same for the release of the only hold, of which nothing is known but that replicas have
-    /// acknowledged it.
+    /// The same for the release of the only hold, of which nothing is known except that replicas
+    /// have acknowledged it.
     fn release_confirmed<'a>(
         &mut self,
         at: At<'_>,
@@ -133,8 +133,8 @@ impl Manager {
         Some(step)
     }
 
-    /// The reply to a request that certainly has to wait ([`Lock::must_wait`]): then nothing is to
-    /// be decided before it is parked.
+    /// The reply to a request that certainly has to wait ([`Lock::must_wait`]): it is decided only
+    /// when it is parked.
     fn must_wait(
         &self,
         at: At<'_>,
@@ -148,9 +148,8 @@ impl Manager {
         lock.must_wait(self.locks.get_or_empty(at.db, at.key), ask, at.now)
     }
 
-    /// Runs a [`Step`], or goes on with one that stopped. Returns how long the key had to live
-    /// before, and has to now. A connection that lost its session is closed, and not granted
-    /// anything any more.
+    /// Runs a [`Step`], or continues one that stopped. Returns the expiry that the key had before
+    /// and must have now. A connection that lost its session is closed, and gets no further grant.
     pub fn step<'a>(
         &mut self,
         at: At<'_>,
@@ -170,7 +169,7 @@ impl Manager {
         let serves_later = self.groups.several_change && self.groups.waiting > 0;
         let Self { tokens, locks, names, expects_keys, arrivals, waits, tells, .. } = self;
         let name = || {
-            // Whoever waits shares its copy of the name.
+            // Waiting requests share one copy of the owner's name.
             let shared = match input {
                 Input::Park(_, parking) | Input::ParkRenew(_, parking) => {
                     let parked = waits.get(parking.waiter).map(|parked| parked.lock.clone());
@@ -210,7 +209,7 @@ impl Manager {
                     effects.unchecked.is_none() && lock.is_free() && volatile.queue.has_blocked();
                 let lives = [before, KeyExpiry::of(lock, Some(volatile))];
                 let over = volatile.drain_ended(bounds.slow, now);
-                // A group that loses its turn may get it again when the step goes on, or when the
+                // A group that loses its turn may get it back when the step continues, or when the
                 // queue is served.
                 let is_unserved = volatile.is_unserved;
                 let is_settled = effects.unchecked.is_none() && !is_unserved;
@@ -236,14 +235,15 @@ impl Manager {
         }
         self.groups_are(db, key, touched);
         self.expect_acks(at, input, asked, effects);
-        // A step that stopped may yet let in a group of a connection that is lost.
+        // A step that stopped may still let in a group whose connection is lost.
         if effects.unchecked.is_none() && !effects.lost.is_empty() {
             self.lose(std::mem::take(&mut effects.lost), now);
         }
         lives
     }
 
-    /// Remembers who waits for acknowledgments after a step, and what replicas are to acknowledge.
+    /// Records who waits for acknowledgments after a step, and what replicas have yet to
+    /// acknowledge.
     fn expect_acks(
         &mut self,
         at: At<'_>,
@@ -277,7 +277,7 @@ impl Manager {
         for waiter in &effects.unheard {
             self.tells.end(*waiter);
         }
-        // Where one lock of several answers their caller, nothing of the others is told.
+        // If one of several locks has ended the caller's reply, the other locks are not reported.
         if !self.groups.held_back_replies.is_empty() {
             effects.wakes.iter().for_each(|wake| self.groups.revoke(wake.waiter));
         }
@@ -288,8 +288,9 @@ impl Manager {
         }
     }
 
-    /// Nobody can be granted at this key any more: blocked connections get `why`. If more wait than
-    /// a portion, the others are told with the next sweep, unless the key is a lock again by then.
+    /// Nobody can be granted the lock at this key any more: blocked connections get the error
+    /// `why`. If more wait than fit into a portion, the others get it with the next sweep, unless
+    /// the key is a lock again by then.
     pub fn dismiss(&mut self, at: At<'_>, why: &Refusal) {
         let At { db, key, now } = at;
         let slow = self.slow;

@@ -1,5 +1,5 @@
-//! When holds expire that are not alone at their lock. The server expires the key of a hold that is
-//! alone; the module has to end any other hold itself.
+//! When holds expire that are not the only hold of their lock. The server expires the key of an
+//! only hold; the module has to end any other hold itself.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -7,8 +7,8 @@ use std::rc::Rc;
 use super::{HashMap, LockId, Manager};
 use crate::{EpochMs, Lock, Now};
 
-/// The locks with several holds, by when the first of these expires. The recorded time may be too
-/// early, because a renewal does not change it: the lock is then examined once more.
+/// The locks with several holds, by the time at which the first of these expires. The recorded time
+/// may be too early, because a renewal does not change it: the lock is then examined once more.
 #[derive(Default)]
 pub(super) struct Expiries {
     by_time: BTreeSet<(EpochMs, LockId)>,
@@ -79,8 +79,9 @@ impl Expiries {
 }
 
 impl Manager {
-    /// This is the lock at a key now: remembers when the first of several holds expires. The caller
-    /// reports each lock that it loads or replays; decisions are remembered by themselves.
+    /// Records the lock that is at a key now: if it has several holds, when the first of them
+    /// expires. The caller reports each lock that it loads or replays; decisions record this
+    /// themselves.
     pub fn is_at(&mut self, db: i32, key: &[u8], lock: &Lock) {
         if lock.hold_count() > 1
             && let Some(at) = lock.holders.earliest_deadline()

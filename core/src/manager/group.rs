@@ -43,15 +43,15 @@ pub struct Group {
     /// Nobody is blocked: the reply will be a message.
     pub is_told: bool,
     pub(super) arrival: u64,
-    /// How many locks the group has reached. It stands in line at the next one, or is about to.
+    /// How many locks the group has reached. It stands in line at the next lock, or is about to.
     pub(super) reached: usize,
-    /// At which of those it has its turn, bit by bit.
+    /// At which of those it has its turn: one bit for each lock.
     pub(super) turns: u128,
-    /// It stands in line at the next one.
+    /// Whether it stands in line at the next lock.
     pub(super) stands: bool,
-    /// At which lock it stood last.
+    /// The lock at which it stood last.
     pub(super) waited_at: Option<usize>,
-    /// The group was granted its locks, and its reply is on its way.
+    /// Whether the group was granted its locks, and its reply is to be sent.
     pub(super) is_granted: bool,
     pub(super) in_the_way: Option<Rc<OwnerNames>>,
 }
@@ -68,16 +68,16 @@ pub struct HeldBackReply {
 /// What is to be done at one lock, in the order in which it is done there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AtLock {
-    /// This group, which arrived as the one with this number, comes there.
+    /// A group reaches the lock; its arrival has this number.
     Come(u64, WaiterId),
-    /// The queue is served.
+    /// A group stands in line at the lock again, because it did not get its turn back.
     Serve,
     /// This group stands in line at the lock again, because nobody gave it its turn back.
     Back(WaiterId),
 }
 
 impl Group {
-    /// A group that has reached nothing.
+    /// A group that has not reached any lock.
     pub fn new(db: i32, keys: Rc<[GroupKey]>, owner: Owner, lease: LeaseMs, since: Now) -> Self {
         Self {
             db,
@@ -105,7 +105,7 @@ impl Group {
         self.keys.get(self.reached)
     }
 
-    /// The locks that it has not reached.
+    /// The locks that it has not reached yet.
     pub fn unreached(&self) -> &[GroupKey] {
         self.keys.get(self.reached..).unwrap_or_default()
     }
@@ -125,7 +125,7 @@ impl Group {
         })
     }
 
-    /// Whether somebody who wants these locks, in key order, asks for the same.
+    /// Whether a request for these locks, in key order, asks for the same.
     pub fn wants(&self, wants: &[Want<'_>]) -> bool {
         let is_same = |(own, want): (&GroupKey, &Want<'_>)| {
             (&*own.key, own.mode, own.limit) == (want.key, want.mode, want.limit)
@@ -137,14 +137,14 @@ impl Group {
         LockId { db: self.db, key: key.key.clone() }
     }
 
-    /// What it wants of one of its locks.
+    /// Its claim to one of its locks.
     pub(super) fn claim<'g>(&'g self, of: &GroupKey) -> Claim<'g> {
         let owner = self.owner.as_bytes();
         Claim { owner, mode: of.mode, upgrade: false, limit: of.limit }
     }
 
-    /// The locks at which the group has a place, or may have one: none after the lock at which it
-    /// stands in line.
+    /// The locks at which the group has a place or may have one: up to the lock at which it stands
+    /// in line.
     pub(super) fn places(&self) -> impl Iterator<Item = LockId> {
         self.keys.iter().take(self.reached.saturating_add(1)).map(|key| self.id(key))
     }

@@ -1,6 +1,6 @@
-//! Grants and renewals of several locks that replicas have not acknowledged yet. Each of the locks
-//! has its part in its ledger; what concerns all of them is here: the replicas are asked once, the
-//! caller gets one reply, and if one part ends, the others are never reported.
+//! Grants and renewals of several locks that replicas have not acknowledged yet. Each lock records
+//! its own part. What concerns all of them is here: the replicas are asked once, the caller gets
+//! one reply, and if one part ends, the others are never reported.
 
 use super::group::{Group, HeldBackReply};
 use super::groups::Groups;
@@ -9,10 +9,10 @@ use super::{LockId, Manager};
 use crate::{Ack, Now, Reply, WaiterId, Wake};
 
 impl Groups {
-    /// A part of this grant ended, or its caller waits no more: nothing of it is told, and the rest
-    /// is revoked in one unit.
+    /// A part of this grant ended, or its caller departed: the grant is not reported, and its other
+    /// parts are revoked as one unit.
     pub(super) fn revoke(&mut self, grant: WaiterId) {
-        // Looking is dearer than asking whether there are any.
+        // Checking first whether there are any is cheaper than a look-up.
         if self.held_back_replies.is_empty() || self.held_back_replies.remove(&grant).is_none() {
             return;
         }
@@ -24,8 +24,8 @@ impl Groups {
 }
 
 impl Manager {
-    /// A grant of several locks, or a renewal, stands, and replicas are to acknowledge it. The
-    /// `group` says which locks.
+    /// A grant or a renewal of several locks is in effect, and replicas are to acknowledge it.
+    /// `group` has its locks.
     pub fn reply_is_held_back(&mut self, grant: WaiterId, group: Group, reply: HeldBackReply) {
         let Some(first) = group.keys.first().map(|key| group.id(key)) else { return };
         self.tells.is_pending(grant, group.owner.clone(), PendingRequest::Several);
@@ -39,7 +39,7 @@ impl Manager {
         group.into_iter().flat_map(|group| group.keys.iter().map(|key| group.id(key))).collect()
     }
 
-    /// So many replicas have acknowledged a grant or renewal of several locks.
+    /// This many replicas have acknowledged a grant or renewal of several locks.
     pub(super) fn several_acked(&mut self, grant: WaiterId, acks: u8, now: Now) {
         let Some(reply) = self.groups.held_back_replies.get(&grant).filter(|it| it.acks <= acks)
         else {
@@ -47,7 +47,7 @@ impl Manager {
         };
         let (holds, ids) = (reply.holds, self.locks_of_grant(grant));
         let Some(first) = ids.first().cloned() else { return };
-        // A change of a key awaits its sweep. Replicas must have that change, too.
+        // A change of a key awaits its sweep. Replicas must acknowledge that change, too.
         if ids.iter().any(|id| self.is_unseen(id.db, &id.key)) {
             return self.acks.ask(first, vec![(acks, Ack::Several(grant))]);
         }
@@ -55,7 +55,7 @@ impl Manager {
             let volatile = self.locks.get(id.db, &id.key);
             volatile.is_some_and(|volatile| volatile.can_tell(grant, now))
         };
-        // A hold that has expired is about to be ended, and the others with it.
+        // An expired hold is about to be ended, and the others with it.
         if !ids.iter().all(can_tell) {
             return;
         }
@@ -76,13 +76,12 @@ impl Manager {
         }
     }
 
-    /// How many grants of several locks were told, after acknowledgments, since this was asked
-    /// last.
+    /// How many grants of several locks were reported after acknowledgments since the last call.
     pub fn take_told_groups(&mut self) -> usize {
         std::mem::take(&mut self.groups.told)
     }
 
-    /// Checks that each lock of a reply that is held back has its part.
+    /// Checks that each lock of a held-back reply has its part.
     ///
     /// # Errors
     /// The one that has not, for tests.
@@ -101,7 +100,7 @@ impl Manager {
     }
 }
 
-/// The reply about several locks: the newest token, and the earliest deadline.
+/// The combined reply about several locks: the newest token, and the earliest deadline.
 fn with(all: Wake, part: Wake) -> Wake {
     let reply = match (all.reply, part.reply) {
         (

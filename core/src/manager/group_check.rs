@@ -1,4 +1,4 @@
-//! What always holds for groups, for tests.
+//! Invariants of groups, for tests.
 
 use super::groups::bit;
 use super::{LockId, Manager};

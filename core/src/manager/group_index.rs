@@ -5,7 +5,7 @@ use super::group::Group;
 use crate::{Owner, WaiterId};
 
 impl Manager {
-    /// The groups of this owner that wait.
+    /// The waiting groups of this owner.
     pub(super) fn group_waits_of<'a>(
         &'a self,
         db: i32,

@@ -6,28 +6,28 @@ use super::groups::{Groups, bit};
 use super::{LockId, Manager};
 use crate::{GroupStand, Now, WaiterId};
 
-/// Groups whose stand at one lock a step has changed.
+/// Groups whose place at one lock a step has changed.
 pub(super) struct TouchedGroups {
-    /// Where each stands now; `None` if it no longer stands there.
+    /// The place of each group now; `None` if it no longer stands there.
     pub stands: Vec<(WaiterId, Option<GroupStand>)>,
     /// False if that may change again before the step has ended and the queue is served.
     pub is_settled: bool,
 }
 
 impl Manager {
-    /// Whether several locks change together from now on, until this is called again: where groups
-    /// wait, their queues are served afterward, as work for groups.
+    /// Sets whether several locks change together from now on: if groups wait, the queues of these
+    /// locks are served afterward, as work for groups.
     pub fn several_change(&mut self, is_on: bool) {
         self.groups.several_change = is_on;
     }
 
-    /// Something is to be done for groups, and may be done now.
+    /// Whether there is work for groups that may be done now.
     pub fn has_group_work(&self) -> bool {
         let Groups { works, commits, unheard, leaving, .. } = &self.groups;
         !leaving.is_empty() || !works.is_empty() || !commits.is_empty() || !unheard.is_empty()
     }
 
-    /// The lock at which the next work for groups is done, in any case one of the group's.
+    /// The lock at which the next work for groups begins; in any case, one of the group's locks.
     pub fn group_work_at(&self) -> Option<LockId> {
         let Groups { all, works, commits, unheard, leaving, .. } = &self.groups;
         let leaving = leaving.front().and_then(|(_, group)| group.places().next());
@@ -39,7 +39,7 @@ impl Manager {
         })
     }
 
-    /// What is to be done next for the groups.
+    /// The next work for groups.
     pub fn next_group_work(&mut self, now: Now) -> Option<GroupWork> {
         if let Some((waiter, group)) = self.groups.leaving.pop_front() {
             return Some(GroupWork::Leave(waiter, Box::new(group)));
@@ -63,13 +63,14 @@ impl Manager {
         next
     }
 
-    /// The next grant of several locks of which a part has ended, so that the rest is revoked.
+    /// The next grant of several locks of which a part has ended, so that its other parts must be
+    /// revoked.
     pub fn next_revocation(&mut self) -> Option<GroupWork> {
         let (waiter, ids) = self.groups.unheard.pop_first()?;
         Some(GroupWork::Revoke(waiter, ids))
     }
 
-    /// This work cannot be done before the gate opens.
+    /// Postpones this work until the gate opens.
     pub fn group_work_later(&mut self, work: GroupWork) {
         match work {
             GroupWork::Serve(id) => self.groups.serve(id),
@@ -85,8 +86,8 @@ impl Manager {
         }
     }
 
-    /// A step touched these groups at one lock. They go on from where they are once that is
-    /// settled.
+    /// A step touched these groups at one lock. Once that is settled, they continue from where they
+    /// are.
     pub(super) fn groups_are(&mut self, db: i32, key: &[u8], touched: TouchedGroups) {
         let TouchedGroups { stands, is_settled } = touched;
         for (waiter, stand) in stands {
@@ -112,7 +113,7 @@ impl Manager {
         }
     }
 
-    /// A group has a lock again that it had lost while it was about to be granted.
+    /// A group regained a lock that it had lost while it was about to be granted.
     fn has_again(&mut self, waiter: WaiterId) {
         let has_all = self.group(waiter).is_some_and(|group| group.next_key().is_none());
         if has_all && !self.groups.in_grace.contains(&waiter) {
@@ -121,7 +122,7 @@ impl Manager {
     }
 
     /// A group that has lost this lock stands in line there again, and gives up its turns at later
-    /// locks, unless it already has the lock again. Returns how many locks it gives up.
+    /// locks, unless it has regained the lock already. Returns how many locks it gives up.
     pub fn goes_back(&mut self, id: &LockId, waiter: WaiterId) -> usize {
         let stand = self.locks.get(id.db, &id.key);
         let stand = stand.and_then(|volatile| volatile.queue.group_stand(waiter));
@@ -148,7 +149,7 @@ impl Manager {
         count
     }
 
-    /// Groups that waited for the end of the grace are granted, if it is over.
+    /// Grants groups that waited for the end of the grace period, if it has ended.
     pub(super) fn end_grace_of_groups(&mut self, now: Now) {
         if !self.groups.in_grace.is_empty() && self.grace_of(self.grace_ms, now).is_none() {
             let Groups { commits, in_grace, .. } = &mut self.groups;

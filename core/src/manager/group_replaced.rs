@@ -1,9 +1,9 @@
-//! A request for several locks takes the place of one that waits there already.
+//! A request for several locks replaces one of the same owner that waits already.
 
 use super::{LockId, Manager};
 use crate::{ClientId, EpochMs, LeaseMs, WaiterId};
 
-/// How a wait for several locks goes on.
+/// The request that replaces a waiting group.
 #[derive(Clone, Copy, Debug)]
 pub struct Replacement {
     /// The connection that is blocked from now on.
@@ -21,7 +21,7 @@ pub struct Replacement {
 }
 
 impl Manager {
-    /// A wait for several locks goes on in its places for another request of its owner.
+    /// Another request of its owner replaces a waiting group, and keeps its places.
     pub fn replace_group(&mut self, waiter: WaiterId, by: Replacement) {
         let Some(group) = self.groups.all.get_mut(&waiter).filter(|group| !group.is_granted) else {
             return;
@@ -43,7 +43,7 @@ impl Manager {
         }
     }
 
-    /// Where a group stands, or its last lock.
+    /// The lock at which a group stands, or its last lock.
     pub fn stands_at(&self, waiter: WaiterId) -> Option<LockId> {
         let group = self.group(waiter)?;
         Some(group.id(group.next_key().or(group.keys.last())?))

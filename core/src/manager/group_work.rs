@@ -1,30 +1,30 @@
-//! What is to be done next for the groups, in which order. It is done in key order, and a group
-//! moves on only to later keys: so nobody is served at a key while a group that came first may
-//! still come there, whatever was freed at once.
+//! The order of work for groups. It is done in key order, and a group moves on only to later keys.
+//! So even if several locks are freed at once, no waiter is served at a key while a group that
+//! arrived earlier may still reach that key.
 
 use super::LockId;
 use super::group::{AtLock, Group};
 use super::groups::Groups;
 use crate::{Now, WaiterId};
 
-/// What is to be done next for the groups.
+/// A piece of work for groups.
 #[derive(Clone, Debug)]
 pub enum GroupWork {
-    /// Serve the queue of this lock: somebody left it, or it was freed together with others.
+    /// Serve the queue of this lock: a waiter left it, or the lock was freed together with others.
     Serve(LockId),
-    /// These groups come to this lock, in the order of arrival; then its queue is served.
+    /// These groups reach this lock, in the order of arrival; then its queue is served.
     Join(LockId, Vec<WaiterId>),
-    /// This group has lost this lock, which it had reached: [`Manager::goes_back`].
+    /// This group has lost this lock, which it had reached: call [`Manager::goes_back`].
     Back(LockId, WaiterId),
     /// This group has reached all of its locks: examine all, then change all.
     Commit(WaiterId),
-    /// The time of this group, which was about to move on, has passed: its wait ends now. It is not
-    /// left to the next sweep, because the clock may go back before that.
+    /// The wait of this group, which was about to move on, has timed out: it ends now. It does not
+    /// wait for the next sweep, because the clock may be set back before that.
     Over(WaiterId),
-    /// The connection of this group has closed, and the group still has these places:
+    /// The connection of this group has closed, and the group still has these places: call
     /// [`Manager::group_left`].
     Leave(WaiterId, Box<Group>),
-    /// The caller of a granted group is gone before its reply: revoke all of the grant.
+    /// The caller of a granted group departed before its reply: revoke all of the grant.
     Revoke(WaiterId, Vec<LockId>),
 }
 
@@ -45,7 +45,7 @@ impl Groups {
         }
     }
 
-    /// The group moves nowhere. Its next lock must be the same as when it moved on.
+    /// The group does not move on. Its next lock must be the same as when it was about to.
     pub(super) fn stays(&mut self, waiter: WaiterId) {
         self.commits.remove(&waiter);
         if let Some(group) = self.all.get(&waiter)
@@ -56,7 +56,7 @@ impl Groups {
         }
     }
 
-    /// Whether it is about to move on.
+    /// Whether the group is about to move on.
     pub(super) fn is_moving(&self, waiter: WaiterId) -> bool {
         self.commits.contains(&waiter)
             || self.waiting(waiter).is_some_and(|group| {
@@ -65,18 +65,19 @@ impl Groups {
             })
     }
 
-    /// Whether it is about to go back.
+    /// Whether the group is about to go back.
     pub(super) fn is_going_back(&self, waiter: WaiterId) -> bool {
         let lost = |(_, what): &(LockId, AtLock)| *what == AtLock::Back(waiter);
         self.works.iter().any(lost)
     }
 
-    /// The queue of this lock is to be served.
+    /// Notes that the queue of this lock must be served.
     pub(super) fn serve(&mut self, id: LockId) {
         self.works.insert((id, AtLock::Serve));
     }
 
-    /// The queue of this lock, which was freed together with others, is to be served after them.
+    /// Notes that the queue of this lock, which was freed together with others, must be served
+    /// after all of them are.
     pub(super) fn serve_later(&mut self, id: LockId, now: Now) {
         self.freed_at = self.freed_at.or(Some(now.ms()));
         self.serve(id);
@@ -89,7 +90,8 @@ impl Groups {
         }
     }
 
-    /// The first work at a lock. Of those who come there, so many at a time.
+    /// The first piece of work at a lock. Groups that reach the same lock are combined, up to a
+    /// limit.
     pub(super) fn next_at_a_lock(&mut self, now: Now) -> Option<GroupWork> {
         const COME_TOGETHER: usize = 64;
         while let Some((id, what)) = self.works.pop_first() {
@@ -118,7 +120,7 @@ impl Groups {
         None
     }
 
-    /// Whether its time has passed.
+    /// Whether the group's wait has timed out.
     pub(super) fn is_over(&self, waiter: WaiterId, now: Now) -> bool {
         let ends_at = self.waiting(waiter).and_then(|group| group.ends_at);
         ends_at.is_some_and(|ends_at| ends_at.is_over_at(now))

@@ -1,6 +1,6 @@
-//! Waits for several locks. A group stands at one of its locks at a time, in key order; where it
-//! has its turn it moves on, and when it has reached all of them it is granted. The caller opens
-//! the keys: [`Manager::next_group_work`] says which step is next.
+//! Waits for several locks. A group stands at one of its locks at a time, in key order; it moves on
+//! from a lock when it has its turn there, and is granted when it has reached all of them. The
+//! caller opens the keys: [`Manager::next_group_work`] says which step is next.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,44 +9,44 @@ use super::{At, HashMap, LockId, Manager, Mark};
 use crate::volatile::slow::{Ended, Outcome, What};
 use crate::{EpochMs, GroupStand, Now, Owner, Reply, WaiterId, Wake};
 
-/// Where many connections close in one iteration of the loop, groups with so many locks end at
-/// once: to give up the names costs as much as to leave the places.
+/// If many connections close in one loop iteration, groups with at most this many locks in total
+/// end at once: to remove a group's names costs as much as to give up its places.
 const LEFT_AT_ONCE: usize = 256;
 
-/// The names of so many locks are given up in the time in which one place is left.
+/// The names of this many locks are removed in the time that it takes to give up one place.
 const NAMES_PER_PLACE: usize = 16;
 
-/// All groups, until their connections have the reply.
+/// All groups, until their connections have got the reply.
 #[derive(Default)]
 pub(super) struct Groups {
     pub(super) all: HashMap<WaiterId, Group>,
     pub(super) by_owner: BTreeSet<(i32, u64, WaiterId)>,
     pub(super) ends: BTreeSet<(EpochMs, WaiterId)>,
-    /// What is to be done at locks.
+    /// Work to be done at locks.
     pub(super) works: BTreeSet<(LockId, AtLock)>,
-    /// Those that have reached all of their locks and are about to be granted.
+    /// Groups that have reached all of their locks and are about to be granted.
     pub(super) commits: BTreeSet<WaiterId>,
     /// As in [`Manager::several_change`].
     pub(super) several_change: bool,
-    /// Since when the queue of a lock, freed together with others, is to be served.
+    /// Since when a lock that was freed together with others waits to be served.
     pub(super) freed_at: Option<EpochMs>,
-    /// How many locks were caught up with since then.
+    /// How many locks were swept since then.
     pub(super) freed: usize,
-    /// Connections that are gone, and the places of their groups, which are given up in portions.
+    /// Groups whose connections closed, and their places, which are given up in portions.
     pub(super) leaving: VecDeque<(WaiterId, Group)>,
     /// How many locks the groups had that ended at once since the last sweep.
     pub(super) left: usize,
-    /// Those that have reached all of their locks and are granted when the grace is over.
+    /// Groups that have reached all of their locks and are granted when the grace period has ended.
     pub(super) in_grace: BTreeSet<WaiterId>,
-    /// Granted ones whose callers are gone before their reply, and their locks.
+    /// Granted groups whose callers departed before their reply, and their locks.
     pub(super) unheard: BTreeMap<WaiterId, Vec<LockId>>,
-    /// Those that came to stand at a lock: whether that closes a cycle is still to be searched.
+    /// Groups that came to stand at a lock, and for which a cycle is still to be searched.
     stood: Vec<WaiterId>,
-    /// How many wait.
+    /// How many locks are reserved for groups.
     pub(super) waiting: usize,
-    /// How many locks are reserved for them.
+    /// How many groups get their reply as a message.
     pub(super) turns: usize,
-    /// How many of them get their reply as a message.
+    /// Granted groups whose reply waits for acknowledgments.
     pub(super) by_message: usize,
     /// Granted ones whose reply waits for acknowledgments.
     pub(super) held_back_replies: BTreeMap<WaiterId, HeldBackReply>,
@@ -59,7 +59,7 @@ impl Groups {
         (group.db, Owner::hash_of(group.owner.as_bytes()), waiter)
     }
 
-    /// The group waits no more.
+    /// Ends the wait of the group.
     fn stop(&mut self, waiter: WaiterId) {
         let Some(group) = self.all.get_mut(&waiter).filter(|group| !group.is_granted) else {
             return;
@@ -76,7 +76,7 @@ impl Groups {
         self.in_grace.remove(&waiter);
     }
 
-    /// Notes at which locks the group has its turn.
+    /// Records at which locks the group has its turn.
     pub(super) fn set_turns(&mut self, waiter: WaiterId, turns: u128) {
         let Some(group) = self.all.get_mut(&waiter) else { return };
         let count = |bits: u128| usize::try_from(bits.count_ones()).unwrap_or(0);
@@ -108,12 +108,12 @@ impl Manager {
         self.groups.waiting(waiter)
     }
 
-    /// How many groups wait, and how many locks are reserved for them.
+    /// The number of waiting groups, and of locks reserved for them.
     pub fn group_totals(&self) -> [usize; 2] {
         [self.groups.waiting, self.groups.turns]
     }
 
-    /// The groups of this owner that wait for this lock, among others.
+    /// The waiting groups of this owner that include this lock.
     pub fn groups_of(&self, db: i32, key: &[u8], owner: &[u8]) -> Vec<WaiterId> {
         let all = self.group_waits_of(db, owner);
         let names_it = |(_, group): &(WaiterId, &Group)| group.number_of(key).is_some();
@@ -141,7 +141,7 @@ impl Manager {
         }
     }
 
-    /// The first lock that this group had reached and lost: it now only stands in line there.
+    /// The first lock that this group had reached and has lost: it now only stands in line there.
     fn lost_by(&self, waiter: WaiterId) -> Option<usize> {
         let group = self.groups.waiting(waiter)?;
         group.keys.iter().take(group.reached).position(|key| {
@@ -157,8 +157,8 @@ impl Manager {
         }
     }
 
-    /// The wait of a group, or its grant if nobody heard of it, ends at all of its locks. Those
-    /// behind it are served with the next steps. False if there is no such group.
+    /// Ends the wait of a group, or its grant if that was not reported, at all of its locks. The
+    /// waiters behind it are served with the next steps. False if there is no such group.
     pub(super) fn end_group(&mut self, waiter: WaiterId, by: Outcome, now: Now) -> bool {
         if self.groups.waiting(waiter).is_some() {
             self.log_group(waiter, by, now);
@@ -170,7 +170,7 @@ impl Manager {
         };
         self.groups.held_back_replies.remove(&waiter);
         let ids: Vec<LockId> = group.keys.iter().map(|key| group.id(key)).collect();
-        // Its connection ends next, and must not end the session of another with it.
+        // The connection ends next, and must not end the session of another grant with it.
         for LockId { db, key } in &ids {
             if self.locks.get(*db, key).is_some_and(|volatile| volatile.knows(waiter)) {
                 self.locks.change_keeping_alarm(*db, key, |volatile| volatile.withdraw_tie(waiter));
@@ -180,8 +180,7 @@ impl Manager {
         true
     }
 
-    /// A grant is revoked at its locks, because nobody heard of it. Their next steps do that: all
-    /// of them belong to one unit.
+    /// Revokes an unheard grant at its locks. Their next steps do that, as one unit.
     pub fn revoke_group(&mut self, waiter: WaiterId, ids: &[LockId], now: Now) {
         for id in ids {
             // Marked first, so that it is kept until it is swept.
@@ -207,8 +206,8 @@ impl Manager {
         true
     }
 
-    /// Nobody waits any more as this group. Those behind it are served with the next work.
-    /// Returns how much that is, in places.
+    /// The group no longer waits: gives up its places. The waiters behind it are served with the
+    /// next work. Returns the amount of work, counted in places.
     pub fn group_left(&mut self, waiter: WaiterId, group: &Group) -> usize {
         for id in group.places() {
             self.leave_lock(&id, waiter);
@@ -218,14 +217,14 @@ impl Manager {
         group.reached.saturating_add(names).saturating_add(1)
     }
 
-    /// The wait of a group ends with this reply. Those behind it are served with the next work for
-    /// groups.
+    /// Ends the wait of a group with this reply. The waiters behind it are served with the next
+    /// work for groups.
     pub fn end_group_with(&mut self, waiter: WaiterId, reply: Reply, by: Outcome, now: Now) {
         self.end_group_but_at(waiter, None, reply, by, now);
     }
 
-    /// The wait of a group is canceled with this reply. Its place at `key` is left to the step that
-    /// cancels its owner's other waits there: none of those may be granted before.
+    /// The wait of a group is canceled with this reply. Its place at `key` is given up by the step
+    /// that cancels its owner's other waits there, since none of those may be granted before.
     pub fn cancel_group(&mut self, waiter: WaiterId, key: &[u8], reply: Reply, now: Now) {
         self.end_group_but_at(waiter, Some(key), reply, Outcome::Cancelled, now);
     }
@@ -261,7 +260,7 @@ impl Manager {
         self.post(vec![Wake { waited_us, holds: 0, owner, is_withdrawn, ..wake }]);
     }
 
-    /// A group is granted: no longer does it wait. Returns how long it waited, in microseconds.
+    /// A group is granted, and no longer waits. Returns how long it waited, in microseconds.
     pub fn group_granted(&mut self, waiter: WaiterId, now: Now) -> u64 {
         let since = self.group(waiter).map_or(now, |group| group.since);
         self.log_group(waiter, Outcome::Granted, now);
@@ -289,10 +288,10 @@ impl Manager {
         self.log_slow(At { db, key: &key, now }, Some(over));
     }
 
-    /// The server has forgotten the connection of a group. False if it is none.
+    /// The server has unblocked the connection of a group. False if the waiter is no group.
     pub(super) fn group_heard_or_forgotten(&mut self, waiter: WaiterId) -> bool {
         if self.groups.waiting(waiter).is_some() {
-            // Somebody else sent it a reply.
+            // Something else sent it a reply.
             self.groups.stop(waiter);
             return self.leave_all(waiter, None);
         }
@@ -311,13 +310,13 @@ impl Manager {
         true
     }
 
-    /// A group's time has passed.
+    /// A group whose wait has timed out.
     pub fn first_group_over(&self, now: Now) -> Option<WaiterId> {
         let (ends_at, waiter) = self.groups.ends.first()?;
         ends_at.is_over_at(now).then_some(*waiter)
     }
 
-    /// When the next group's time has passed, or the grace that holds some of them back.
+    /// When the next group times out, or the grace period ends that holds groups back.
     pub(super) fn next_group_end(&self) -> Option<EpochMs> {
         let end = self.groups.ends.first().map(|(ends_at, _)| *ends_at);
         let grace = self.grace_end().filter(|_| !self.groups.in_grace.is_empty());
@@ -330,7 +329,7 @@ impl Manager {
         self.group(waiter).is_some_and(has_all) && self.lost_by(waiter).is_none()
     }
 
-    /// Takes the groups that came to stand at a lock and wait.
+    /// Takes the groups that came to stand at a lock and still wait.
     pub fn take_stood(&mut self) -> Vec<WaiterId> {
         let stood = std::mem::take(&mut self.groups.stood);
         let stands = |waiter: &WaiterId| self.group(*waiter).is_some_and(|group| group.stands);

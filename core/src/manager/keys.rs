@@ -1,4 +1,4 @@
-//! Keys that something other than a request changed or removed.
+//! Keys that were changed or removed by something other than a request.
 
 use smallvec::SmallVec;
 
@@ -19,18 +19,18 @@ pub struct Removed {
     pub holds: usize,
     /// How long they lasted, in microseconds, for a limited number of them.
     pub held_us: SmallVec<[u64; 1]>,
-    /// The holds that belong in the slow log, and how long they lasted until their deadlines.
+    /// The holds to be recorded in the slow log, and how long they lasted until their deadlines.
     slow: Vec<(Ended, u64)>,
 }
 
 /// The length of a name that needs no allocation of its own: a million locks may end at once.
 const NAME_BYTES: usize = 40;
 
-/// How many holds of a removed lock have their duration recorded: more would take too long.
+/// How many holds of a removed lock have their duration recorded; more would take too long.
 const TOLD_MAX: usize = 256;
 
-/// How far a replica's clock may be behind its primary's, minus the time a deletion travels, so
-/// that it still recognizes an expired lock: in microseconds.
+/// How far a replica's clock may be behind its primary's (minus the time that a deletion takes to
+/// arrive) so that the replica still recognizes an expired lock, in microseconds.
 const BEHIND_US: u64 = 1000;
 
 impl Manager {
@@ -40,15 +40,15 @@ impl Manager {
         self.observers.mark(db, key, false);
     }
 
-    /// A connection has been blocked at a free name, where a value may arrive. From now on the
-    /// caller must report new keys ([`Manager::key_came`]); before, it need not.
+    /// Whether the caller must report new keys ([`Manager::key_came`]): a connection has been
+    /// blocked at a free name, where a value may arrive.
     pub fn expects_keys(&self) -> bool {
         self.expects_keys
     }
 
-    /// A new key, of whatever type. True if somebody is blocked there, or waits for several locks:
-    /// it may lose this one, and gives up its turns at others then. The owner of a ticket for one
-    /// lock asks again, so nothing has to be noticed for it.
+    /// A key was created, of whatever type. True if a connection is blocked there or a group waits
+    /// there, which may lose this lock and then gives up its turns at others. The owner of a ticket
+    /// asks again, so it need not be notified.
     pub fn key_came(&mut self, db: i32, key: &[u8]) -> bool {
         self.observers.mark(db, key, false);
         let is_awaited = (self.locks.totals().waiting() > 0 || self.groups.waiting > 0)
@@ -60,8 +60,8 @@ impl Manager {
     }
 
     /// A lock is removed from its key; the server reports the reason afterward, or not at all. On a
-    /// replica the primary's clock has decided, and only a deletion arrives: there a lock whose
-    /// leases have expired counts as expired. The replica's clock may be a little behind.
+    /// replica, only the deletion arrives, after a decision by the primary's clock: a lock whose
+    /// leases have expired then counts as expired, even if the replica's clock is slightly behind.
     pub fn key_left(&mut self, at: At<'_>, lock: &Lock) {
         if self.is_loading {
             return;
@@ -103,12 +103,13 @@ impl Manager {
         }
     }
 
-    /// The key that left just now is in a slot that another node serves: nothing is published here.
+    /// The key that was removed just now is in a slot that another node serves: nothing is
+    /// published here.
     pub fn key_is_not_ours(&mut self, db: i32, key: &[u8]) {
         self.removed.pop_if(|gone| gone.db == db && gone.key.as_slice() == key);
     }
 
-    /// No lock was removed since the last call of [`Manager::take_removed`].
+    /// Whether no lock was removed since the last call of [`Manager::take_removed`].
     pub fn is_quiet(&self) -> bool {
         self.removed.is_empty()
     }

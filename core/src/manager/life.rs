@@ -1,10 +1,10 @@
-//! How long a lock's key lives: as long as its latest hold, unless its user changed that since.
+//! How long a lock's key lives: as long as its latest hold, unless a user changed the expiry since.
 
 use crate::{Change, Effects, Input, Lock, Volatile};
 
 /// While somebody waits, the key lives this many milliseconds longer than its holds, so that the
-/// hand-over happens in place. If a key is deleted and added again, the server asks every blocked
-/// connection.
+/// lock is handed off without deleting the key. If a key is deleted and added again, the server
+/// asks every blocked connection.
 const GRACE_MS: u64 = 1000;
 
 /// How long a key must live.
@@ -24,17 +24,17 @@ pub enum ExpiryAction {
     Delete,
     /// Set this expiry.
     Set(u64),
-    /// Set the expiry to `to` if it is `from` now; otherwise its user changed it.
+    /// Set the expiry to `to` if it is `from` now; otherwise, a user has changed it.
     Move {
         /// The expiry that the module set.
         from: u64,
         /// The new expiry.
         to: u64,
     },
-    /// Set no earlier expiry than `to`, and `to` if it is `own` now; leave a key without expiry
-    /// alone.
+    /// Make the key live at least until `to`; if its expiry is `own`, set it to `to`. A key without
+    /// expiry remains unchanged.
     AtLeast {
-        /// The expiry that the module set, which may be changed again.
+        /// The expiry that the module set earlier, and may change.
         own: u64,
         /// The earliest expiry.
         to: u64,
@@ -42,8 +42,8 @@ pub enum ExpiryAction {
 }
 
 impl ExpiryAction {
-    /// The expiry to set, for a key whose `present` one is this (`None`: it has none, or there is
-    /// no key). `None`: leave it alone, or delete the key.
+    /// The expiry to set for a key whose current expiry is `present` (`None` if it has none, or
+    /// there is no key). Returns `None` if it must not be changed, or if the key must be deleted.
     pub fn expiry(self, present: impl FnOnce() -> Option<u64>) -> Option<u64> {
         let is = |fits: &dyn Fn(u64) -> bool| present().is_some_and(fits);
         match self {
@@ -56,20 +56,20 @@ impl ExpiryAction {
 }
 
 impl KeyExpiry {
-    /// For a lock and its volatile part.
+    /// The expiry for a lock with these waiters and sessions.
     pub fn of(lock: &Lock, volatile: Option<&Volatile>) -> Self {
         let deadline_ms = lock.latest_deadline().map(|deadline| deadline.get());
         let is_waited_for = volatile.is_some_and(|volatile| !volatile.queue.is_empty());
         Self { deadline_ms, is_waited_for }
     }
 
-    /// No hold of it ends later than `now_ms`.
+    /// Whether none of its holds ends later than `now_ms`.
     pub fn has_ended(self, now_ms: u64) -> bool {
         self.deadline_ms.is_some_and(|deadline_ms| deadline_ms <= now_ms)
     }
 
-    /// When the key expires if only the module decides. The server lets a key live through the
-    /// millisecond of its expiry: the last one before the deadline.
+    /// When the key expires if only the module decides. The server keeps a key until the end of the
+    /// millisecond of its expiry, which is therefore the last one before the deadline.
     fn expires_at(deadline_ms: u64, is_waited_for: bool) -> u64 {
         deadline_ms.saturating_sub(1).saturating_add(if is_waited_for { GRACE_MS } else { 0 })
     }
@@ -84,9 +84,9 @@ impl KeyExpiry {
         }
     }
 
-    /// What to do with a key whose lock changed from `before` to this. PERSIST and EXPIRE stay in
-    /// effect while no deadline moves, but a promised deadline makes the key live at least that
-    /// long.
+    /// What to do with a key whose lock changed from `before` to this. A user's PERSIST or EXPIRE
+    /// stays in effect while no deadline moves, but the key lives at least until any promised
+    /// deadline.
     pub fn after(self, before: Self, why: Cause) -> ExpiryAction {
         let Some(deadline_ms) = self.deadline_ms else { return ExpiryAction::Delete };
         let until_ms = Self::expires_at(deadline_ms, self.is_waited_for);
@@ -124,7 +124,7 @@ impl Cause {
     }
 
     /// For changes, as a replica receives them: every deadline in them is a promise. A grant, a
-    /// re-entry and a renewal always have one.
+    /// re-entry and a renewal always include one.
     pub fn of_changes(changes: &[Change<'_>]) -> Self {
         let promises =
             |change: &Change<'_>| matches!(change, Change::Granted { .. } | Change::Updated { .. });

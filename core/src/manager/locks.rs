@@ -1,5 +1,5 @@
-//! The memories of all locks, with indexes to find the next alarm, a connection's sessions and
-//! those whom others wait for cheaply.
+//! The waiters and sessions of all locks, with indexes that find the next alarm, a connection's
+//! sessions, and the locks that somebody waits for.
 
 mod check;
 mod totals;
@@ -25,10 +25,10 @@ pub struct LockId {
     pub key: Rc<[u8]>,
 }
 
-/// This many places are kept while no lock has a volatile part, because the next one soon will.
+/// This many slots are kept even while no lock has a volatile part, because the next one soon will.
 const KEPT: usize = 1000;
 
-/// Why to sweep a lock.
+/// The reason to sweep a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mark {
     /// A waiter departed, or a deadline passed.
@@ -42,13 +42,13 @@ pub(super) struct Known {
     pub(super) id: LockId,
     pub(super) volatile: Volatile,
     alarm: Option<EpochMs>,
-    /// When the first of its sessions is renewed.
+    /// When the first of its sessions has to be renewed.
     renewal: Option<EpochMs>,
-    /// Nothing may be written, so no session is renewed before the next step.
+    /// The gate is shut, so no session is renewed before the next step.
     renews_later: bool,
     /// When the first of its sessions is lost, unless it is renewed.
     session_end: Option<EpochMs>,
-    /// It is in [`Locks::marked`].
+    /// Whether and why it is in [`Locks::marked`].
     mark: Option<Mark>,
 }
 
@@ -61,14 +61,14 @@ impl Known {
 /// The volatile parts of all locks that have one.
 #[derive(Default)]
 pub struct Locks {
-    /// In boxes, so that little moves when this grows.
+    /// In boxes, so that little is moved when the vector grows.
     pub(super) known: Vec<Option<Box<Known>>>,
-    /// The lock that was asked for last.
+    /// The lock that was looked up last.
     last: Cell<Slot>,
     /// Unused places in `known`.
     free: Vec<Slot>,
     names: LockIndex,
-    /// When something is due that may let somebody in.
+    /// When a lock is due for something that may let a waiter in.
     alarms: BTreeSet<(EpochMs, Slot)>,
     /// Locks by [`Known::renewal`].
     renewals: BTreeSet<(EpochMs, Slot)>,
@@ -76,19 +76,20 @@ pub struct Locks {
     session_ends: BTreeSet<(EpochMs, Slot)>,
     /// Locks to sweep soon, in the order in which they were marked, and when that was.
     marked: VecDeque<(EpochMs, Slot)>,
-    /// A tree, because connections that open one after another often close so, too: then most of
-    /// them are next to the one before. In a hash table each would be a cache miss.
+    /// A tree, because connections that were opened one after another are often closed in that
+    /// order: most of them are next to the previous one then. In a hash table, each would be a
+    /// cache miss.
     sessions: BTreeMap<ClientId, SmallMap<Slot>>,
     /// The locks with blocked connections.
     with_waiters: BTreeSet<(i32, Slot)>,
-    /// The number of locks with a queue, by their database. A number that comes to 0 stays: else a
-    /// hand-off would free memory, and allocate it again.
+    /// The number of locks with a queue, by database. An entry that becomes 0 is kept: otherwise, a
+    /// hand-off would free memory and allocate it again.
     queued: BTreeMap<i32, usize>,
     totals: Totals,
-    /// For a lock without a volatile part; empty between uses.
+    /// Used for a lock without a volatile part; empty between uses.
     scratch: Box<Known>,
-    /// The next [`Locks::scratch`]. Where one waiter comes after the other, each hand-off ends a
-    /// volatile part, and the next one begins in its place.
+    /// The next [`Locks::scratch`]. If a lock always has a single waiter, each hand-off ends a
+    /// volatile part, and the next one reuses its memory.
     spare: Option<Box<Known>>,
 }
 
@@ -98,12 +99,12 @@ impl Locks {
         self.totals
     }
 
-    /// How many locks of each database have a queue, without those databases that have none.
+    /// How many locks of each database have a queue; databases without queues are left out.
     pub fn queues(&self) -> impl Iterator<Item = (i32, usize)> {
         self.queued.iter().map(|(db, count)| (*db, *count)).filter(|(_, count)| *count > 0)
     }
 
-    /// The place of this lock, if it has a volatile part. A hand-off asks for the same lock a dozen
+    /// The index of this lock, if it has a volatile part. A hand-off looks the same lock up a dozen
     /// times.
     pub(super) fn number(&self, db: i32, key: &[u8]) -> Option<Slot> {
         let is_it = |number| {
@@ -138,8 +139,8 @@ impl Locks {
         self.get(db, key).unwrap_or(&self.scratch.volatile)
     }
 
-    /// Changes the volatile part of a lock. `work` gets when the lock was due next, and also
-    /// returns when it is due now.
+    /// Changes the volatile part of a lock. `work` gets the time at which the lock was due, and
+    /// also returns the time at which it is due now.
     pub fn change<T>(
         &mut self,
         db: i32,
@@ -153,7 +154,8 @@ impl Locks {
         }
     }
 
-    /// The same in a step; `name` is this lock's, asked for if a volatile part begins.
+    /// The same in a step; `name` returns this lock's name, and is called only if a volatile part
+    /// begins.
     pub fn change_named<T>(
         &mut self,
         db: i32,
@@ -180,7 +182,7 @@ impl Locks {
         result
     }
 
-    /// The same for a known lock, without looking for its name.
+    /// The same for a lock whose index is known.
     fn change_at<T>(
         &mut self,
         number: Slot,
@@ -212,7 +214,7 @@ impl Locks {
         result
     }
 
-    /// Makes the contents of the scratch space the volatile part of this lock.
+    /// Turns the contents of the scratch space into the volatile part of this lock.
     fn keep(&mut self, id: LockId, alarm: Option<EpochMs>) {
         let next = self.spare.take().unwrap_or_default();
         let mut known = std::mem::replace(&mut self.scratch, next);
@@ -262,7 +264,7 @@ impl Locks {
         }
     }
 
-    /// Nothing may be written: the sessions of this lock are renewed by its next step.
+    /// The gate is shut: the sessions of this lock are renewed by its next step.
     pub fn renew_with_next_step(&mut self, id: &LockId) {
         let Some(number) = self.number(id.db, &id.key) else { return };
         let Some(known) = self.at_mut(number) else { return };
@@ -276,8 +278,8 @@ impl Locks {
         self.session_ends.first().map(|(at, _)| *at)
     }
 
-    /// Loses the sessions whose last known deadline has come. Their holds end with the next sweep
-    /// of their locks. Returns their connections.
+    /// Ends the sessions whose last known deadline has passed as lost. Their holds end with the
+    /// next sweep of their locks. Returns their connections.
     pub fn end_overdue(&mut self, now: Now) -> Vec<ClientId> {
         let mut lost = Vec::new();
         while let Some((at, number)) = self.session_ends.first().copied()
@@ -329,17 +331,17 @@ impl Locks {
         [self.next_to_end(), self.renewals.first().map(|(at, _)| *at)].into_iter().flatten().min()
     }
 
-    /// The same without the renewals of sessions.
+    /// The same, without the renewals of sessions.
     pub fn next_to_end(&self) -> Option<EpochMs> {
         self.alarms.first().map(|(at, _)| *at)
     }
 
-    /// The lock that is due first, but for the renewals of sessions.
+    /// The lock that has been due for longest, without regard to the renewals of sessions.
     pub fn first_due(&self, now: Now) -> Option<(EpochMs, LockId)> {
         self.first_of(&self.alarms, now)
     }
 
-    /// The lock of which a session is to be renewed first.
+    /// The lock with the session that has to be renewed first.
     pub fn first_renewal(&self, now: Now) -> Option<(EpochMs, LockId)> {
         self.first_of(&self.renewals, now)
     }
@@ -350,8 +352,8 @@ impl Locks {
         Some((*at, known.id.clone()))
     }
 
-    /// Marks a lock to be swept soon, if it has a volatile part. It is due from `at` on; before
-    /// everything but those marked earlier, if `None`.
+    /// Marks a lock to be swept soon, if it has a volatile part. It counts as due since `at`; if
+    /// `None`, it is swept before everything except locks marked earlier.
     pub fn mark(&mut self, db: i32, key: &[u8], why: Mark, at: Option<EpochMs>) {
         if let Some(number) = self.number(db, key) {
             self.mark_number(number, why, at);
@@ -378,18 +380,18 @@ impl Locks {
         known.is_some_and(|known| known.mark == Some(Mark::Changed))
     }
 
-    /// Whether some lock is marked.
+    /// Whether any lock is marked.
     pub fn has_marked(&self) -> bool {
         !self.marked.is_empty()
     }
 
-    /// Since when the lock is due that was marked first.
+    /// Since when the first marked lock is due.
     pub fn first_marked(&self) -> Option<EpochMs> {
         self.marked.front().map(|(at, _)| *at)
     }
 
-    /// Takes the next marked lock, since when it is due, and the reason. Its volatile part is
-    /// dropped if it is empty.
+    /// Takes the next marked lock, with the time since which it is due, and the reason. Its
+    /// volatile part is dropped if it is empty.
     pub fn take_marked(&mut self) -> Option<(LockId, EpochMs, Mark)> {
         loop {
             let (at, number) = self.marked.pop_front()?;
@@ -403,12 +405,13 @@ impl Locks {
         }
     }
 
-    /// The number of places: with [`Locks::in_place`], an iteration over all locks that can pause.
+    /// The number of slots: with [`Locks::in_place`], it allows an iteration over all locks that
+    /// can pause.
     pub fn places(&self) -> usize {
         self.known.len()
     }
 
-    /// The lock in this place.
+    /// The lock in this slot.
     pub fn in_place(&self, place: usize) -> Option<LockId> {
         self.at(place).map(|known| known.id.clone())
     }
@@ -437,10 +440,10 @@ impl Locks {
     pub fn change_acks<T>(&mut self, id: &LockId, work: impl FnOnce(&mut Volatile) -> T) -> T {
         self.change(id.db, &id.key, |volatile, before| {
             let result = work(volatile);
-            // The lock's own deadlines decide when to sweep only if somebody is in the queue.
+            // The lock's own deadlines matter for the next sweep only if somebody is in the queue.
             let is_awaited = !volatile.queue.is_empty() || volatile.queue.has_covered();
             let before = before.filter(|_| is_awaited);
-            // While nothing may be written, no renewal comes before a session's end.
+            // While the gate is shut, no renewal precedes a session's end.
             let session_end = volatile.sessions.next_end();
             let next = [before, volatile.next_to_end(), session_end].into_iter().flatten().min();
             (result, volatile.unfinished.or(next))
@@ -448,7 +451,7 @@ impl Locks {
     }
 
     /// The connections with sessions in this database, or in all if `None`, in an order that is the
-    /// same on every machine, because waiters are served in it.
+    /// same on every machine, because waiters are served in that order.
     pub fn tied_in(&self, db: Option<i32>) -> Vec<ClientId> {
         let is_there = |number: Slot| {
             self.at(number).is_some_and(|known| db.is_none_or(|db| db == known.id.db))
@@ -476,7 +479,7 @@ impl Locks {
     }
 }
 
-/// Moves a lock in an index by time.
+/// Moves a lock within an index that is sorted by time.
 fn reindex(
     index: &mut BTreeSet<(EpochMs, Slot)>,
     number: Slot,

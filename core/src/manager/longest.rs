@@ -8,27 +8,28 @@ use super::Manager;
 use super::locks::Locks;
 use crate::Now;
 
-/// One of [`Manager::longest_queues`](super::Manager::longest_queues).
+/// A queue, as [`Manager::longest_queues`](super::Manager::longest_queues) returns it.
 #[derive(Clone, Debug)]
 pub struct LongQueue {
     /// Its lock.
     pub key: Rc<[u8]>,
     /// How many wait.
     pub len: usize,
-    /// Since when the first of them waits.
+    /// Since when the first waiter has waited.
     pub since: Now,
 }
 
 impl Manager {
-    /// How many locks of each database have a queue, without those databases that have none.
+    /// How many locks of each database have a queue; databases without queues are left out.
     pub fn queues(&self) -> impl Iterator<Item = (i32, usize)> {
         self.locks.queues()
     }
 }
 
 impl Locks {
-    /// The longest queues of a database, longest first, but at most this many; of equally long ones
-    /// any, by their keys. Examines only the lengths of most queues.
+    /// The longest queues of a database, longest first, but at most this many. Which of several
+    /// equally long queues are returned depends on their keys. For most queues, only the length is
+    /// examined.
     pub fn longest(&self, db: i32, most: usize) -> Vec<LongQueue> {
         let mut longest = BinaryHeap::new();
         for (number, known) in self.known.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The numbers of locks by their names.
+//! The index of a lock's slot by the lock's name.
 
 use std::array;
 use std::hash::BuildHasher;
@@ -9,12 +9,12 @@ use hashbrown::HashTable;
 /// A lock's place in [`Locks`], valid while the lock has a volatile part.
 pub(super) type Slot = usize;
 
-/// How many tables there are. With a million names a table that grows moves some 10 000 of them,
-/// which takes less than a millisecond.
+/// The number of tables. With a million names, a table that grows moves some 10 000 of them, which
+/// takes less than a millisecond.
 const TABLES: usize = 64;
 
-/// A hash table of numbers that keeps no names: whoever asks compares them. It consists of several
-/// tables, because one table of a million took some 200 ms to grow.
+/// A hash table of numbers that stores no names: the caller compares them. It consists of several
+/// tables, because a single table with a million names took some 200 ms to grow.
 pub(super) struct LockIndex {
     tables: [HashTable<(u64, Slot)>; TABLES],
     /// Seeded, because anybody can choose the names.
@@ -32,13 +32,13 @@ impl LockIndex {
         self.state.hash_one((db, key))
     }
 
-    /// Which table a name is in. The middle bits of the hash decide: a table itself uses the lowest
-    /// and the highest ones.
+    /// The table of a name. The middle bits of the hash decide: a table itself uses the lowest and
+    /// the highest bits.
     const fn table_of(hash: u64) -> usize {
         (hash >> 32) as usize % TABLES
     }
 
-    /// The number of a name that is the one `is_it` says.
+    /// The number of a name; `is_it` says whether a candidate has that name.
     pub fn find(&self, db: i32, key: &[u8], is_it: impl Fn(Slot) -> bool) -> Option<Slot> {
         let hash = self.hash(db, key);
         let table = self.tables.get(Self::table_of(hash))?;
@@ -64,7 +64,7 @@ impl LockIndex {
         }
     }
 
-    /// How many names have a number.
+    /// The number of names.
     pub fn len(&self) -> usize {
         self.tables.iter().map(HashTable::len).sum()
     }

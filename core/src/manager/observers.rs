@@ -1,5 +1,5 @@
 //! Observers: connections that are blocked until the holder of WRITE differs from the one that they
-//! know. They stand in no queue, and no decision about a lock depends on them.
+//! know of. They stand in no queue, and no decision about a lock depends on them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -8,20 +8,20 @@ use super::sight::{SeenHold, Sight};
 use super::{At, HashMap, LockId, Manager, WaitEnd};
 use crate::{EpochMs, Lock, Now, Token, Volatile, WaiterId};
 
-/// What is to be done for observers next.
+/// The next piece of work for observers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObserverTask {
-    /// The time of this one has passed.
+    /// The wait of this observer has timed out.
     TimedOut(WaiterId),
-    /// This lock may be held otherwise: look at it, and tell whoever [`Manager::next_observer`]
-    /// returns, until it returns nobody.
+    /// The holder of this lock may have changed: look at it, and notify each observer that
+    /// [`Manager::next_observer`] returns, until it returns none.
     Look(LockId),
 }
 
 /// A blocked connection that observes a lock.
 struct Observer {
     id: LockId,
-    /// The token that it knows; `None` if it knows the lock as free.
+    /// The token that it knows of; `None` if it knows the lock as free.
     known: Option<Token>,
     ends_at: Option<EpochMs>,
     is_told: bool,
@@ -30,14 +30,14 @@ struct Observer {
 /// The observers of one lock.
 #[derive(Default)]
 struct Observed {
-    /// In order of arrival, by the token that they know.
+    /// In order of arrival, by the token that they know of.
     by_token: BTreeMap<Option<Token>, BTreeSet<WaiterId>>,
-    /// The first that knows each token: whoever is told next is found without looking at those who
-    /// know it already.
+    /// For each known token, the first observer that knows it: the next observer to notify is found
+    /// without visiting those that need no news.
     firsts: BTreeSet<(WaiterId, Option<Token>)>,
-    /// When the hold expires that they know.
+    /// When the hold expires that the observers know of.
     alarm: Option<EpochMs>,
-    /// It is in [`Observers::marked`].
+    /// Whether it is in [`Observers::marked`].
     is_marked: bool,
 }
 
@@ -76,17 +76,17 @@ impl Observed {
 #[derive(Default)]
 pub(super) struct Observers {
     all: HashMap<WaiterId, Observer>,
-    /// By database and key, and only locks that have observers.
+    /// Locks that have observers, by database and key.
     locks: BTreeMap<i32, BTreeMap<Rc<[u8]>, Observed>>,
-    /// When each wait ends that has an end.
+    /// When each wait with a time limit ends.
     ends: BTreeSet<(EpochMs, WaiterId)>,
     /// The locks by [`Observed::alarm`].
     alarms: BTreeSet<(EpochMs, LockId)>,
-    /// Locks to look at, in the order in which they were marked.
+    /// Locks to be looked at, in the order in which they were marked.
     marked: VecDeque<LockId>,
-    /// Other replies leave the server before those to observers.
+    /// Whether other replies must leave the server before those to observers.
     is_later: bool,
-    /// How many of them get a message.
+    /// How many observers get a message.
     pub told: usize,
 }
 
@@ -99,7 +99,7 @@ impl Observers {
         self.all.contains_key(&waiter)
     }
 
-    /// Forgets one whose message nobody would read.
+    /// Removes an observer whose message nobody would read.
     pub fn remove_told(&mut self, waiter: WaiterId) {
         self.remove(waiter);
     }
@@ -127,13 +127,14 @@ impl Observers {
         let id = observer.id.clone();
         self.told = self.told.saturating_add(observer.is_told.into());
         self.all.insert(waiter, observer);
-        // The alarm was theirs: the hold that they know may have expired a moment ago.
+        // The alarm was for these observers: the hold that they know of may have expired a moment
+        // ago.
         if has_news_for_others {
             self.mark(id.db, &id.key, false);
         }
     }
 
-    /// Forgets one. Nothing happens if it is not known.
+    /// Removes an observer. Nothing happens if it is unknown.
     pub fn remove(&mut self, waiter: WaiterId) {
         if self.all.is_empty() {
             return;
@@ -142,7 +143,7 @@ impl Observers {
         let Observer { id, known, ends_at, is_told } = observer;
         self.told = self.told.saturating_sub(is_told.into());
         if self.all.is_empty() {
-            // Nobody is to be told of the locks that were marked.
+            // No observer is notified about the locks that were marked.
             (self.marked, self.is_later) = (VecDeque::new(), false);
         }
         if let Some(at) = ends_at {
@@ -171,8 +172,8 @@ impl Observers {
         }
     }
 
-    /// The holder of this lock may have changed. `tells_others`: replies to others are under way,
-    /// and those to observers must not delay them.
+    /// The holder of this lock may have changed. With `tells_others`, replies to other connections
+    /// are about to be sent, and replies to observers must not delay them.
     pub fn mark(&mut self, db: i32, key: &[u8], tells_others: bool) {
         if self.all.is_empty() {
             return;
@@ -199,12 +200,13 @@ impl Observers {
         }
     }
 
-    /// Whether some lock is to be looked at, and how many milliseconds later.
+    /// In how many milliseconds a marked lock is to be looked at; `None` if none is marked.
     pub fn marked_in_ms(&self) -> Option<u64> {
         (!self.marked.is_empty()).then_some(self.is_later.into())
     }
 
-    /// When the next hold expires that observers know, or their next wait ends.
+    /// When the next hold expires that observers know of, or the next wait of an observer times
+    /// out.
     pub fn next_alarm(&self) -> Option<EpochMs> {
         let ends = self.ends.first().map(|(at, _)| *at);
         ends.into_iter().chain(self.alarms.first().map(|(at, _)| *at)).min()
@@ -272,7 +274,8 @@ impl Observers {
 }
 
 impl Manager {
-    /// What observers see of a lock now. A pending hold may still be revoked, so it counts as none.
+    /// What observers see of a lock now. A pending hold may still be revoked, so it counts as no
+    /// hold.
     pub fn seen_hold(&self, at: At<'_>, lock: &Lock) -> Option<SeenHold> {
         let (owner, hold) = lock.writer_at(at.now)?;
         if self.is_pending(at.db, at.key, hold.token) {
@@ -292,14 +295,14 @@ impl Manager {
         observed.map_or(0, |it| it.by_token.values().map(BTreeSet::len).sum())
     }
 
-    /// An observer asks for something else, and is no longer one.
+    /// An observer sent another request, and is no longer an observer.
     pub fn observes_no_more(&mut self, waiter: WaiterId) {
         self.observers.remove(waiter);
         self.tell_ends(waiter);
     }
 
-    /// A blocked connection observes a lock from now on, which it knows as `held`; or somebody who
-    /// gets a message.
+    /// From now on, a blocked connection or a request with `TELL` observes a lock, which it knows
+    /// as `held`.
     pub fn observe(
         &mut self,
         waiter: WaiterId,
@@ -307,14 +310,14 @@ impl Manager {
         held: Option<&SeenHold>,
         ends_at: Option<EpochMs>,
     ) {
-        // Any value may come to a free name.
+        // Any value may appear at a free name.
         self.expects_keys |= held.is_none();
         let (known, deadline) = (held.map(|held| held.token), held.map(|held| held.deadline));
         let is_told = self.is_told(waiter);
         self.observers.insert(waiter, Observer { id, known, ends_at, is_told }, deadline);
     }
 
-    /// What is to be done for observers next; `None` if nothing is.
+    /// The next piece of work for observers; `None` if there is none.
     pub fn next_observer_task(&mut self, now: Now) -> Option<ObserverTask> {
         if !self.is_primary || self.is_loading {
             return None;
@@ -328,15 +331,15 @@ impl Manager {
         };
         let is_unfinished = |volatile: &Volatile| volatile.unfinished.is_some();
         if self.shut_since.is_none() && self.locks.get(id.db, &id.key).is_some_and(is_unfinished) {
-            // Its waiters come first, in their portions.
+            // The lock's waiters come first, in their portions.
             self.observers.mark(id.db, &id.key, true);
             return None;
         }
         Some(ObserverTask::Look(id))
     }
 
-    /// Takes the observer that is to be told next what is seen at this lock. With nobody left the
-    /// lock is looked at again when it changes, or when the hold expires.
+    /// Takes the next observer to notify about this lock. If none remains, the lock is looked at
+    /// again when it changes, or when the hold expires.
     pub fn next_observer(&mut self, id: &LockId, sight: &Sight) -> Option<WaiterId> {
         let waiter = self.observers.of(id.db, &id.key)?.first_to_tell(sight);
         match waiter {
@@ -349,17 +352,17 @@ impl Manager {
         waiter
     }
 
-    /// This lock is to be looked at again.
+    /// Marks this lock to be looked at again.
     pub fn look_again(&mut self, id: &LockId) {
         self.observers.mark(id.db, &id.key, false);
     }
 
-    /// A portion is over: the rest comes when others had their turn.
+    /// A portion is used up: the remaining observers are notified after other work.
     pub fn observers_wait(&mut self) {
         self.observers.is_later = true;
     }
 
-    /// Gives an observer its reply. False if it has one already, or has departed.
+    /// Sets the reply of an observer. False if it has a reply already, or has departed.
     pub fn tell(&mut self, waiter: WaiterId, end: WaitEnd) -> bool {
         self.tells.end_with(waiter, (Some(end.clone()), None)) || self.waits.end_with(waiter, end)
     }

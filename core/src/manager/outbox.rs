@@ -4,7 +4,7 @@ use super::Manager;
 use crate::{Reply, Wake};
 
 impl Manager {
-    /// Gives a blocked connection its reply. False if it has one already, or has departed.
+    /// Sets the reply of a blocked connection. False if it has a reply already, or has departed.
     pub fn answer(&mut self, wake: &Wake) -> bool {
         self.answer_told(wake) || self.waits.answer(wake.waiter, wake.reply.clone())
     }

@@ -1,4 +1,4 @@
-//! Searches which owner waits for which, before a connection is blocked.
+//! Searches for deadlocks: which owner waits for which, before a connection is blocked.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -15,7 +15,7 @@ pub trait World {
     /// The lock at a key (a free one if there is none) and its volatile part.
     fn lock<T>(&mut self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T;
     /// Whether the search sees this lock (or any, if `None`) as it will be once the caller has
-    /// given something up there.
+    /// given up its place there.
     fn is_left(&self, id: Option<&LockId>) -> bool;
 }
 
@@ -26,16 +26,16 @@ pub struct Wait<'a> {
     pub lock: &'a LockId,
     /// The owner.
     pub owner: &'a Owner,
-    /// The server's user who begins the wait. The search follows only waits of this user, so nobody
-    /// can get another user refused by using that user's owner names.
+    /// The user who begins the wait. The search follows only waits of this user; otherwise, anybody
+    /// could get another user's requests refused by waiting under that user's owner names.
     pub user: &'a [u8],
     /// Its place in the queue.
     pub stand: Stand<'a>,
 }
 
 impl Manager {
-    /// A wait was refused because it would have closed a cycle. Returns the line for the server's
-    /// log, at most one a second.
+    /// Records that a wait was refused because it would have closed a cycle. Returns the line for
+    /// the server's log, at most once a second.
     pub fn deadlock(
         &mut self,
         wait: &Wait<'_>,
@@ -48,7 +48,7 @@ impl Manager {
         let limit = limit.map_or(0, NonZeroU32::get);
         self.slowlog.add_cycle(mode.lower(), limit, cycle, now, self.slowlog_max);
         let since = self.logged_at.map(|at| now.us().saturating_sub(at.us()));
-        // Logs also if the clock was set back since the last line.
+        // If the clock was set back since the last line, it logs as well.
         let is_ahead = self.logged_at.is_some_and(|at| at > now);
         if since.is_some_and(|us| us < PAUSE_US) && !is_ahead {
             self.unlogged = self.unlogged.saturating_add(1);
@@ -61,10 +61,11 @@ impl Manager {
     }
 }
 
-/// How many locks to open in the check that may save the search.
+/// How many locks to open at most in the check that may make the search unnecessary.
 const LOCKS_MAX: usize = 64;
 
-/// Searches for a cycle of owners that this wait closes, or would close. It takes at most 2 ms.
+/// Searches for a cycle of owners that this wait closes, or would close. The search takes at most 2
+/// ms.
 pub fn search<W: World>(world: &mut W, wait: Wait<'_>, now: Now) -> Search<LockId> {
     let steps = &mut Steps::default();
     let is_plain = matches!(wait.stand, Stand::Asking(..)) && !world.is_left(None);
@@ -84,8 +85,9 @@ pub fn search<W: World>(world: &mut W, wait: Wait<'_>, now: Now) -> Search<LockI
     }
 }
 
-/// Whether nobody in this database waits for the owner, who is not blocked yet. Checked only where
-/// that is cheaper than the search: in no more locks than there are blocked connections ahead.
+/// Whether nobody in this database waits for the owner, who is not blocked yet. It is checked only
+/// if that is cheaper than the search: if there are no more locks to open than blocked connections
+/// ahead.
 fn nobody_waits_for<W: World>(world: &mut W, wait: Wait<'_>, now: Now, steps: &mut Steps) -> bool {
     let with_waiters = world.manager(|manager| {
         let volatile = manager.locks.get(wait.lock.db, &wait.lock.key);
@@ -166,8 +168,8 @@ impl<W: World> WaitGraph for DbWaitGraph<'_, W> {
 }
 
 impl<W: World> DbWaitGraph<'_, W> {
-    /// A group that moves on from this lock, because the caller gives something up there, and at
-    /// which of its locks it comes to stand, if it stands at all; `None` if it stays.
+    /// If a group moves on from this lock because the caller gives up its place there: the index of
+    /// the lock at which it then stands, if it stands at any. `None` if the group stays.
     fn next_of(
         &mut self,
         waiter: WaiterId,
@@ -192,7 +194,7 @@ impl<W: World> DbWaitGraph<'_, W> {
     }
 }
 
-/// A caller that is not blocked yet, as [`Wait::stand`].
+/// A caller that is not blocked yet, for [`Wait::stand`].
 impl<'a> From<&Acquire<'a>> for Stand<'a> {
     fn from(ask: &Acquire<'a>) -> Self {
         Self::Asking(ask.into())

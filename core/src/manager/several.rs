@@ -1,11 +1,11 @@
-//! Requests for several locks: looking at each of them.
+//! How a request for several locks examines each of them.
 
 use super::{At, Bounds, LockId, Manager};
 use crate::value::count::less;
 use crate::{Lock, OpenLock, Refusal, Token, Unit};
 
 impl Manager {
-    /// An open lock, to be judged.
+    /// An open lock, ready to be judged.
     pub fn open_lock<'l>(&'l self, at: At<'_>, bounds: &Bounds, lock: &'l Lock) -> OpenLock<'l> {
         OpenLock {
             lock,
@@ -17,7 +17,7 @@ impl Manager {
         }
     }
 
-    /// Another connection may be blocked.
+    /// Checks that one more connection may be blocked.
     ///
     /// # Errors
     /// `rlock.max-waiters` is reached.
@@ -28,7 +28,7 @@ impl Manager {
         if waiters < max { Ok(()) } else { Err(Refusal::TooManyWaiters { max }) }
     }
 
-    /// So many more holds may be tied to connections.
+    /// Checks that this many more holds may be tied to connections.
     ///
     /// # Errors
     /// `rlock.max-sessions` would be exceeded.
@@ -39,7 +39,7 @@ impl Manager {
         }
     }
 
-    /// Whether more wait for one of these locks than a newcomer accepts.
+    /// Whether one of these locks has more waiters than the request accepts (`MAXQUEUE`).
     pub fn is_line_too_long(&self, db: i32, unit: &Unit<'_, '_>, max_queue: usize) -> bool {
         unit.wants.iter().any(|want| {
             let volatile = self.locks.get(db, want.key);

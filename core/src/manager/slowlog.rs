@@ -12,8 +12,8 @@ use crate::{Now, Owner};
 
 use super::{At, LockId, Manager};
 
-/// A name, cut, and escaped when it is asked for: of 10 000 waits that end at once most are never
-/// shown.
+/// A name, cut; it is escaped only when it is asked for, since most entries are overwritten before
+/// anybody reads them.
 type Name = SmallVec<[u8; NAME_BYTES_MAX]>;
 
 /// One entry of `RLOCK.SLOWLOG`.
@@ -42,14 +42,14 @@ pub struct SlowEntry {
     others: Others,
 }
 
-/// Which other owners had a part in it.
+/// The other owners that an entry names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Others {
     /// None in a hold.
     None,
-    /// In the way when the wait began.
+    /// The owners in the way when the wait began.
     Held(Rc<OwnerNames>),
-    /// Each of a cycle, and the key for which it waits.
+    /// The owners of a cycle, each with the key for which it waits.
     Cycle(Vec<(Name, Name)>),
 }
 
@@ -64,7 +64,7 @@ impl SlowEntry {
         escaped(&self.owner)
     }
 
-    /// Who was in the way when the wait began; for a deadlock each owner of the cycle, with the key
+    /// Who was in the way when the wait began; for a deadlock, each owner of the cycle with the key
     /// for which it waits. Cut and escaped.
     pub fn holders(&self) -> Vec<(String, Option<String>)> {
         match &self.others {
@@ -119,8 +119,8 @@ impl SlowLog {
         self.push(entry, len_max);
     }
 
-    /// Logs a wait that was refused because it would have closed this cycle; the wait comes first
-    /// in it.
+    /// Logs a wait that was refused because it would have closed this cycle. The refused wait is
+    /// the cycle's first entry.
     pub(super) fn add_cycle(
         &mut self,
         mode: &'static str,
@@ -163,7 +163,7 @@ impl SlowLog {
 }
 
 impl Manager {
-    /// Logs what ended at this key.
+    /// Logs waits and holds of this lock that ended.
     pub(super) fn log_slow(
         &mut self,
         At { db, key, now }: At<'_>,

@@ -1,5 +1,5 @@
-//! Work outside commands, one lock at a time and in the order of deadlines; and the gate, behind
-//! which it waits while nothing may be written.
+//! Work outside commands, one lock at a time and in the order of deadlines. While the gate is shut,
+//! this work waits.
 
 use std::collections::BTreeMap;
 
@@ -12,50 +12,51 @@ pub enum Task {
     /// Open its key for writing, and call [`Manager::decide`] with [`crate::Input::Tick`] or
     /// [`crate::Input::Changed`].
     Sweep(LockId, EpochMs, Mark),
-    /// Nothing may be written: open its key for reading, and call [`Manager::see`].
+    /// The gate is shut: open the lock's key for reading, and call [`Manager::see`].
     See(LockId, Mark),
-    /// Groups have something to do, first at this lock: do it, if the gate is open.
+    /// Groups have work, beginning at this lock: do it if the gate is open.
     Groups(LockId),
-    /// The time of this group has passed: [`Manager::end_group_with`].
+    /// The wait of this group has timed out: call [`Manager::end_group_with`].
     GroupOver(WaiterId),
 }
 
-/// While something is due that may let somebody in, one task of so many may renew a session.
+/// While a due task may let a waiter in, one task in this many may renew a session.
 const ONE_RENEWAL_IN: u64 = 4;
 
-/// While a queue waits to be served, at most so many locks are caught up with before.
+/// Before a queue is served, at most this many locks are swept whose due items may free other
+/// locks.
 const FREED_TOGETHER: usize = 1000;
 
 /// When to ask the manager for tasks again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Next {
-    /// In this loop iteration or the next.
+    /// Ask in this loop iteration or the next.
     pub soon: bool,
-    /// As soon as the gate may have opened.
+    /// Ask as soon as the gate may have opened.
     pub when_open: bool,
     /// At this moment.
     pub at: Option<EpochMs>,
-    /// In so many milliseconds for observers ([`Manager::next_observer_task`]).
+    /// Ask for observers in this many milliseconds ([`Manager::next_observer_task`]).
     pub observers_in_ms: Option<u64>,
 }
 
 impl Manager {
-    /// Whether the server would let a client's write through now. While it would not, nobody is
-    /// granted, no session is renewed, and nothing is written: waits end at their time, sessions
-    /// with their lease, and the rest is done when the gate opens again.
+    /// Whether the server would let a client's write through now. While it would not, no request is
+    /// granted, no session is renewed, and nothing is written. Waits still time out, and sessions
+    /// end with their leases; everything else is done when the gate opens again.
     pub fn gate_is(&mut self, is_open: bool, now: Now) {
         self.shut_since = if is_open { None } else { self.shut_since.or(Some(now.ms())) };
         self.is_presumed_open = false;
     }
 
-    /// Assumes an open gate for the next task: the caller asks the gate for that task.
+    /// Assumes an open gate for the next task: the caller checks the gate for that task itself.
     pub fn presume_open(&mut self) {
         self.is_presumed_open = true;
     }
 
     /// The caller is about to ask for tasks.
     pub fn sweep_begins(&mut self, now: Now) {
-        // The flushed locks were not replaced by a load.
+        // No load has replaced the flushed locks.
         let flushed = std::mem::take(&mut self.flushed);
         self.lose(flushed, now);
         self.groups.left = 0;
@@ -67,7 +68,7 @@ impl Manager {
         self.shut_since
     }
 
-    /// The next task, the one that came due first. `None` if nothing is due.
+    /// The next task: the one that has been due for longest. `None` if nothing is due.
     pub fn next_task(&mut self, now: Now) -> Option<Task> {
         if !self.is_primary || self.is_loading {
             return None;
@@ -84,15 +85,15 @@ impl Manager {
     fn next_of_open(&mut self, now: Now) -> Option<Task> {
         self.end_grace_of_groups(now);
         match self.group_work_at() {
-            // All that came due together is done before anybody is served.
+            // Everything that came due together is done before a queue is served.
             Some(_) if self.frees_more() => {
                 self.groups.freed = self.groups.freed.saturating_add(1);
             }
             Some(id) => return Some(Task::Groups(id)),
             None => {}
         }
-        // Where somebody may be let in comes before what is only renewed, however late that is; but
-        // some of that is done all the same.
+        // A lock where a waiter may be let in comes before renewals, however late those are; but
+        // some renewals are done all the same.
         self.tasks = self.tasks.wrapping_add(1);
         let mut due = self.locks.first_due(now);
         if self.tasks.is_multiple_of(ONE_RENEWAL_IN) {
@@ -124,8 +125,8 @@ impl Manager {
         next.or_else(|| self.group_work_at().map(Task::Groups))
     }
 
-    /// Whether something that came due before a queue was to be served is still to be done: it may
-    /// free other locks, at which a group may come before those who stand there.
+    /// Whether something is still to be done that came due before a queue was to be served. It may
+    /// free other locks, at which a group may be ahead of this queue's waiters.
     fn frees_more(&self) -> bool {
         let Some(freed_at) = self.groups.freed_at else { return false };
         self.groups.freed <= FREED_TOGETHER
@@ -133,7 +134,7 @@ impl Manager {
                 || self.first_due_at().is_some_and(|due_at| due_at <= freed_at))
     }
 
-    /// When what came due first was due.
+    /// The earliest time at which something that is due came due.
     fn first_due_at(&self) -> Option<EpochMs> {
         let all = [self.postponed.first(), self.locks.first_marked(), self.locks.next_to_end()];
         all.into_iter().flatten().min()
@@ -164,8 +165,8 @@ impl Manager {
         Some(Task::See(id, why))
     }
 
-    /// This lock may not be written now although the gate is open: its cluster slot is not served.
-    /// It is retried with whatever waits for the gate.
+    /// Postpones a lock that cannot be written although the gate is open, because its cluster slot
+    /// is not served. It is retried together with what waits for the gate.
     pub fn postpone(&mut self, id: LockId, at: EpochMs, why: Mark) {
         self.postponed.add(id, at, why);
     }
@@ -185,7 +186,7 @@ impl Manager {
         self.lose(lost, now);
     }
 
-    /// Frees a portion of what this server remembered before it became a replica.
+    /// Frees a portion of the waiters and sessions from before this server became a replica.
     fn free_some(&mut self) {
         const PORTION: usize = 1000;
         let Some(locks) = self.forgotten.last_mut() else { return };
@@ -224,7 +225,7 @@ impl Manager {
     }
 }
 
-/// What came due while the gate was shut, each lock once.
+/// Locks that came due while the gate was shut, each of them once.
 #[derive(Default)]
 pub(super) struct Postponed {
     by_time: BTreeMap<(EpochMs, LockId), Mark>,
@@ -240,7 +241,7 @@ impl Postponed {
     }
 
     pub(super) fn is_changed(&self, db: i32, key: &[u8]) -> bool {
-        // Hardly ever is anything postponed.
+        // Locks are rarely postponed.
         if self.is_empty() {
             return false;
         }

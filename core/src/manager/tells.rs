@@ -1,7 +1,7 @@
 //! Requests that wait and block no connection: the late reply of each is a message to a channel.
 //!
-//! There may be a hundred thousand of them, so each takes little memory: what many have in common
-//! they share, and the owner's name is only where the request waits.
+//! There may be a hundred thousand of them, so each takes little memory: requests share what they
+//! have in common, and only the queue has the owner's name.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -15,13 +15,13 @@ use crate::{ClientId, Mode, Owner, Refusal, Reply, WaiterId, Wake};
 pub struct Line {
     /// The lock for which they wait.
     pub lock: LockId,
-    /// The user as which the caller was logged in; another module has none.
+    /// The caller's user; a call by another module has none.
     pub user: Option<Rc<[u8]>>,
     /// The shard channel.
     pub channel: Rc<[u8]>,
 }
 
-/// The number that begins a message; most do not begin with anything else.
+/// The id of a message as a number; most ids are numbers.
 fn number_of(id: &[u8]) -> Option<u64> {
     let number: u64 = str::from_utf8(id).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == id).then_some(number)
@@ -40,27 +40,27 @@ pub struct Told {
 /// There may be a million of them.
 const _: () = assert!(size_of::<Told>() <= 24, "a request with TELL takes more memory");
 
-/// A message that is due: to whom it goes, and what it says.
+/// A message that is due: its destination and its content.
 #[derive(Clone, Debug)]
 pub struct DueMessage {
-    /// The lock, the channel, and the user on whose behalf it is sent.
+    /// The lock, the channel, and the user as which it is sent.
     pub line: Rc<Line>,
     /// What it begins with.
     pub id: Vec<u8>,
     /// The owner that an error names.
     pub owner: Option<Box<Owner>>,
-    /// What became of the wait. `None`: its owner withdrew it, and knows.
+    /// How the wait ended. `None` if its owner withdrew it, and therefore knows.
     pub end: Option<WaitEnd>,
 }
 
 /// Who waits for what.
 #[derive(Clone, Debug)]
 pub struct AskingOwner {
-    /// The lock at which it stands.
+    /// The lock in whose queue it waits.
     pub lock: LockId,
     /// The owner.
     pub owner: Owner,
-    /// The user; empty for another module.
+    /// The user; empty for a call by another module.
     pub user: Rc<[u8]>,
 }
 
@@ -72,32 +72,32 @@ struct PendingTold {
     asked: PendingRequest,
 }
 
-/// What a request asked for that waits for acknowledgments.
+/// A request that waits for acknowledgments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PendingRequest {
-    /// One lock, in this mode.
+    /// To acquire one lock, in this mode.
     Acquire(Mode),
     /// Several locks.
     Several,
-    /// To renew holds, of this mode or of both.
+    /// To renew the owner's hold of this mode, or its holds of both modes.
     Renew(Option<Mode>),
 }
 
-/// How an end is kept until its message is sent.
+/// The end of a wait, kept until its message is sent; and the owner that an error names.
 type End = (Option<WaitEnd>, Option<Box<Owner>>);
 
 /// All requests that wait for messages.
 #[derive(Default)]
 pub(super) struct Tells {
     all: HashMap<WaiterId, Told>,
-    /// What begins a message and is no number.
+    /// The ids that are not numbers.
     texts: HashMap<WaiterId, Box<[u8]>>,
-    /// With how many requests have each.
+    /// Each line, and how many requests belong to it.
     lines: HashMap<Rc<Line>, usize>,
-    /// By a hash of database, owner and user; an observer by one of its key and of where its
-    /// message goes.
+    /// Requests by a hash of database, owner and user; observers by a hash of their key and of
+    /// where their messages go.
     by_owner: BTreeSet<(u64, WaiterId)>,
-    /// The requests whose hold is to be tied to the connection that asked.
+    /// The requests whose hold is to be tied to the connection that sent them.
     sessions: BTreeSet<(ClientId, WaiterId)>,
     clients: HashMap<WaiterId, ClientId>,
     pending: HashMap<WaiterId, PendingTold>,
@@ -109,7 +109,7 @@ fn hash_of(db: i32, user: Option<&[u8]>, owner: &[u8]) -> u64 {
     Owner::hash_of(owner).rotate_left(1) ^ user ^ u64::from(db.unsigned_abs()).rotate_left(32)
 }
 
-/// The hash of an observer of this line.
+/// The hash of an observer with this line and id.
 fn observer_hash(line: &Line, id: &[u8]) -> u64 {
     let place = Owner::hash_of(&line.channel).rotate_left(11) ^ Owner::hash_of(id);
     hash_of(line.lock.db, line.user.as_deref(), &line.lock.key) ^ place.rotate_left(3)
@@ -125,12 +125,12 @@ impl Tells {
         self.all.get(&waiter).map(|told| told.line.lock.clone())
     }
 
-    /// Whether it waits, and no message is due.
+    /// Whether it waits and has no message due.
     pub(super) fn waits(&self, waiter: WaiterId) -> bool {
         self.all.contains_key(&waiter) && !self.due.contains_key(&waiter)
     }
 
-    /// It waits for this lock now.
+    /// The request now waits for this lock.
     pub(super) fn stands_at(&mut self, waiter: WaiterId, lock: &LockId) {
         let Some(line) = self.all.get(&waiter).map(|told| told.line.clone()) else { return };
         let (user, channel) = (line.user.clone(), line.channel.clone());
@@ -150,7 +150,7 @@ impl Tells {
         line
     }
 
-    /// A request left this line.
+    /// One request fewer belongs to this line.
     fn leave_line(&mut self, line: &Line) {
         let Some(count) = self.lines.get_mut(line) else { return };
         *count = count.saturating_sub(1);
@@ -159,7 +159,7 @@ impl Tells {
         }
     }
 
-    /// What the message to this waiter begins with.
+    /// The id with which the message to this waiter begins.
     fn id_of(&self, waiter: WaiterId, told: &Told) -> Vec<u8> {
         let text = if self.texts.is_empty() { None } else { self.texts.get(&waiter) };
         text.map_or_else(|| told.number.to_string().into_bytes(), |text| text.to_vec())
@@ -174,7 +174,7 @@ impl Tells {
         self.all.insert(waiter, told);
     }
 
-    /// Forgets where the message of a request goes. What its grant waits for stays.
+    /// Forgets where the message of a request goes. What its grant waits for remains.
     fn take(&mut self, waiter: WaiterId) -> Option<Told> {
         if self.all.is_empty() {
             return None;
@@ -201,7 +201,7 @@ impl Tells {
         self.take(waiter).map(|told| told.line.lock.clone())
     }
 
-    /// Those with this hash that wait.
+    /// The waiting requests with this hash.
     fn with_hash(&self, hash: u64) -> impl Iterator<Item = (WaiterId, &Told)> {
         let (first, last) = (WaiterId::from(1), WaiterId::from(u64::MAX));
         let all = self.by_owner.range((hash, first)..=(hash, last)).map(|(_, waiter)| *waiter);
@@ -209,13 +209,13 @@ impl Tells {
         all.filter_map(|waiter| self.all.get(&waiter).map(|told| (waiter, told)))
     }
 
-    /// One whose hold is to be tied to this connection.
+    /// A request whose hold is to be tied to this connection.
     pub(super) fn of_session(&self, client: ClientId) -> Option<WaiterId> {
         let (other, waiter) = self.sessions.range((client, WaiterId::from(1))..).next()?;
         (*other == client).then_some(*waiter)
     }
 
-    /// Gives a request its end. False if it is not known, or has one.
+    /// Sets the end of a request's wait. False if the request is unknown or has ended already.
     pub(super) fn end_with(&mut self, waiter: WaiterId, end: End) -> bool {
         let is_news = self.waits(waiter);
         if is_news {
@@ -238,7 +238,7 @@ impl Manager {
         self.tells.len()
     }
 
-    /// Another request may wait for a message.
+    /// Checks that another request may wait for a message.
     ///
     /// # Errors
     /// `rlock.max-tells` is reached.
@@ -247,8 +247,9 @@ impl Manager {
         if self.tells.len() < max { Ok(()) } else { Err(Refusal::TooManyTells { max }) }
     }
 
-    /// A request waits for a message from now on, in place of what it waited for before. `parked`
-    /// is what a blocked connection would be, without a client unless it asks for a session.
+    /// From now on, a request waits for a message, which replaces any earlier wait with this
+    /// number. `parked` describes it as it would a blocked connection, but has a client only if the
+    /// request asks for a session.
     pub fn tell_begins(&mut self, waiter: WaiterId, parked: Parked, to: TellTo<'_>) {
         self.tells.take(waiter);
         let Parked { lock, owner, user, client, .. } = parked;
@@ -265,12 +266,13 @@ impl Manager {
         self.tells.begin(waiter, Told { line, number, hash }, client);
     }
 
-    /// A connection is blocked for a request that waited for a message.
+    /// A request that waited for a message is replaced by a blocked connection.
     pub fn tell_ends(&mut self, waiter: WaiterId) {
         self.tells.end(waiter);
     }
 
-    /// Somebody who waits for locks and has no reply yet; no observer.
+    /// The owner and user of a request that waits for locks and has no reply yet; `None` for
+    /// observers.
     pub fn waits(&self, waiter: WaiterId) -> Option<AskingOwner> {
         if let Some(told) = self.tells.all.get(&waiter) {
             let (lock, user) = (told.line.lock.clone(), told.line.user.clone());
@@ -293,7 +295,7 @@ impl Manager {
         self.tells.all.get(&waiter).map(|told| told.line.clone())
     }
 
-    /// The message that is due.
+    /// The message that is due for this waiter.
     pub fn due_message(&self, waiter: WaiterId) -> Option<DueMessage> {
         let (told, (end, owner)) = (self.tells.all.get(&waiter)?, self.tells.due.get(&waiter)?);
         let pending = self.tells.pending.get(&waiter);
@@ -302,7 +304,7 @@ impl Manager {
         Some(DueMessage { line: told.line.clone(), id, owner, end: end.clone() })
     }
 
-    /// Gives a request its reply, which is a message. False if it has one already.
+    /// Sets the reply of a request with `TELL`. False if it has a reply already.
     pub(super) fn answer_told(&mut self, wake: &Wake) -> bool {
         let end = (!wake.is_withdrawn).then(|| WaitEnd::Replied(wake.reply.clone()));
         self.tells.end_with(wake.waiter, (end, wake.owner.clone()))
@@ -321,7 +323,7 @@ impl Manager {
         entry.map(|entry| &entry.owner)
     }
 
-    /// The waits of this owner in a database that `user` began, as
+    /// The waits with `TELL` of this owner in a database that `user` began; compare
     /// [`super::waits::BlockedConnections::of_owner`].
     pub(super) fn told_of_owner<'a>(
         &'a self,
@@ -338,8 +340,8 @@ impl Manager {
         all.filter(is_it).map(|(waiter, told)| (waiter, &told.line.lock))
     }
 
-    /// The request with TELL of this owner and user that waits for this lock alone in this mode, or
-    /// whose grant waits for acknowledgments; and whether it is granted.
+    /// The request with TELL of this owner and user for this lock alone in this mode that waits,
+    /// for the lock or for acknowledgments; and whether it is granted.
     pub fn told_wait(
         &self,
         lock: &LockId,
@@ -365,8 +367,8 @@ impl Manager {
         all.find_map(|(waiter, _)| own(waiter))
     }
 
-    /// The request with TELL of this owner and user that waits for these locks, in key order, or
-    /// whose grant waits for acknowledgments; and whether it is granted.
+    /// The request with TELL of this owner and user for these locks, in key order, that waits, for
+    /// the locks or for acknowledgments; and whether it is granted.
     pub fn told_group(
         &self,
         db: i32,
@@ -387,7 +389,7 @@ impl Manager {
         })
     }
 
-    /// The renewal with TELL of this owner and user of this lock alone in this mode, or in both,
+    /// The renewal with TELL of this lock alone by this owner and user, in this mode or in both,
     /// that waits for acknowledgments.
     pub fn told_renewal(
         &self,
@@ -407,7 +409,7 @@ impl Manager {
         self.told_of_owner(lock.db, owner, user).find(is_it).map(|(waiter, _)| waiter)
     }
 
-    /// The observer of this lock whose message goes to the same place.
+    /// The observer of this lock whose message goes to the same channel with the same id.
     pub fn told_observer(&self, lock: &LockId, user: &[u8], to: TellTo<'_>) -> Option<WaiterId> {
         let user: Option<Rc<[u8]>> = (!user.is_empty()).then(|| user.into());
         let line = Line { lock: lock.clone(), user, channel: to.channel.into() };
@@ -419,7 +421,7 @@ impl Manager {
         all.find(same).map(|(waiter, _)| waiter)
     }
 
-    /// This server is a primary no longer: every request gets this error.
+    /// This server is no longer a primary: every request gets this error.
     pub(super) fn refuse_all_told(&mut self) {
         for waiter in self.tells.all.keys().copied().collect::<BTreeSet<_>>() {
             let owner = self.owner_of_told(waiter).cloned().map(Box::new);
@@ -430,7 +432,7 @@ impl Manager {
         }
     }
 
-    /// Takes the requests that got an error because this server is a primary no longer.
+    /// Takes the requests that got an error because this server is no longer a primary.
     pub fn take_demoted(&mut self) -> Vec<WaiterId> {
         std::mem::take(&mut self.demoted)
     }

@@ -1,12 +1,12 @@
-//! What becomes of requests that wait for messages, where it concerns more than them.
+//! Ends of waits with `TELL` that affect other requests, too.
 
 use super::{LockId, Manager};
 use crate::volatile::slow::Outcome;
 use crate::{Now, Reply, WaiterId};
 
 impl Manager {
-    /// Nobody listens: the wait of a group ends as if its connection had closed, and those behind
-    /// it are served with the next work for groups.
+    /// A group has no listener: its wait ends as if its connection had closed, and the waiters
+    /// behind it are served with the next work for groups.
     pub fn group_is_unheard(&mut self, waiter: WaiterId, now: Now) {
         let reply = Reply::NotNow { wait_ms: None };
         self.tells.end(waiter);

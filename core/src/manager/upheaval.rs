@@ -1,11 +1,11 @@
-//! What concerns every lock of a server at once: databases that are emptied, swapped or reloaded,
-//! and a grace that ends earlier.
+//! What affects every lock of a server at once: databases that are emptied, swapped or reloaded,
+//! and a grace period that ends earlier.
 
 use super::{LockId, Manager, Mark};
 use crate::Now;
 
 /// Whole databases were emptied, swapped or reloaded, so any lock may have changed; or any lock may
-/// be due, because the grace ends earlier. The iteration over them can pause.
+/// be due, because the grace period ends earlier. The iteration over the locks can pause.
 #[derive(Debug)]
 pub(super) struct Upheaval {
     pub(super) db: Option<i32>,
@@ -15,7 +15,7 @@ pub(super) struct Upheaval {
 }
 
 impl Upheaval {
-    /// Whether it has still to come to a lock of this database, in this place if it has one.
+    /// Whether the iteration has yet to reach this lock of this database. `place` is its position.
     fn comes_to(&self, db: i32, place: impl FnOnce() -> Option<usize>) -> bool {
         self.db.is_none_or(|of| of == db)
             && place().is_some_and(|place| (self.next..self.end).contains(&place))
@@ -30,12 +30,12 @@ impl Manager {
         }
     }
 
-    /// Slots of a cluster moved to or from this node, and with them any lock.
+    /// Slots of a Cluster moved to or from this node, so any lock may have come or gone.
     pub fn slots_moved(&mut self) {
         self.upheaval(None);
     }
 
-    /// False if there are no locks to go through.
+    /// Begins an iteration over the locks of this database, or of all. False if there are none.
     fn go_through(&mut self, db: Option<i32>, why: Mark) -> bool {
         let end = self.locks.places();
         if end > 0 {
@@ -44,8 +44,8 @@ impl Manager {
         end > 0
     }
 
-    /// `rlock.grace-ms` is this now. If that ends the grace earlier, or at once, those who wait for
-    /// its end are served then.
+    /// Sets `rlock.grace-ms`. If the grace period now ends earlier, or at once, waiters are served
+    /// at its new end.
     pub fn grace_is(&mut self, grace_ms: u64, now: Now) {
         let before = std::mem::replace(&mut self.grace_ms, grace_ms);
         if grace_ms < before && self.grace_of(before, now).is_some() {
@@ -54,8 +54,8 @@ impl Manager {
         self.end_grace_of_groups(now);
     }
 
-    /// Whether something other than RLOCK may have changed this lock since its last sweep: it is
-    /// marked, or will be, or waits for the gate.
+    /// Whether something other than RLOCK may have changed this lock since its last sweep: the lock
+    /// is marked, is about to be marked, or waits for the gate.
     pub(super) fn is_unseen(&self, db: i32, key: &[u8]) -> bool {
         let mut changes = self.upheavals.iter().filter(|upheaval| upheaval.why == Mark::Changed);
         self.locks.is_changed(db, key)

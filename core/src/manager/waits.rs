@@ -1,5 +1,5 @@
-//! The connections that the server keeps blocked for us: who waits where, each reply, and which
-//! owner waits for which locks.
+//! The connections that the server keeps blocked for the module: what each waits for, its reply,
+//! and which owner waits for which locks.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -7,14 +7,14 @@ use std::rc::Rc;
 use super::{HashMap, LockId, SeenHold};
 use crate::{ClientId, Owner, Refusal, Reply, WaiterId};
 
-/// What became of the wait of a blocked connection.
+/// How the wait of a blocked connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitEnd {
     /// Nothing yet.
     Waits,
     /// It has this reply.
     Replied(Reply),
-    /// It observed the lock, and gets the hold that it sees now, if there is one.
+    /// It observed the lock, and gets the hold that exists now, if there is one.
     Saw(Option<Rc<SeenHold>>),
     /// The connection departed first.
     Departed,
@@ -29,14 +29,14 @@ pub struct Parked {
     pub lock: LockId,
     /// The owner; an observer has none.
     pub owner: Option<Owner>,
-    /// The server's user as which it is authenticated.
+    /// The user as which its connection is authenticated.
     pub user: Rc<[u8]>,
     /// Whether it asked `WITHTTL`.
     pub with_ttl: bool,
-    /// What became of its wait.
+    /// How its wait ended.
     pub end: WaitEnd,
-    /// What to reply if the server asks before the module replies: replicas have not acknowledged
-    /// its grant, or the refusal is on its way.
+    /// The error if the server ends the wait before the module replies: replicas have not
+    /// acknowledged the grant, or a refusal is about to be sent.
     pub refusal: Option<Refusal>,
     /// The hash of owner and user, as in [`BlockedConnections::by_owner`].
     hash: u64,
@@ -77,18 +77,18 @@ fn hash_of(owner: &Owner, user: &[u8]) -> u64 {
     Owner::hash_of(owner.as_bytes()).rotate_left(1) ^ Owner::hash_of(user)
 }
 
-/// All blocked connections, until the server has forgotten them.
+/// All blocked connections, until the server reports that it has unblocked them.
 #[derive(Default)]
 pub struct BlockedConnections {
     parked: HashMap<WaiterId, Parked>,
     by_client: HashMap<ClientId, WaiterId>,
-    /// The current waits, by a hash of their owner and user.
+    /// The current waits, by database and a hash of owner and user.
     by_owner: BTreeSet<(i32, u64, WaiterId)>,
     last: u64,
 }
 
 impl BlockedConnections {
-    /// Its place in the index; an observer has none.
+    /// Its entry in the index; an observer has none.
     fn key(id: WaiterId, parked: &Parked) -> Option<(i32, u64, WaiterId)> {
         (!parked.is_observer()).then_some((parked.lock.db, parked.hash, id))
     }
@@ -118,21 +118,21 @@ impl BlockedConnections {
         self.by_client.get(&client).copied()
     }
 
-    /// It waits for this lock now.
+    /// The connection now waits for this lock.
     pub fn stands_at(&mut self, id: WaiterId, lock: LockId) {
         if let Some(parked) = self.parked.get_mut(&id) {
             parked.lock = lock;
         }
     }
 
-    /// What to reply if the server asks before the module replies.
+    /// Sets the error that it gets if the server ends the wait before the module replies.
     pub fn expect(&mut self, id: WaiterId, refusal: Refusal) {
         if let Some(parked) = self.parked.get_mut(&id) {
             parked.refusal = Some(refusal);
         }
     }
 
-    /// Sets its reply. False if it has one already, or has departed.
+    /// Sets its reply. False if it has a reply already, or has departed.
     pub fn answer(&mut self, id: WaiterId, reply: Reply) -> bool {
         self.end_with(id, WaitEnd::Replied(reply))
     }
@@ -147,7 +147,7 @@ impl BlockedConnections {
         true
     }
 
-    /// It has departed. Returns the lock for which it waited, if it is known.
+    /// A connection has departed. Returns the lock for which it waited, if that is known.
     pub fn leave(&mut self, id: WaiterId) -> Option<LockId> {
         let parked = self.parked.get_mut(&id)?;
         Self::key(id, parked).map(|key| self.by_owner.remove(&key));
@@ -157,7 +157,7 @@ impl BlockedConnections {
         Some(parked.lock.clone())
     }
 
-    /// The server has forgotten it.
+    /// The server has unblocked the connection: removes it.
     pub fn end(&mut self, id: WaiterId) -> Option<Parked> {
         let parked = self.parked.remove(&id)?;
         Self::key(id, &parked).map(|key| self.by_owner.remove(&key));

@@ -1,4 +1,4 @@
-//! Who may enter: what is in the way of a request.
+//! Admission: whether something is in the way of a request.
 
 use std::num::NonZeroU32;
 
@@ -34,8 +34,8 @@ impl<'a> From<&'a Entry> for Claim<'a> {
 }
 
 impl Lock {
-    /// The latest deadline of the holds that exclude this request whatever its limit; `None` if
-    /// there is none.
+    /// The latest deadline of the holds that exclude this request regardless of its limit; `None`
+    /// if there is none.
     pub(crate) fn blocked_until(&self, claim: Claim<'_>) -> Option<EpochMs> {
         let Claim { owner, mode, upgrade, .. } = claim;
         match mode {
@@ -48,8 +48,8 @@ impl Lock {
         }
     }
 
-    /// How many others must release before the claim has room under its limit. READ holders count,
-    /// and so do `turns` tickets that have their turn for READ.
+    /// How many holds must end before the claim has room under its limit. READ holders count, and
+    /// so do `turns` tickets that have their turn for READ.
     pub(crate) fn excess_holders(&self, claim: Claim<'_>, turns: usize) -> usize {
         let Some(limit) = claim.limit else { return 0 };
         let reads = self.holders.hold(claim.owner, Mode::Read).is_some();
@@ -66,10 +66,10 @@ impl Lock {
         }
     }
 
-    /// Predicts, without deciding, the reply to a request that can only wait, for another owner's
-    /// hold or for acknowledgments, while nothing is due; `None` if uncertain.
+    /// Predicts, without deciding, the reply to a request that has to wait for another owner's hold
+    /// or for acknowledgments; `None` if something is due, or if uncertain.
     ///
-    /// Saves deciding twice: such a request is decided when it is parked.
+    /// Saves a second decision: such a request is decided when it is parked.
     pub fn must_wait(&self, volatile: &Volatile, ask: &Acquire<'_>, now: Now) -> Option<Reply> {
         if self.is_free() {
             return self.must_confirm(volatile, ask);
@@ -111,9 +111,9 @@ impl Lock {
         (is_plain && is_untouched()).then_some(Reply::MustConfirm)
     }
 
-    /// The one predicate: whether nobody is in the way of a claim at this place, or of a newcomer
-    /// if `None`. No hold excludes it, nobody comes before it, and there is room under its limit.
-    /// An upgrade, a turn, and the first in line come before the line.
+    /// The one predicate of admission: whether nothing is in the way of a claim at this place, or
+    /// of a newcomer if `None`. No hold excludes it, nobody is ahead of it, and there is room under
+    /// its limit. An upgrade, a turn and the first in line are ahead of all others.
     pub(crate) fn is_open_to(
         &self,
         volatile: &Volatile,
@@ -126,8 +126,8 @@ impl Lock {
             && self.has_room(volatile, claim, place)
     }
 
-    /// There is room under its limit. A turn is judged when it is given, and again only under a
-    /// smaller limit: then turns given behind it do not count.
+    /// Whether there is room under its limit. A turn is checked when it is given, and later only
+    /// under a smaller limit; turns behind it do not count then.
     fn has_room(&self, volatile: &Volatile, claim: Claim<'_>, place: Option<Place>) -> bool {
         let queue = &volatile.queue;
         let Some(turn) = place.filter(|place| queue.has_turn(*place)) else {
@@ -136,13 +136,14 @@ impl Lock {
         self.keeps_turn(volatile, claim, turn) || self.excess_holders(claim, queue.rank(turn)) == 0
     }
 
-    /// Whether a turn is as good for this claim as for the one that it was given for.
+    /// Whether the turn, which was given for another claim, also serves this one.
     fn keeps_turn(&self, volatile: &Volatile, claim: Claim<'_>, turn: Place) -> bool {
         let given = volatile.queue.get(turn).and_then(|entry| entry.limit);
         claim.limit.is_none_or(|limit| given.is_some_and(|given| given <= limit))
     }
 
-    /// A waiter without a turn could not enter even if nobody else waited.
+    /// Whether a hold, the limit or a turn keeps out a waiter that has no turn, regardless of its
+    /// place.
     pub(crate) fn is_shut_to(&self, volatile: &Volatile, claim: Claim<'_>) -> bool {
         self.blocked_until(claim).is_some() || self.excess_holders_for_line(volatile, claim) > 0
     }
@@ -160,7 +161,7 @@ impl Lock {
         owners.filter(move |owner| *owner != claim.owner).take(most)
     }
 
-    /// When the next hold expires that may let a waiter in; `None` if none is in the way.
+    /// When the next hold expires whose end may let a waiter in; `None` if no hold is in the way.
     pub(crate) fn next_opening(&self, volatile: &Volatile, claim: Claim<'_>) -> Option<EpochMs> {
         self.blocked_until(claim).or_else(|| {
             let is_full = self.excess_holders_for_line(volatile, claim) > 0;
@@ -169,8 +170,9 @@ impl Lock {
     }
 
     /// Milliseconds until this request could enter if nobody released or renewed: the latest
-    /// deadline in the way, or with a limit the earliest, if one hold is in the way. `None` if that
-    /// does not tell when the lock is free: somebody comes before, or a session keeps a hold.
+    /// deadline in the way; with a limit, the earliest, if only one hold is in the way. `None` if
+    /// deadlines do not determine when the lock is free: another request is ahead, or a session
+    /// keeps a hold.
     pub(crate) fn estimated_wait_ms(
         &self,
         volatile: &Volatile,
@@ -183,7 +185,8 @@ impl Lock {
             return None;
         }
         let too_many = match place {
-            // Its own turn comes first: turns behind it do not count.
+            // This request's own turn is ahead of the turns behind it, which therefore do not
+            // count.
             Some(place) if volatile.queue.has_turn(place) => self.excess_holders(claim, 0),
             _ => self.excess_holders_for_line(volatile, claim),
         };
@@ -196,7 +199,7 @@ impl Lock {
         until.max(until.and(volatile.grace)).map(|until| until.wait_from(now))
     }
 
-    /// Whether a session keeps a hold that excludes this request whatever its limit.
+    /// Whether a session keeps a hold that excludes this request regardless of its limit.
     fn is_kept(&self, volatile: &Volatile, claim: Claim<'_>) -> bool {
         let is_tied = |hold: Hold| volatile.sessions.get(hold.token).is_some();
         if claim.mode == Mode::Read {
@@ -211,8 +214,8 @@ impl Lock {
         volatile.sessions.len() > own
     }
 
-    /// The earliest deadline of a hold without a session. Skips only a few with one, so that its
-    /// cost does not grow with their number.
+    /// The earliest deadline of a hold without a session. Looks past only a few holds with
+    /// sessions, so that its cost does not grow with their number.
     fn earliest_unkept(&self, volatile: &Volatile) -> Option<EpochMs> {
         const SEEN_MAX: usize = 100;
         let first = self.holders.by_deadline().take(SEEN_MAX);
@@ -245,18 +248,19 @@ impl Lock {
         self.estimated_wait_at(volatile, place, entry, now).filter(|ms| *ms > 0)
     }
 
-    /// The turns that were given are void: something put another hold in their way, and they are
-    /// given up with the next input.
+    /// Whether turns have become void: another hold is in their way now. They are given up with the
+    /// next input.
     pub fn has_void_turns(&self, volatile: &Volatile, now: Now) -> bool {
         let Some(turn) = volatile.queue.first_turn() else { return false };
         let is_barred = self.blocked_until(turn.into()).is_some_and(|until| !until.is_over_at(now));
-        // The first of several may be the writer's own; WRITE bars those of others.
+        // The first of several turns may belong to the writer itself; WRITE excludes the turns of
+        // other owners.
         is_barred || volatile.queue.has_several_turns() && self.writer_at(now).is_some()
     }
 
-    /// When to look next for what happens by itself, never too late: a wait or a ticket ends, a
-    /// session is renewed, or a hold ends that the head of the line waits for, or that covers what
-    /// a group wants.
+    /// When the lock must be swept next, or earlier: a wait or a ticket times out, a session is
+    /// renewed, or a hold ends that the head of the line waits for, or that covers what a group
+    /// wants.
     pub fn next_alarm(&self, volatile: &Volatile) -> Option<EpochMs> {
         let all = [self.next_to_end(volatile), volatile.sessions.next_renewal()];
         all.into_iter().flatten().min()
@@ -269,8 +273,8 @@ impl Lock {
         }
         let head =
             volatile.queue.head().and_then(|(_, head)| self.next_opening(volatile, head.into()));
-        // Where somebody waits, each hold that expires is published when it does; and a group that
-        // stands in no line needs the hold that covers it.
+        // If somebody waits, the expiry of each hold is published in time; and a group that is
+        // covered by a hold, and therefore stands in no line, must know when that hold ends.
         let is_awaited = !volatile.queue.is_empty() || volatile.queue.has_covered();
         let expiry = self.holders.earliest_deadline().filter(|_| is_awaited);
         [volatile.next_to_end(), head, expiry].into_iter().flatten().min()
@@ -278,7 +282,7 @@ impl Lock {
 }
 
 impl Step<'_, '_> {
-    /// Turns behind this one are given up where there is no room for both under its new limit.
+    /// Gives up turns behind this one, if its new limit leaves no room for both.
     pub(crate) fn put_off_behind(&mut self, claim: Claim<'_>, turn: Option<Place>) {
         let Some(turn) = turn else { return };
         if !self.lock.keeps_turn(self.volatile, claim, turn)
@@ -289,12 +293,12 @@ impl Step<'_, '_> {
     }
 }
 
-/// Whether somebody comes before this place, or before a newcomer if `None`.
+/// Whether somebody is ahead of this place, or of a newcomer if `None`.
 pub(crate) fn has_predecessor(volatile: &Volatile, is_upgrade: bool, place: Option<Place>) -> bool {
     volatile.queue.has_turn_before(place) || !is_upgrade && volatile.queue.has_line_before(place)
 }
 
-/// Whether nobody comes before this place (a newcomer's if `None`) for this mode.
+/// Whether nobody is ahead of this place (a newcomer's if `None`) for this mode.
 fn is_at_head(volatile: &Volatile, mode: Mode, is_before_line: bool, place: Option<Place>) -> bool {
     let queue = &volatile.queue;
     let is_blocked_by_turn = match mode {

@@ -1,4 +1,4 @@
-//! The one transition: what an input does to a lock and to what is remembered of it.
+//! The one transition: what an input does to a lock, its waiters and its sessions.
 
 use crate::step::input::{Input, Levels, Parking, Patience, Reply, Unchecked};
 use crate::volatile::kind::Kind;
@@ -6,18 +6,18 @@ use crate::volatile::queue::Entry;
 use crate::{Change, Step};
 
 impl<'a> Step<'_, 'a> {
-    /// Decides what `input` does now, and does it. What has expired ends first, so that it decides
-    /// nothing; and whoever can enter afterward has entered when this returns.
+    /// Decides what `input` does now, and does it. Expired holds end first, so that they affect no
+    /// decision; and every waiter that can enter afterward has entered when this returns.
     ///
-    /// If it stops ([`crate::Effects::unchecked`]), it goes on when it is applied again.
+    /// A step that stops ([`crate::Effects::unchecked`]) continues when it is applied again.
     pub fn apply(mut self, input: Input<'a>) {
         let stopped = self.effects.unchecked.take();
         let is_empty = self.effects.changes.is_empty() && self.effects.events.is_empty();
         debug_assert!(stopped.is_some() || is_empty, "a step begins without effects");
         self.effects.is_request_enough = false;
         match &stopped {
-            // What was due was done before the owner was judged, and a token was issued since: no
-            // other hold may begin before this one.
+            // Due items were handled before the owner was judged, and the token is issued already:
+            // no other hold may begin before this one.
             None if matches!(input, Input::Enter(_)) => {}
             None => self.volatile.unfinished = None,
             Some(Unchecked { portion, .. }) => self.moment.portion = *portion,
@@ -31,7 +31,7 @@ impl<'a> Step<'_, 'a> {
                     self.volatile.grace = self.moment.grace;
                     self.end_own(ask.owner);
                 }
-                // It may stand before those in line.
+                // A group may stand ahead of those already in line.
                 Input::Join(_) => self.catch_up(input.owner(), false),
                 _ => self.catch_up(input.owner(), true),
             }
@@ -45,7 +45,8 @@ impl<'a> Step<'_, 'a> {
             if let (Input::Release(ask), [Change::Ended { .. }]) =
                 (&input, self.effects.changes.as_slice())
             {
-                // How deep a lock may be is a setting: who replays may refuse to read that depth.
+                // The maximum depth is a setting: a replaying server may have a smaller one, and
+                // refuse that depth.
                 self.effects.is_request_enough = !has_caught_up
                     && !matches!(ask.levels, Levels::DownTo(1..))
                     && self.lock.release_target(ask).is_none();
@@ -70,7 +71,7 @@ impl<'a> Step<'_, 'a> {
                     let place = self.own_place(waiter, ask.owner);
                     self.enqueue(place, entry);
                 } else if let Some(place) = self.volatile.queue.place_of(waiter) {
-                    // It took the place of a wait with TELL, and is refused.
+                    // The request took the place of a wait with TELL, and is refused.
                     self.volatile.queue.remove(place);
                 }
                 reply
@@ -95,7 +96,7 @@ impl<'a> Step<'_, 'a> {
 }
 
 impl Input<'_> {
-    /// Who asks; nobody, if it is something that happens by itself.
+    /// The owner that asks; `None` for an input that no owner caused.
     const fn owner(&self) -> Option<&[u8]> {
         match self {
             Self::Acquire(ask) | Self::Park(ask, _) => Some(ask.owner),

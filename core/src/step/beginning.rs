@@ -1,4 +1,4 @@
-//! Holds that begin, and holds that get another level.
+//! Holds that begin, and holds that gain a level.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ impl<'a> Step<'_, 'a> {
         self.tell(begun)
     }
 
-    /// Adds the change to what the step did. Returns the reply.
+    /// Adds the change to the effects of the step. Returns the reply.
     pub(crate) fn tell(&mut self, begun: FastStep<'a>) -> Reply {
         self.effects.events.extend(begun.event);
         self.effects.changes.push(begun.change);
@@ -41,7 +41,8 @@ impl<'a> Step<'_, 'a> {
         Reply::Granted { token: hold.token, remaining_ms: deadline.left_at(self.moment.now) }
     }
 
-    /// The refusal of a request for a depth above the next one; `None` if it is not.
+    /// The refusal of a `DEPTH` that is more than one level beyond the present depth; `None` if it
+    /// is not.
     pub(crate) fn level_is_skipped(
         &self,
         owner: &[u8],
@@ -57,9 +58,10 @@ impl<'a> Step<'_, 'a> {
         })
     }
 
-    /// The refusal of an owner that does not hold the lock in that mode, or by that token.
+    /// The refusal for an owner that has no hold of that mode, or with that token.
     pub(crate) fn not_held(&self, owner: &[u8], mode: Option<Mode>, token: Option<Token>) -> Reply {
-        // The hold to name: the one with this token, else of this mode, else WRITE.
+        // The hold that the error names: the one with this token, else that of this mode, else
+        // WRITE.
         let own = [Mode::Write, Mode::Read]
             .into_iter()
             .filter_map(|held| self.lock.holders.hold(owner, held).map(|hold| (held, hold.token)))

@@ -1,5 +1,5 @@
-//! Grants whose reply waits for acknowledgments, and which are revoked if those do not come. The
-//! hold exists from its grant on, but nobody learns of it before.
+//! Grants whose reply waits for acknowledgments, and which are revoked if these do not arrive. The
+//! hold exists from its grant on, but is reported to nobody before.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use crate::volatile::levels::Asked;
 use crate::volatile::unsent::{AckWait, HeldBack};
 use crate::{Hold, Step, Token, WaiterId};
 
-/// A grant whose reply waits for this many replicas.
+/// How many replicas must acknowledge a grant before its reply, and for whom.
 #[derive(Clone, Copy)]
 pub(crate) struct AckRequest {
     pub(crate) acks: u8,
@@ -47,8 +47,8 @@ impl<'a> Step<'_, 'a> {
         Reply::Pending
     }
 
-    /// One lock of a grant of several whose reply is held back. Its replicas are asked once for all
-    /// of them.
+    /// Grants one of several locks while the reply to the request is held back. The replicas are
+    /// asked once, for all of the locks.
     pub(crate) fn await_acks_of_several(
         &mut self,
         ask: &Enter<'_>,

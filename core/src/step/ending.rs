@@ -1,5 +1,5 @@
 //! Holds that end. If very many expire together, each step removes a portion of them, and the
-//! others count as ended at once: no decision sees them.
+//! others count as ended at once: decisions ignore them.
 
 use crate::step::input::Wake;
 use crate::volatile::confirm::no_acks;
@@ -10,13 +10,13 @@ use crate::{
 };
 
 impl<'a> Step<'_, 'a> {
-    /// Ends what has expired: a portion of it; the rest counts as ended. Whoever asks finds no
-    /// expired hold of its own.
+    /// Ends a portion of the holds that have expired; the others count as ended. No expired hold of
+    /// the asking owner remains.
     pub(crate) fn end_expired(&mut self, owner: Option<&[u8]>) {
         let now = self.moment.now;
         let mut left = self.moment.portion;
         self.tell_replaced(&mut left);
-        // Once the clock was set back, a hold that counted as ended might hold again.
+        // After the clock was set back, a hold that counted as ended may be in force again.
         let is_back = self.lock.holders.ended_until().is_some_and(|until| until > now.ms());
         while let Some(token) = self.lock.holders.first_over(now) {
             if left == 0 && !is_back && self.lock.holders.end_over(now) {
@@ -43,15 +43,16 @@ impl<'a> Step<'_, 'a> {
         }
     }
 
-    /// The sessions of holds that count as ended are lost with the step that knows it, however many
-    /// there are: what their connections send would run beside the next owner.
+    /// Loses the sessions of all holds that count as ended, however many there are, in the same
+    /// step: otherwise their connections could still send commands while the next owner holds the
+    /// lock.
     pub(crate) fn lose_ended(&mut self) {
         while let Some(token) = self.volatile.sessions.first_ended(self.moment.now) {
             self.end_session(token);
         }
     }
 
-    /// The deadline has passed until which this session lasts, as far as it is known.
+    /// The last known deadline of this session has passed.
     pub(crate) fn end_session(&mut self, token: Token) {
         match self.lock.holders.by_token(token).map(|(_, hold)| hold.deadline) {
             Some(deadline) if deadline.is_over_at(self.moment.now) => {
@@ -68,8 +69,8 @@ impl<'a> Step<'_, 'a> {
         }
     }
 
-    /// Before an owner enters to write: its grant takes the place of all holds that count as ended,
-    /// here and in every replay. Each is told of with the next steps.
+    /// Called before an owner enters with WRITE: its grant replaces all holds that count as ended,
+    /// here and in every replay. Their expiry is published with the next steps.
     pub(crate) fn make_way(&mut self, owner: &[u8], mode: Mode) {
         if mode == Mode::Write
             && self.lock.holders.ended_until().is_some()
@@ -110,7 +111,7 @@ impl<'a> Step<'_, 'a> {
         } else {
             self.effects.lost.extend(self.volatile.lose(token));
         }
-        // The last of those that counted as ended stands alone now.
+        // The last of the holds that counted as ended is the lock's only hold now.
         let alone = ended_until.filter(|_| self.lock.holders.len() == 1);
         let last = self.lock.holders.by_deadline().next();
         if let Some((_, token)) = last.filter(|(deadline, _)| Some(*deadline) <= alone) {
@@ -118,7 +119,7 @@ impl<'a> Step<'_, 'a> {
         }
     }
 
-    /// Tells of holds that had expired when a writer's grant took their place.
+    /// Publishes the expiry of holds that a writer's grant replaced.
     fn tell_replaced(&mut self, left: &mut usize) {
         while let Some(readers) = self.volatile.replaced.last_mut() {
             if *left == 0 {
@@ -140,8 +141,8 @@ impl<'a> Step<'_, 'a> {
 }
 
 impl Lock {
-    /// Something outside of RLOCK happened to the key, or nothing may be written: sessions whose
-    /// hold is not there any more are lost.
+    /// The key may have been changed from outside, or the gate is shut: sessions whose hold no
+    /// longer exists are lost.
     pub fn lost_sessions(&self, volatile: &mut Volatile, now: Now) -> Vec<ClientId> {
         let gone = |token: &Token| {
             let hold = self.holders.by_token(*token);
@@ -151,7 +152,7 @@ impl Lock {
         gone.into_iter().flat_map(|token| volatile.lose(token)).collect()
     }
 
-    /// Nothing may be written, so no session is renewed: one whose lease has expired is lost. The
+    /// The gate is shut, so no session is renewed: those whose lease has expired are lost. The
     /// others last until their deadlines.
     pub fn ended_sessions(&self, volatile: &mut Volatile, now: Now) -> Vec<ClientId> {
         let mut lost = Vec::new();
@@ -163,7 +164,7 @@ impl Lock {
                 Some(deadline) => volatile.sessions.lasts_until(token, deadline),
                 None => {
                     lost.extend(volatile.lose(token));
-                    // It may still be there when the gate opens.
+                    // The hold may still exist when the gate opens.
                     if deadline.is_some_and(|deadline| !deadline.is_over_at(now)) {
                         volatile.sessions.end_later(token);
                     }

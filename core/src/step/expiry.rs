@@ -1,12 +1,13 @@
-//! What comes due without a command: leases, sessions and waits that end, and sessions to renew.
+//! What comes due without a command: leases, sessions and waits that end, and sessions to be
+//! renewed.
 
 use crate::volatile::confirm::no_acks;
 use crate::volatile::queue::Entry;
 use crate::{End, Refusal, Step, Volatile};
 
 impl<'a> Step<'_, 'a> {
-    /// What came due, before anything new: who left is not granted, what is over has ended. If
-    /// it `serves`, whoever could enter before has entered.
+    /// Handles what came due before anything new: departed waiters are not granted, and what has
+    /// timed out ends. If `serves`, every waiter that can enter has entered afterward.
     pub(crate) fn catch_up(&mut self, owner: Option<&[u8]>, serves: bool) {
         let grace_is_over = self.volatile.grace.is_some() && self.moment.grace.is_none();
         self.volatile.grace = self.moment.grace;
@@ -22,7 +23,7 @@ impl<'a> Step<'_, 'a> {
             return;
         }
         self.expire_unconfirmed();
-        // However many are late: what has ended by now decides nothing.
+        // However many are late: nothing that has ended by now affects a decision.
         self.revoke();
         for token in self.volatile.sessions.take_gone() {
             self.end(token, End::Disconnected);
@@ -72,8 +73,7 @@ impl<'a> Step<'_, 'a> {
         }
     }
 
-    /// Sessions whose last deadline that replicas acknowledged is over: they are lost, and their
-    /// holds end with them.
+    /// Ends sessions, with their holds, whose last deadline that replicas acknowledged has passed.
     fn end_unacknowledged(&mut self) {
         while self
             .volatile

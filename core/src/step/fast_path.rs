@@ -1,9 +1,9 @@
-//! The everyday pair: a free lock is acquired, and its only hold released, while nothing else is
-//! remembered of that lock.
+//! A fast path for most requests: to acquire a free lock, and to release its only hold, while the
+//! lock has no waiters and no sessions.
 //!
-//! Most requests are these. They need nothing of what [`crate::Step::apply`] prepares for the
-//! others, and do the same: tokens come from [`Lock::begin`] and every change is made by
-//! [`Lock::replay`], here and there, and `core/tests/laws.rs` compares the two.
+//! These requests need none of the preparations of [`crate::Step::apply`], and have the same
+//! results: on both paths, [`Lock::begin`] issues tokens and [`Lock::replay`] makes every change.
+//! `core/tests/laws.rs` compares the two.
 
 use std::borrow::Cow;
 
@@ -36,8 +36,8 @@ impl<'a> From<FastStep<'a>> for Effects<'a> {
 }
 
 impl Lock {
-    /// Does what a plain request asks for. `None` if it is another one; then nothing changed.
-    /// Nothing may be remembered of this lock.
+    /// Does what a plain request asks for. `None` if the request is not plain; nothing has changed
+    /// then. The lock must have no waiters and no sessions.
     #[inline]
     pub fn try_fast<'a>(
         &mut self,

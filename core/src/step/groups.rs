@@ -1,4 +1,4 @@
-//! What a wait for several locks does at one of them.
+//! What a request for several locks does at one of them while it waits.
 
 use crate::step::input::{Join, Reply};
 use crate::volatile::queue::{Entry, Place};
@@ -6,14 +6,15 @@ use crate::volatile::slow::Outcome;
 use crate::{Lock, Mode, Step, Token, Volatile};
 
 impl Lock {
-    /// The hold because of which this owner may acquire the lock, whoever stands in line.
+    /// The owner's hold that lets it acquire the lock regardless of the queue.
     fn covering(&self, owner: &[u8], mode: Mode) -> Option<Token> {
         let own = |mode| self.holders.hold(owner, mode).map(|hold| hold.token);
-        // READ beside one's own WRITE needs no turn, either.
+        // An owner that holds WRITE needs no turn for READ either.
         own(mode).or_else(|| own(Mode::Write))
     }
 
-    /// A hold has ended: the groups that it covered stand in line, unless another one covers them.
+    /// A hold has ended: the groups that it covered stand in line now, unless another hold covers
+    /// them.
     pub(crate) fn uncover(&self, volatile: &mut Volatile, token: Token) {
         if !volatile.queue.has_covered() {
             return;
@@ -26,8 +27,8 @@ impl Lock {
         }
     }
 
-    /// The same for all holds that were removed without notice, or count as ended, and for those
-    /// that another value may have replaced.
+    /// The same for all holds that were removed without notice, that count as ended, or that
+    /// another value may have replaced.
     pub(crate) fn uncover_ended(&self, volatile: &mut Volatile) {
         if !volatile.queue.has_covered() {
             return;
@@ -35,7 +36,7 @@ impl Lock {
         let until = self.holders.ended_until();
         for token in volatile.queue.covering() {
             let hold = self.holders.by_token(token);
-            // All holds of one grant have its token: the one here may have come from another key.
+            // All holds of one grant share its token: this hold may have been at another key.
             if hold.is_none_or(|(mode, hold)| mode == Mode::Read || Some(hold.deadline) <= until) {
                 self.uncover(volatile, token);
             }
@@ -44,8 +45,8 @@ impl Lock {
 }
 
 impl Step<'_, '_> {
-    /// A group comes to this lock: it needs no turn where its owner holds what it wants, otherwise
-    /// it stands in line, and may get its turn in this step.
+    /// A group reaches this lock: if its owner already holds what it wants, it needs no turn;
+    /// otherwise it stands in line, and may get its turn in this step.
     pub(crate) fn join(&mut self, ask: Join<'_>) -> Reply {
         let mut entry = Entry::of_group(&ask);
         let cover = self.lock.covering(ask.owner, ask.mode);
@@ -58,7 +59,7 @@ impl Step<'_, '_> {
         Reply::Count(0)
     }
 
-    /// The owner holds something: its groups that want no more need no turn.
+    /// The owner holds the lock: its groups that want no more than that need no turn.
     pub(crate) fn cover_groups(&mut self, owner: &[u8]) {
         if self.volatile.queue.group_count() == 0 {
             return;
@@ -71,7 +72,7 @@ impl Step<'_, '_> {
         }
     }
 
-    /// Ends the owner's ticket: it takes new places.
+    /// Ends the owner's ticket: its request takes new places.
     pub(crate) fn withdraw(&mut self, owner: &[u8]) -> Reply {
         let ticket = self.volatile.queue.ticket_of(owner);
         if let Some(entry) = ticket.and_then(|place| self.volatile.queue.remove(place)) {

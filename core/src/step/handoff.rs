@@ -1,4 +1,4 @@
-//! Hand-off: the first in line enters in the same step that makes room for it.
+//! Hand-off: the first in line enters in the step that makes room for it.
 
 use std::borrow::Cow;
 
@@ -11,12 +11,12 @@ use crate::volatile::slow::Outcome;
 use crate::volatile::unsent::{AckWait, HeldBack};
 use crate::{Mode, Owner, Refusal, Right, Step, WaiterId};
 
-/// How many rights are asked for at a time, of those that would enter together.
+/// For how many waiters that would enter together the permissions are asked at a time.
 const CHECKED_TOGETHER: usize = 16;
 
 impl Step<'_, '_> {
-    /// Lets in whoever can enter, from the head of the queue: blocked connections are granted,
-    /// tickets get their turn. Adjacent readers enter together; nobody passes anybody.
+    /// Lets in every waiter that can enter, from the head of the queue: blocked connections are
+    /// granted, tickets get their turn. Adjacent readers enter together; nobody overtakes anybody.
     pub(crate) fn serve(&mut self) {
         self.volatile.is_unserved = false;
         if self.volatile.queue.is_empty() || self.volatile.grace.is_some() {
@@ -36,7 +36,7 @@ impl Step<'_, '_> {
             if !self.enters(place, head) {
                 return;
             }
-            // Its time has passed, but the portion ended before its reply.
+            // The wait has timed out, but the portion ended before its reply.
             let is_over = head.ends_at.is_some_and(|ends_at| ends_at.is_over_at(self.moment.now));
             if let Some(waiters) = self.unchecked_in_line(head).filter(|_| !is_over) {
                 return self.stop(waiters, true);
@@ -74,7 +74,8 @@ impl Step<'_, '_> {
         self.lock.is_open_to(self.volatile, head.into(), true, Some(place))
     }
 
-    /// Law 6: the first in line cannot be granted the lock, unless this step continues later.
+    /// Law 6: the first in line cannot be granted the lock, unless this step stopped and continues
+    /// later.
     pub(crate) fn is_served(&self) -> bool {
         let is_later = self.effects.unchecked.is_some()
             || self.volatile.unfinished.is_some()
@@ -85,7 +86,8 @@ impl Step<'_, '_> {
             || !head.is_some_and(|(place, head)| self.enters(place, head))
     }
 
-    /// The first in line and those that would enter together with it, if its right is not checked.
+    /// The first in line and those that would enter together with it, if the permission of the
+    /// first has not been checked.
     fn unchecked_in_line(&self, head: &Entry) -> Option<Vec<WaiterId>> {
         let first = head.kind.waiter()?;
         if self.moment.rights.of(first).is_some() {
@@ -124,7 +126,7 @@ impl Step<'_, '_> {
         }
     }
 
-    /// Grants what is left of the requests that were re-entries at the end of a portion.
+    /// Continues to grant the re-entries that the last portion did not reach.
     pub(crate) fn go_on_entering(&mut self) {
         for owner in std::mem::take(&mut self.volatile.entering) {
             self.grant_reentries(owner.as_bytes());
@@ -132,7 +134,7 @@ impl Step<'_, '_> {
     }
 
     /// The owner holds or has re-entered: its ticket is withdrawn, and those of its blocked
-    /// requests that are re-entries now are granted, wherever they stand.
+    /// requests that have become re-entries are granted, wherever they stand.
     pub(crate) fn grant_reentries(&mut self, owner: &[u8]) {
         if self.volatile.queue.is_empty() {
             return;
@@ -151,10 +153,10 @@ impl Step<'_, '_> {
         loop {
             let writes = self.lock.holders.hold(owner, Mode::Write).is_some();
             let reads = self.lock.holders.hold(owner, Mode::Read).is_some();
-            // The requests before it are judged as before: a re-entry adds no mode.
+            // The requests ahead of it are judged as before: a re-entry adds no mode.
             let (place, unchecked) = {
                 let queue = &self.volatile.queue;
-                // Whoever holds READ alone may have very many waits for WRITE.
+                // An owner that only holds READ may have very many waits for WRITE.
                 let all = writes.then(|| queue.blocked_of(owner, from));
                 let some = (reads && !writes).then(|| queue.blocked_for(owner, Mode::Read, from));
                 let mut waits = all.into_iter().flatten().chain(some.into_iter().flatten());
@@ -188,7 +190,7 @@ impl Step<'_, '_> {
         }
     }
 
-    /// Stops before a grant, until it is known which of these may be granted.
+    /// Stops before a grant, until it is known which of these waiters may be granted.
     fn stop(&mut self, waiters: Vec<WaiterId>, is_decided: bool) {
         debug_assert!(self.effects.unchecked.is_none() && !waiters.is_empty(), "{waiters:?}");
         let portion = self.moment.portion;
@@ -196,7 +198,7 @@ impl Step<'_, '_> {
     }
 
     /// Stops before a request is decided, until it is known which of its owner's blocked requests
-    /// may enter with it. False if that is known.
+    /// may be granted with it. False if that is known already.
     pub(crate) fn stop_for_own(&mut self, owner: &[u8]) -> bool {
         let own = self.volatile.queue.blocked_of(owner, Place::FIRST);
         let own = own.filter_map(|(_, entry)| entry.kind.waiter());
@@ -209,7 +211,7 @@ impl Step<'_, '_> {
         stops
     }
 
-    /// Grants a blocked connection what it asked for, or tells it why that is not possible.
+    /// Grants a blocked connection what it asked for, or refuses it with the reason.
     fn hand_over(&mut self, waiter: WaiterId, entry: &Entry) {
         match self.moment.rights.of(waiter) {
             Some(Right::MayNot) => {
@@ -223,7 +225,7 @@ impl Step<'_, '_> {
         self.end_own(owner);
         let held = self.lock.holders.hold(owner, entry.mode);
         let before = held.map_or(0, |hold| hold.depth);
-        // The level on which it counts may have ended while it waited.
+        // The level below it may have ended while it waited.
         let skipped = self.level_is_skipped(owner, entry.mode, entry.depth);
         let reply = match (skipped, held) {
             (Some(refused), _) => refused,
@@ -276,14 +278,14 @@ impl Step<'_, '_> {
         self.end_wait(entry, reply, outcome);
     }
 
-    /// Nobody listens any more: the wait ends without an effect.
+    /// Nobody would get the reply: the wait ends without an effect.
     fn end_unheard(&mut self, waiter: WaiterId, entry: &Entry) {
         let slow = entry.ended(self.moment.slow, Outcome::Disconnected, self.moment.now);
         self.volatile.log_slow(slow);
         self.effects.unheard.push(waiter);
     }
 
-    /// Levels whose connection departed before it could hear of its grant.
+    /// Ends the levels whose connection departed before it could read the reply.
     pub(crate) fn revoke(&mut self) {
         while let Some((token, by)) = self.volatile.unsent.next_revoked() {
             let until = self.lock.holders.ended_until();

@@ -1,4 +1,4 @@
-//! What can happen to a lock, and what comes of it.
+//! What can happen to a lock, and the results.
 
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -12,36 +12,36 @@ use crate::{
     WaiterId,
 };
 
-/// What a decision depends on besides the lock and the request.
+/// What a decision depends on in addition to the lock and the request.
 #[derive(Debug)]
 pub struct StepContext<'t> {
     /// The server's clock.
     pub now: Now,
     /// Where a new hold's token comes from.
     pub tokens: &'t mut Tokens,
-    /// `rlock.max-depth`: levels that one hold may have.
+    /// `rlock.max-depth`: the most levels that one hold may have.
     pub max_depth: u16,
     /// Tickets that may still be given before `rlock.max-tickets` of this server is reached.
     pub tickets_left: usize,
-    /// Holds of this lock that may be tied to connections, before `rlock.max-sessions` of this
+    /// How many holds of this lock may be tied to connections before `rlock.max-sessions` of this
     /// server is reached.
     pub sessions_max: usize,
     /// How long a wait or a hold must last to be logged when it ends ([`crate::Volatile`]).
     pub slow: Slow,
-    /// The holders in the way of the wait that began last on this server.
+    /// The holders in the way of the most recent wait on this server.
     pub names: &'t mut Rc<OwnerNames>,
-    /// How many of them to record where they are others than before.
+    /// How many holders to record if they differ from those of the previous wait.
     pub names_max: usize,
     /// `rlock.acks-timeout-ms`: how long to wait for acknowledgments.
     pub confirm_ms: u64,
-    /// Nobody is granted before this, while a new primary is in its grace period.
+    /// While a new primary is in its grace period, no request is granted before this time.
     pub grace: Option<EpochMs>,
     /// Which blocked connections may be granted.
     pub rights: Rights<'t>,
-    /// The number of a wait that begins now; those that began before have smaller ones.
+    /// The number of a wait that begins now; earlier waits have smaller numbers.
     pub arrival: u64,
-    /// How many waiters and other due items this transition may still serve. The rest is due at
-    /// once ([`crate::Lock::next_alarm`]).
+    /// How many waiters and other due items this transition may still serve. The remaining items
+    /// are due at once ([`crate::Lock::next_alarm`]).
     pub portion: usize,
     /// Other locks change together with this one: its queue is served when all of them have
     /// changed.
@@ -49,7 +49,7 @@ pub struct StepContext<'t> {
 }
 
 impl<'t> StepContext<'t> {
-    /// Without limits, and nothing configured: for tests and measurements.
+    /// No limits, and default settings: for tests and measurements.
     pub fn unlimited(now: Now, tokens: &'t mut Tokens, names: &'t mut Rc<OwnerNames>) -> Self {
         Self {
             now,
@@ -69,7 +69,7 @@ impl<'t> StepContext<'t> {
         }
     }
 
-    /// How many items a transition serves by default: some hundred microseconds' work.
+    /// How many items a transition serves by default: work for some hundred microseconds.
     pub const PORTION: usize = 256;
 
     /// Takes one; false if the portion is used up.
@@ -87,13 +87,13 @@ impl<'t> StepContext<'t> {
     }
 }
 
-/// Which blocked connections may be granted: users may have lost the right to a lock while they
-/// waited for it, and only the server knows.
+/// Which blocked connections may be granted: a user may have lost the permission for a lock while
+/// waiting for it, and only the server knows.
 #[derive(Clone, Copy, Debug)]
 pub enum Rights<'s> {
     /// All of them.
     All,
-    /// Those of this list that may. A step stops before it would grant another one
+    /// The waiters in this list that are permitted. A step stops before it would grant another one
     /// ([`Effects::unchecked`]).
     Checked(&'s [(WaiterId, Right)]),
 }
@@ -103,14 +103,14 @@ pub enum Rights<'s> {
 pub enum Right {
     /// It may.
     May,
-    /// The user lost the right to the lock: the wait is refused.
+    /// The user lost the permission for the lock: the wait is refused.
     MayNot,
-    /// Nobody would hear of the grant: the wait ends as if its connection had closed.
+    /// Nobody would get the reply: the wait ends as if its connection had closed.
     Unheard,
 }
 
 impl Rights<'_> {
-    /// Whether this connection may be granted; `None` if that is to be checked first.
+    /// Whether this connection may be granted; `None` if that has to be checked first.
     pub(crate) fn of(self, waiter: WaiterId) -> Option<Right> {
         match self {
             Self::All => Some(Right::May),
@@ -121,15 +121,16 @@ impl Rights<'_> {
     }
 }
 
-/// Where a step stopped, because it would have granted somebody whose right is not checked yet.
+/// Where a step stopped, because it would have granted a waiter whose permission has not been
+/// checked.
 #[derive(Clone, Debug)]
 pub struct Unchecked {
-    /// The blocked connections that come next. Check whether they may, then apply the same input
-    /// again, with the same effects.
+    /// The blocked connections to be granted next. Check their permissions, then apply the same
+    /// input again, with the same effects.
     pub waiters: Vec<WaiterId>,
     /// The input was decided; only the queue is left to be served.
     pub(crate) is_decided: bool,
-    /// What is left of the portion.
+    /// The remaining portion.
     pub(crate) portion: usize,
 }
 
@@ -156,13 +157,13 @@ pub enum Input<'a> {
     ParkRenew(Renew<'a>, Parking),
     /// The same for one lock of an `RLOCK.MRENEW`.
     ParkRenewAll(Renew<'a>, Parking),
-    /// A wait for several locks comes to this one.
+    /// A group, a wait for several locks, reaches this one.
     Join(Join<'a>),
-    /// This owner takes new places, so its ticket here ends.
+    /// The owner's request takes new places, so the owner's ticket here ends.
     Withdraw(&'a [u8]),
     /// `RLOCK.CANCEL`, for all waits of this owner for this lock alone.
     Cancel(&'a [u8]),
-    /// `RLOCK.FORCE`: of this mode, or of both.
+    /// `RLOCK.FORCE`: ends the holds of this mode, or of both.
     Force(Option<Mode>),
     /// Time has passed, or a waiter departed.
     Tick,
@@ -177,7 +178,7 @@ pub struct Parking {
     pub waiter: WaiterId,
     /// The connection.
     pub client: Option<ClientId>,
-    /// When the wait ends; `None` is never.
+    /// When the wait ends; `None` means never.
     pub ends_at: Option<EpochMs>,
 }
 
@@ -194,13 +195,13 @@ pub struct Acquire<'a> {
     pub upgrade: bool,
     /// Acquire READ only while fewer than this many other owners hold READ.
     pub limit: Option<NonZeroU32>,
-    /// The depth to reach, from 1; `None` is one more than now.
+    /// The depth to reach, at least 1; `None` means one level more than now.
     pub depth: Option<u16>,
     /// The connection to which to tie the hold.
     pub session: Option<ClientId>,
     /// What to do if the lock is unavailable.
     pub patience: Patience,
-    /// Take a new place in the queue only while fewer than this many wait.
+    /// Take a new place in the queue only if fewer than this many requests wait.
     pub max_queue: Option<usize>,
     /// How many replicas must acknowledge the hold before the reply.
     pub acks: u8,
@@ -215,13 +216,14 @@ pub struct Enter<'a> {
     pub mode: Mode,
     /// The lease, counted from now.
     pub lease: LeaseMs,
-    /// The token of every hold that the request begins; `None` if the owner holds all it wants.
+    /// The token of all holds that the request begins; `None` if the owner already holds all that
+    /// it wants.
     pub token: Option<Token>,
     /// The connection to which to tie the hold.
     pub session: Option<ClientId>,
-    /// The caller that waited for it.
+    /// The caller, if it waited for the grant.
     pub waiter: Option<WaiterId>,
-    /// What holds back its reply.
+    /// What the reply waits for, if anything.
     pub confirm: Option<Confirm>,
 }
 
@@ -236,12 +238,12 @@ pub struct Confirm {
     pub ends_at: Option<EpochMs>,
 }
 
-/// How a wait for several locks waits for one of them.
+/// How a group waits for one of its locks.
 #[derive(Clone, Copy, Debug)]
 pub struct Join<'a> {
-    /// Which wait it is, and whether somebody is blocked.
+    /// The number of the wait, and whether a connection is blocked for it.
     pub kind: Kind,
-    /// Its connection, if one is blocked.
+    /// The blocked connection, if there is one.
     pub client: Option<ClientId>,
     /// The owner.
     pub owner: &'a [u8],
@@ -251,22 +253,22 @@ pub struct Join<'a> {
     pub limit: Option<NonZeroU32>,
     /// The lease, counted from the grant.
     pub lease: LeaseMs,
-    /// When it began to wait.
+    /// When the wait began.
     pub since: Now,
-    /// As [`StepContext::arrival`], when it began to wait.
+    /// The number of the wait, as in [`StepContext::arrival`].
     pub arrival: u64,
 }
 
 /// What a caller does if the lock is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// It gives up at once.
+    /// It gets nil at once.
     None,
     /// It waits, blocked.
     Block,
-    /// It waits, and its reply is a message: nobody is blocked.
+    /// It waits, and its reply is a message: no connection is blocked.
     Tell,
-    /// It keeps a place in the queue for this long, and asks again before that.
+    /// It has a place in the queue for this long, and asks again before that.
     Ticket(LeaseMs),
 }
 
@@ -275,9 +277,9 @@ pub enum Patience {
 pub struct Release<'a> {
     /// The owner.
     pub owner: &'a [u8],
-    /// The mode; `None` is WRITE if held, else READ.
+    /// The mode; `None` means WRITE if the owner holds it, else READ.
     pub mode: Option<Mode>,
-    /// Only the hold with this token.
+    /// If set, only the hold with this token is released.
     pub token: Option<Token>,
     /// How many levels.
     pub levels: Levels,
@@ -290,7 +292,8 @@ pub enum Levels {
     One,
     /// The whole hold.
     All,
-    /// Down to this depth; 0 ends the hold. Being there already is no error.
+    /// Down to this depth; 0 ends the hold. If the hold is no deeper, nothing changes, and that is
+    /// no error.
     DownTo(u16),
 }
 
@@ -299,13 +302,13 @@ pub enum Levels {
 pub struct Renew<'a> {
     /// The owner.
     pub owner: &'a [u8],
-    /// The mode; `None` is all of the owner's holds.
+    /// The mode; `None` means all of the owner's holds.
     pub mode: Option<Mode>,
-    /// Only the hold with this token.
+    /// If set, only the hold with this token is renewed.
     pub token: Option<Token>,
-    /// The least remaining time, counted from now.
+    /// The minimum remaining time, counted from now.
     pub lease: LeaseMs,
-    /// How many replicas must acknowledge it before the reply.
+    /// How many replicas must acknowledge the renewal before the reply.
     pub acks: u8,
 }
 
@@ -321,17 +324,17 @@ pub enum Reply {
     },
     /// The lock is unavailable.
     NotNow {
-        /// Milliseconds to the latest deadline in the way; `None` if that does not tell when the
-        /// lock is free.
+        /// Milliseconds to the latest deadline in the way; `None` if that does not determine when
+        /// the lock is free.
         wait_ms: Option<u64>,
     },
-    /// The lock is unavailable, and the caller wants to block.
+    /// The lock is unavailable, and the caller must be blocked.
     MustWait {
         /// As in [`Reply::NotNow`], for a caller that cannot be blocked.
         wait_ms: Option<u64>,
     },
-    /// The caller may enter, or renew, but must block until replicas have acknowledged it. Nothing
-    /// changed.
+    /// The caller may enter or renew, but must be blocked until replicas have acknowledged that.
+    /// Nothing has changed.
     MustConfirm,
     /// The caller stays blocked until replicas have acknowledged its grant.
     Pending,
@@ -352,39 +355,41 @@ pub struct Wake {
     pub reply: Reply,
     /// How long it waited, in microseconds.
     pub waited_us: u64,
-    /// How many holds a grant hands over: of several locks those that are new.
+    /// How many holds a grant begins; of several locks, only the new holds count.
     pub holds: usize,
-    /// How much of that was for acknowledgments, in microseconds, if it needed any.
+    /// How much of that time was spent on acknowledgments, in microseconds; `None` if it needed
+    /// none.
     pub acks_us: Option<u64>,
-    /// The owner, where the reply is an error.
+    /// The owner that an error names.
     pub owner: Option<Box<Owner>>,
-    /// Its owner withdrew the wait: a message about that is not sent.
+    /// Whether its owner withdrew the wait: then no message is sent.
     pub is_withdrawn: bool,
 }
 
 impl Wake {
-    /// A reply to a wait of which nothing else is known.
+    /// A reply to a wait, without further details.
     pub fn of(waiter: WaiterId, reply: Reply) -> Self {
         let (waited_us, holds, acks_us) = (0, 1, None);
         Self { waiter, reply, waited_us, holds, acks_us, owner: None, is_withdrawn: false }
     }
 }
 
-/// What to do where nobody can be granted any more.
+/// What to do for a lock at which nobody can be granted any more.
 #[must_use = "those parked wait for their answer"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dismissed {
     /// Replies to blocked connections, in order.
     pub wakes: Vec<Wake>,
-    /// Waits for several locks, which end with this one.
+    /// Groups, which end together with their wait here.
     pub groups: Vec<WaiterId>,
     /// Connections of lost sessions.
     pub lost: Vec<ClientId>,
-    /// Nobody waits there any more.
+    /// Whether no waits remain there.
     pub is_all: bool,
 }
 
-/// What a transition did. The lock has changed already; this is what others must be told.
+/// What a transition did. The lock has changed already; this is what has to be replicated,
+/// published and replied.
 #[must_use = "an effect that is not carried out is a lost grant"]
 #[derive(Clone, Debug)]
 pub struct Effects<'a> {
@@ -392,31 +397,31 @@ pub struct Effects<'a> {
     pub reply: Reply,
     /// For replicas and the append-only file, in order.
     pub changes: SmallVec<[Change<'a>; 2]>,
-    /// Holds that had expired when a writer's grant took their place: no change ends them. Each has
-    /// its event.
+    /// Changes for replicas and the append-only file, in order.
     pub replaced: Vec<Token>,
-    /// For subscribers, in order.
+    /// Holds that had expired when a writer's grant took their place: no change of their own ends
+    /// them, but an event is published for each.
     pub events: SmallVec<[Event; 4]>,
     /// Replies to blocked connections, in order.
     pub wakes: Vec<Wake>,
-    /// Blocked connections that were granted, and get their reply when replicas have acknowledged
-    /// it.
+    /// Blocked connections that were granted; they get their reply when replicas have acknowledged
+    /// the grant.
     pub pending: Vec<WaiterId>,
-    /// Those of them whose reply is a message, and what they asked for.
+    /// Those of `pending` whose reply is a message, and what they asked for.
     pub told_pending: Vec<(WaiterId, Owner, Mode)>,
-    /// Waits that ended because nobody would have heard of the grant.
+    /// Waits that ended because nobody would have got the reply.
     pub unheard: Vec<WaiterId>,
-    /// Replicas must acknowledge some of it.
+    /// Whether replicas must acknowledge a part of this.
     pub awaits_acks: bool,
     /// Owners of tickets that now have their turn, for subscribers.
     pub turns: Vec<Owner>,
     /// Connections of lost sessions: the hold ended other than by its release.
     pub lost: Vec<ClientId>,
-    /// The step stopped: nothing of this may be carried out yet.
+    /// If set, the step stopped, and none of these effects may be carried out yet.
     pub unchecked: Option<Unchecked>,
-    /// The only change is the end of a hold, and [`crate::Lock::replay_release`] derives it from
-    /// the request on an equal lock; a second time it changes nothing. So replicas and the
-    /// append-only file may get the request instead of the change, which costs the server less.
+    /// Whether replicas and the append-only file may get the request instead of the change, which
+    /// costs the server less: the only change is the end of a hold, [`crate::Lock::replay_release`]
+    /// derives it from the request on an equal lock, and replaying it twice is harmless.
     pub is_request_enough: bool,
 }
 

@@ -1,4 +1,4 @@
-//! An open lock, as a request for several looks at it before anything changes.
+//! An open lock, which a request for several locks examines before anything changes.
 
 use std::rc::Rc;
 
@@ -10,15 +10,15 @@ use crate::volatile::queue::Place;
 use crate::volatile::queue::groups::GroupStand;
 use crate::{EpochMs, Lock, Now, Step, Tokens, Volatile, WaiterId};
 
-/// How many of a queue are served on trial before all of them are.
+/// How many waiters of a queue are served on trial, before all of them are.
 const FIRST_IN_LINE: usize = 64;
 
-/// A lock, and all on which a judgment about it depends.
+/// A lock, with everything that a judgment about it depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenLock<'l> {
     /// The lock.
     pub lock: &'l Lock,
-    /// What only this primary knows of it.
+    /// The lock's waiters and sessions.
     pub volatile: &'l Volatile,
     /// Where the tokens of new holds come from.
     pub tokens: &'l Tokens,
@@ -26,32 +26,32 @@ pub struct OpenLock<'l> {
     pub now: Now,
     /// Nobody enters before this.
     pub grace: Option<EpochMs>,
-    /// Something happened to it, and it was not swept since.
+    /// Whether the lock may have changed since its last sweep.
     pub is_unswept: bool,
 }
 
 impl OpenLock<'_> {
-    /// Whether this lock has to be caught up with before it is judged: something came due, or the
-    /// grace is over.
+    /// Whether due items must be handled at this lock before it is judged, or its grace period is
+    /// over.
     pub fn is_overdue(&self) -> bool {
         let grace_is_over = self.volatile.grace.is_some() && self.grace.is_none();
         grace_is_over || self.is_unswept || self.lock.is_overdue(self.volatile, self.now)
     }
 
-    /// How a newcomer stands here who has the holds of its owner, and this place.
+    /// How a newcomer stands here, given its owner's holds and its own place in the queue.
     pub fn standing(&self, claim: Claim<'_>, place: OwnPlace) -> Standing {
         self.lock.judge(self.volatile, claim, place, self.grace, self.now)
     }
 
-    /// How a newcomer would stand here if its owner's ticket were withdrawn and those behind it
-    /// were served. Nothing changes.
+    /// How a newcomer would stand here if its owner's ticket were withdrawn and the waiters behind
+    /// it were served. Nothing changes.
     pub fn standing_without_ticket(&self, claim: Claim<'_>) -> Standing {
         let Self { lock, volatile, .. } = *self;
         let is_stranger = lock.holds_of(claim.owner, None).next().is_none()
             && volatile.queue.blocked_of(claim.owner, Place::FIRST).next().is_none();
         let is_plain = is_stranger && !self.is_overdue();
-        // The hold of another owner is in the way, whoever waits: nothing is to be copied. Who has
-        // nobody before it but its own tickets learns when that hold ends.
+        // Another owner's hold is in the way, whoever waits, so no copy is needed. A request that
+        // has only its owner's tickets ahead of it gets the time at which that hold ends.
         let has_others = || volatile.queue.others_in_line(claim.owner) > 0;
         if is_plain
             && has_others()
@@ -61,7 +61,7 @@ impl OpenLock<'_> {
         }
         if is_plain && volatile.queue.len() > FIRST_IN_LINE {
             let (lock, first) = self.served(volatile.with_first(FIRST_IN_LINE), claim.owner);
-            // One of the first stays in line, before all others.
+            // One of the first waiters remains in line, ahead of all others.
             if first.queue.head().is_some() {
                 return lock.judge(&first, claim, OwnPlace::None, self.grace, self.now);
             }
@@ -70,8 +70,8 @@ impl OpenLock<'_> {
         lock.judge(&volatile, claim, OwnPlace::None, self.grace, self.now)
     }
 
-    /// A copy of it without this owner's ticket, those behind it served. Of very many who wait,
-    /// only the first ones are in it.
+    /// A copy of the lock without this owner's ticket, in which the waiters behind that ticket were
+    /// served. Of a very long queue, only the first waiters are copied.
     pub fn without_ticket(&self, owner: &[u8]) -> (Lock, Volatile) {
         const MOST: usize = 2 * crate::waits_for::STEPS_MAX;
         match self.volatile.queue.len() > MOST {
@@ -80,7 +80,7 @@ impl OpenLock<'_> {
         }
     }
 
-    /// A copy with this queue, without the owner's ticket, and served.
+    /// A copy with this queue, in which the owner's ticket was withdrawn and waiters were served.
     fn served(&self, mut volatile: Volatile, owner: &[u8]) -> (Lock, Volatile) {
         let own = volatile.queue.ticket_of(owner);
         own.map(|place| volatile.queue.remove(place));
@@ -93,8 +93,8 @@ impl OpenLock<'_> {
         (lock, volatile)
     }
 
-    /// What the time to wait is at a lock that the group has not reached, as for
-    /// [`crate::Reply::NotNow`]; `None` where nothing is in its way.
+    /// The estimated wait at a lock that the group has not reached, as in [`crate::Reply::NotNow`];
+    /// `None` if nothing is in its way.
     pub fn group_wait_ms(&self, waiter: WaiterId, claim: Claim<'_>) -> Option<Option<u64>> {
         if self.volatile.queue.group_stand(waiter) == Some(GroupStand::Line) {
             return Some(self.lock.estimated_wait_of(self.volatile, waiter, self.now));

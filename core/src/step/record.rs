@@ -1,4 +1,4 @@
-//! Changes of a hold that goes on, and waits that end.
+//! Changes of a hold that continues, and waits that end.
 
 use crate::step::input::{Reply, Wake};
 use crate::volatile::endings::wake;
@@ -13,7 +13,7 @@ impl<'a> Step<'_, 'a> {
         self.effects.changes.push(change);
     }
 
-    /// A change that changes nothing is not recorded.
+    /// An update that changes nothing is not recorded.
     pub(crate) fn update_hold(&mut self, hold: Hold, depth: u16, deadline: EpochMs) {
         if (depth, deadline) != (hold.depth, hold.deadline) {
             self.record(Change::Updated { token: hold.token, depth, deadline });
@@ -26,7 +26,7 @@ impl<'a> Step<'_, 'a> {
         hold.map_or((0, self.moment.now.ms()), |(_, hold)| (hold.depth, hold.deadline))
     }
 
-    /// A wait begins: who is in its way is noted, if long waits are logged.
+    /// A wait begins: if long waits are logged, records who is in its way.
     pub(crate) fn note_in_the_way(&mut self, entry: &mut Entry) {
         if self.moment.slow.wait_ms.is_none() {
             return;

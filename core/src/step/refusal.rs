@@ -3,15 +3,15 @@
 use crate::text::quoted;
 use crate::{Mode, Token};
 
-/// An error caused by the state of the lock. An error in the words of a command is a
+/// An error caused by the state of the lock. An error in the arguments of a command is a
 /// [`crate::grammar::BadWord`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The caller has no hold of that mode and token.
     NotHeld {
-        /// The mode that was asked for.
+        /// The requested mode.
         mode: Option<Mode>,
-        /// The token that was asked for.
+        /// The requested token.
         token: Option<Token>,
         /// What is held instead.
         instead: Instead,
@@ -25,7 +25,7 @@ pub enum Refusal {
         /// The depth now.
         present: u16,
     },
-    /// Another reader already waits to upgrade; the two would wait for each other.
+    /// Another reader already waits to upgrade: each would wait for the other.
     SecondUpgrade,
     /// The wait would close a cycle of this many owners.
     Cycle(usize),
@@ -34,7 +34,7 @@ pub enum Refusal {
         /// `rlock.max-waiters`.
         max: usize,
     },
-    /// The same for a caller that wants to observe the lock.
+    /// The same for a caller that wants to observe a lock.
     TooManyObservers {
         /// `rlock.max-waiters`.
         max: usize,
@@ -44,7 +44,7 @@ pub enum Refusal {
         /// `rlock.max-tells`.
         max: usize,
     },
-    /// The server's command that lists who listens to a channel is renamed or disabled.
+    /// The server's command that lists a channel's subscribers is renamed or disabled.
     NotListed,
     /// The user may not publish to the channel of the message.
     ChannelNotPermitted,
@@ -65,8 +65,8 @@ pub enum Refusal {
     },
     /// Too few replicas acknowledged in time, or the hold ended before they did.
     NoAcks,
-    /// The key was deleted, renamed or moved before enough replicas acknowledged its hold. If it
-    /// has another name now, the hold remains in effect there.
+    /// The key was deleted, renamed or moved before enough replicas acknowledged its hold. If the
+    /// key has another name now, the hold remains in effect there.
     NoAcksMoved,
     /// Replicas must acknowledge first, and the caller cannot be blocked until then.
     CannotConfirm,
@@ -89,16 +89,16 @@ pub enum Refusal {
     TryAgain,
     /// The hold already has `rlock.max-depth` levels.
     TooDeep {
-        /// The depth now; more than `max` if `max` was lowered since.
+        /// The present depth; more than `max` if `max` was lowered since.
         present: u16,
         /// `rlock.max-depth`.
         max: u16,
     },
-    /// The greatest token, 2^53 - 1, was reached: only a hostile snapshot can do that.
+    /// The greatest token, 2^53 - 1, was reached: only hostile data can cause that.
     NoTokenLeft,
 }
 
-/// Who holds the lock instead of the caller.
+/// What is held instead of what the caller named, and by whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instead {
     /// Nothing.
@@ -154,7 +154,7 @@ impl Refusal {
             Self::ChannelElsewhere => "CROSSSLOT the channel of TELL must be in the slot of the \
                                        key: use the key's hash tag in its name"
                 .into(),
-            // As the server says it to blocked connections.
+            // The text with which the server itself unblocks connections.
             Self::Demoted => "UNBLOCKED force unblock from blocking operation, instance state \
                               changed (master -> replica?)"
                 .into(),

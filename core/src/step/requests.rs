@@ -48,7 +48,7 @@ impl<'a> Step<'_, 'a> {
         if ask.session.is_some() && !self.volatile.may_tie(held, self.moment.sessions_max) {
             return Reply::Refused(Refusal::TooManySessions);
         }
-        // The owner asked before, and waits with this number: that wait ends.
+        // The owner asked before, and its wait has this number: that wait ends.
         if let Some(place) = parking.and_then(|it| self.volatile.queue.place_of(it.waiter)) {
             self.volatile.queue.remove(place);
         }
@@ -59,7 +59,7 @@ impl<'a> Step<'_, 'a> {
                 _ => self.acquire_pending(ask, AckRequest { acks, held, parking }),
             };
         }
-        // Where the order of the sessions matters, all of them enter in one piece.
+        // Where the order of the sessions matters, all of them enter in the same portion.
         if ask.session.is_some() && parking.is_none() && self.stop_for_own(ask.owner) {
             return Reply::Count(0);
         }
@@ -77,7 +77,7 @@ impl<'a> Step<'_, 'a> {
         reply
     }
 
-    /// Records a grant to this owner, and grants what is a re-entry now.
+    /// Records a grant to this owner, and grants its waits that have become re-entries.
     pub(crate) fn record_grant(&mut self, owner: &[u8], record: GrantRecord) {
         let GrantRecord { token, asked, session, waiter } = record;
         if let Some(waiter) = waiter {
@@ -95,13 +95,13 @@ impl<'a> Step<'_, 'a> {
         let (_, deadline) = self.levels(token);
         self.volatile.promised(token, deadline);
         let tied = self.volatile.sessions.get(token).copied();
-        // All of them, where the order of the ties matters.
+        // All of them, if the order of the ties matters.
         let left = self.moment.portion;
         self.moment.portion = if session.is_some() { usize::MAX } else { left };
         self.grant_reentries(owner);
         self.moment.portion = left.min(self.moment.portion);
-        // Requests that re-entered at the same time asked earlier, so this connection gets the
-        // session.
+        // Requests that re-entered in this step asked earlier, so the session belongs to this
+        // connection.
         if let Some(session) = session
             && self.volatile.sessions.get(token).copied() != tied
         {
@@ -109,8 +109,8 @@ impl<'a> Step<'_, 'a> {
         }
     }
 
-    /// Whether a new hold may begin. Otherwise the reply to the caller, which has its place in the
-    /// queue by then.
+    /// Checks whether a new hold may begin. `Err` has the reply to the caller, which has its place
+    /// in the queue by then.
     fn may_begin(&mut self, ask: &Acquire<'_>) -> Result<(), Reply> {
         let reads = || self.lock.holders.hold(ask.owner, Mode::Read).is_some();
         let is_upgrade = ask.mode == Mode::Write && reads();
@@ -120,7 +120,7 @@ impl<'a> Step<'_, 'a> {
         let claim = Claim::from(ask);
         let ticket = self.volatile.queue.ticket_of(ask.owner);
         let turn = ticket.filter(|place| self.volatile.queue.has_turn(*place));
-        // Without QUEUE and BLOCK a ticket counts only if it has its turn.
+        // Without QUEUE and BLOCK, a ticket counts only if it has its turn.
         let place = if ask.patience == Patience::None { turn } else { ticket };
         let owns_write = self.lock.holders.hold(ask.owner, Mode::Write).is_some();
         let is_open = !owns_write && self.lock.is_open_to(self.volatile, claim, is_upgrade, place);
@@ -131,7 +131,7 @@ impl<'a> Step<'_, 'a> {
         if may_enter && self.volatile.grace.is_none() {
             return Ok(());
         }
-        // Turns behind its own may have been given up, which may move others.
+        // Turns behind its own may have been given up, which may move other places.
         let ticket = if turn.is_some() { self.volatile.queue.ticket_of(ask.owner) } else { ticket };
         let is_second = is_upgrade && self.lock.is_upgraded_by_another(self.volatile, ask.owner);
         let has_predecessor = is_second || has_predecessor(self.volatile, is_upgrade, ticket);
@@ -172,7 +172,7 @@ impl<'a> Step<'_, 'a> {
         }
     }
 
-    /// The place that its owner has: the first of its ticket's and of the wait with this number.
+    /// The owner's place in the queue: its ticket or the wait with this number, whichever is first.
     /// The other one is given up.
     pub(crate) fn own_place(&mut self, waiter: WaiterId, owner: &[u8]) -> Option<Place> {
         let queue = &mut self.volatile.queue;
@@ -197,8 +197,8 @@ impl<'a> Step<'_, 'a> {
         let Some(mut place) = ticket else {
             return if is_upgrade { queue.push_front(entry) } else { queue.push_back(entry) };
         };
-        // The owner asked and could not acquire the lock: it gives up a turn that it had, and the
-        // waiters behind it are decided anew.
+        // The owner asked and could not acquire the lock: it gives up its turn, if it had one, and
+        // the waiters behind it are decided anew.
         if queue.has_turn(place) {
             queue.take_turns_from(place);
             place = queue.ticket_of(entry.owner.as_bytes()).unwrap_or(place);
@@ -221,7 +221,7 @@ impl<'a> Step<'_, 'a> {
                 _ => self.not_held(ask.owner, ask.mode, ask.token),
             };
         };
-        // Nobody was told of it, so releasing it ends all levels.
+        // The grant was never reported, so releasing it ends all levels.
         if left == 0 || self.volatile.pending_acks(hold.token).is_some() {
             self.end(hold.token, End::Released);
         } else {
@@ -233,7 +233,8 @@ impl<'a> Step<'_, 'a> {
         Reply::Count(left.into())
     }
 
-    /// Renews; a blocked caller, of several locks or of this one alone, is told later.
+    /// Renews. A caller that must wait for acknowledgments, for one lock or for several, gets its
+    /// reply later.
     pub(crate) fn renew(&mut self, ask: Renew<'_>, parking: Option<(Parking, bool)>) -> Reply {
         let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
         let holds: SmallVec<[Hold; 2]> = [Mode::Write, Mode::Read]
@@ -279,13 +280,12 @@ impl<'a> Step<'_, 'a> {
         Reply::Renewed
     }
 
-    /// Ends all waits of this owner: its ticket, and those of its blocked connections, which get a
-    /// reply.
+    /// Ends all waits of this owner: its ticket, and its blocked connections, which get a reply.
     pub(crate) fn cancel(&mut self, owner: &[u8]) -> Reply {
         let (now, mut count): (Now, u64) = (self.moment.now, 0);
         while let Some((place, entry)) = self.volatile.queue.first_of(owner) {
             if entry.kind.group().is_some() {
-                // Its other places are given up, and it has its reply.
+                // The owner's other places are given up; the caller gets its reply.
                 self.volatile.queue.remove(place);
                 continue;
             }
@@ -297,7 +297,7 @@ impl<'a> Step<'_, 'a> {
         }
         for mode in [Mode::Write, Mode::Read] {
             let Some(hold) = self.lock.holders.hold(owner, mode) else { continue };
-            // Its waits for several locks are canceled, also where it was just granted this one.
+            // Its groups are canceled, including those that were just granted this lock.
             drop(self.volatile.queue.take_covered(hold.token));
         }
         self.revoke();

@@ -20,7 +20,7 @@ pub enum Standing {
     Covered(Hold),
     /// The owner may enter, with a new hold.
     Open,
-    /// Somebody is in the way.
+    /// Another owner, or its request, is in the way.
     Barred {
         /// As [`Reply::NotNow`].
         wait_ms: Option<u64>,
@@ -29,20 +29,19 @@ pub enum Standing {
     WouldDeadlock,
 }
 
-/// Which place in the queue a request for several locks may use: its own, or none.
+/// Which place in the queue helps a request for several locks: one of its own, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnPlace {
     /// None.
     None,
     /// Its ticket, which the request withdraws if it waits.
     Ticket,
-    /// The turn of this wait for several locks.
+    /// The turn of this group.
     Group(WaiterId),
 }
 
 impl Lock {
-    /// Whether something came due at this lock, so that it has to be caught up with before it is
-    /// judged.
+    /// Whether something has come due at this lock that must be handled before the lock is judged.
     pub fn is_overdue(&self, volatile: &Volatile, now: Now) -> bool {
         let is_due = |at: EpochMs| at.is_over_at(now);
         volatile.has_to_settle()
@@ -52,8 +51,8 @@ impl Lock {
             || self.has_void_turns(volatile, now)
     }
 
-    /// Judges a newcomer, who has the holds of its owner and no place in the queue, or one who has
-    /// `place` there. Nothing may be overdue; nobody enters before `grace`.
+    /// Judges a request, given its owner's holds and its `place` in the queue, if it has one.
+    /// Nothing may be overdue; no request enters before `grace` ends.
     pub fn judge(
         &self,
         volatile: &Volatile,
@@ -92,7 +91,7 @@ impl Lock {
         Standing::Barred { wait_ms }
     }
 
-    /// The owner's own turn, or its ticket where nobody else waits.
+    /// The owner's own turn; or its ticket, if nobody else waits.
     fn own_way(&self, volatile: &Volatile, claim: Claim<'_>, place: OwnPlace) -> Option<Place> {
         let queue = &volatile.queue;
         match place {
@@ -115,8 +114,8 @@ impl Lock {
 }
 
 impl<'a> Step<'_, 'a> {
-    /// Enters: a hold that the owner has gets no level and perhaps a later deadline; otherwise a
-    /// new one begins.
+    /// Enters. A hold that the owner already has gets no further level, but perhaps a later
+    /// deadline; otherwise a new hold begins.
     pub(crate) fn enter(&mut self, ask: Enter<'a>) -> Reply {
         // If the requests have sessions, whose order matters, all of them re-enter in one portion.
         if ask.session.is_some() && ask.waiter.is_none() && self.stop_for_own(ask.owner) {
@@ -133,7 +132,7 @@ impl<'a> Step<'_, 'a> {
                     self.lock.begin_with(owner, ask.mode, ask.lease, self.moment.now, token);
                 self.tell(begun)
             }
-            // It was judged to be covered.
+            // The lock was judged to be covered by the owner's hold.
             (None, None) => return Reply::Refused(Refusal::NoTokenLeft),
         };
         if let Reply::Granted { token, .. } = reply {
@@ -151,7 +150,7 @@ impl<'a> Step<'_, 'a> {
 
     /// Ends every hold of this owner, in both modes and at any depth, or the one with this token.
     pub(crate) fn release_all(&mut self, owner: &[u8], token: Option<Token>) -> Reply {
-        // READ first, so that each is told of as released.
+        // READ first, so that each hold is published as released.
         let holds: SmallVec<[Hold; 2]> = self.lock.holds_of(owner, token).collect();
         for hold in &holds {
             self.end(hold.token, End::Released);

@@ -1,5 +1,5 @@
 //! A request for several locks is one unit: all are judged at one moment, then all of them change,
-//! or none. This is its law; the caller opens the locks and carries out what was decided.
+//! or none. The rules are here; the caller opens the locks and carries out the decisions.
 
 use crate::grammar::Want;
 use crate::step::admission::Claim;
@@ -10,7 +10,7 @@ use crate::{ClientId, EpochMs, LeaseMs, Now, Refusal, Token, WaiterId};
 
 /// The open locks of one request, each at its place in key order.
 pub trait OpenLocks<'a> {
-    /// Why nothing can be decided about a lock.
+    /// Why a lock cannot be decided.
     type Error;
 
     /// Looks at a lock.
@@ -29,7 +29,7 @@ pub trait OpenLocks<'a> {
     /// There is none at this place.
     fn decide(&mut self, place: usize, input: Input<'a>) -> Result<Reply, Self::Error>;
 
-    /// A token for all holds that the request begins.
+    /// Checks that this many more holds may be tied to connections.
     ///
     /// # Errors
     /// There is none left.
@@ -47,7 +47,7 @@ pub trait OpenLocks<'a> {
 pub struct ReplyAbout {
     /// The reply.
     pub reply: Reply,
-    /// Which of the locks it is about, by its number in the request.
+    /// The index in the request of the lock that the reply is about.
     pub number: usize,
 }
 
@@ -64,7 +64,7 @@ pub struct Unit<'u, 'a> {
     pub session: Option<ClientId>,
     /// How many replicas must acknowledge it.
     pub acks: u8,
-    /// Which place of its own helps it.
+    /// Which of the request's own places in the queue helps it.
     pub place: OwnPlace,
 }
 
@@ -74,7 +74,7 @@ struct Judgment {
     standing: Standing,
     /// How many acknowledgments its own hold there needs, if it is pending.
     acks: u8,
-    /// Its hold there is tied to a connection already.
+    /// Whether its hold there is tied to a connection already.
     is_tied: bool,
 }
 
@@ -89,12 +89,12 @@ pub struct Judged {
     new_ties: Option<usize>,
 }
 
-/// What a request may begin: nothing keeps it out.
+/// A request that can begin: nothing keeps it out.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
-    /// What it is judged by.
+    /// The judgment of its locks.
     pub judged: Judged,
-    /// Of all holds that it begins.
+    /// The token of all holds that the request begins.
     token: Option<Token>,
 }
 
@@ -103,19 +103,19 @@ pub struct Ready {
 pub struct AckDeadline {
     /// The caller.
     pub waiter: WaiterId,
-    /// When it began to wait.
+    /// When the wait began.
     pub since: Now,
     /// Until when it waits.
     pub ends_at: Option<EpochMs>,
 }
 
 impl<'a> Unit<'_, 'a> {
-    /// What it claims of one of the locks.
+    /// The claim of the request to one of its locks.
     pub fn claim(&self, want: &Want<'_>) -> Claim<'a> {
         Claim { owner: self.owner, mode: want.mode, upgrade: false, limit: want.limit }
     }
 
-    /// The first lock of the request, about which a reply is that is about no other.
+    /// A reply that is not about a particular lock: it names the first lock of the request.
     pub fn about_all(&self, reply: Reply) -> ReplyAbout {
         ReplyAbout { reply, number: self.number(0) }
     }
@@ -124,7 +124,7 @@ impl<'a> Unit<'_, 'a> {
         self.wants.get(place).map_or(0, |want| want.number)
     }
 
-    /// Judges all of the locks, after ending what has expired there. `Err` is the reply where the
+    /// Judges all of the locks, after ending what has expired there. `Err` is the reply if the
     /// owner may not enter all of them.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl<'a> Unit<'_, 'a> {
         Ok(self.verdict(&all))
     }
 
-    /// Judges the locks, where nothing is overdue, as if the owner's tickets were withdrawn.
+    /// Judges the locks as if the owner's tickets were withdrawn. Nothing may be overdue there.
     ///
     /// # Errors
     /// As [`OpenLocks::look`].
@@ -193,9 +193,9 @@ impl<'a> Unit<'_, 'a> {
         Ok(Judged { acks: self.acks.max(pending), new_holds, new_ties })
     }
 
-    /// Whether an owner that may enter the locks can begin now. `Err` is the reply if not: there
-    /// may be no more sessions, no token is left, or replicas must acknowledge the grant first and
-    /// nobody waits for that ([`Reply::MustConfirm`]). Nothing changes.
+    /// Whether an owner that may enter the locks can begin now. `Err` is the reply if not: the
+    /// limit of sessions is reached, no token is left, or replicas must acknowledge the grant first
+    /// and the caller is not blocked yet ([`Reply::MustConfirm`]). Nothing changes.
     ///
     /// # Errors
     /// The reply.
@@ -216,8 +216,8 @@ impl<'a> Unit<'_, 'a> {
         Ok(Ready { judged, token })
     }
 
-    /// Enters all of the locks. The reply has the newest token and the earliest deadline;
-    /// [`Reply::Pending`] if it comes when replicas have acknowledged the grant.
+    /// Enters all of the locks. The reply has the newest token and the earliest deadline; it is
+    /// [`Reply::Pending`] if replicas must acknowledge the grant first.
     ///
     /// # Errors
     /// As [`OpenLocks::decide`].
@@ -264,13 +264,13 @@ impl OpenLock<'_> {
 
 impl Judged {
     /// # Errors
-    /// There may be no more sessions.
+    /// The limit of sessions is reached.
     pub fn may_tie<'a, L: OpenLocks<'a>>(&self, locks: &L) -> Result<(), Reply> {
         self.new_ties.map_or(Ok(()), |more| locks.may_tie(more).map_err(Reply::Refused))
     }
 }
 
-/// Ends what has expired at so many locks. True if something had.
+/// Ends what has expired at the first `count` locks. True if something had.
 ///
 /// # Errors
 /// As [`OpenLocks::look`].
@@ -305,7 +305,8 @@ pub fn release_all<'a, L: OpenLocks<'a>>(
 }
 
 /// How many replicas must acknowledge a renewal of the owner's holds of all these locks. `Err` is
-/// the reply where it does not hold one of them, the first in the order of the request.
+/// the reply if it does not hold all of them; it names the first missing one in the order of the
+/// request.
 ///
 /// # Errors
 /// As [`OpenLocks::look`].
@@ -324,7 +325,7 @@ pub fn acks_to_renew<'a, L: OpenLocks<'a>>(
             holds.map(|hold| open.volatile.pending_acks(hold.token).unwrap_or(0)).max()
         })?;
         let Some(own) = own else {
-            // Not held: the reply names what is held instead.
+            // Not held: the reply names what the owner holds instead.
             let reply = locks.decide(place, Input::Renew(ask))?;
             return Ok(Err(ReplyAbout { reply, number }));
         };
@@ -333,8 +334,8 @@ pub fn acks_to_renew<'a, L: OpenLocks<'a>>(
     Ok(Ok(acks))
 }
 
-/// Renews the owner's holds of so many locks. A blocked caller learns of it when replicas have
-/// acknowledged that.
+/// Renews the owner's holds of these locks. A blocked caller gets its reply when replicas have
+/// acknowledged the renewals.
 ///
 /// # Errors
 /// As [`OpenLocks::decide`].

@@ -46,11 +46,12 @@ pub enum End {
     Released,
     /// Its deadline passed.
     Expired,
-    /// An operator's `RLOCK.FORCE`.
+    /// An operator ended it with `RLOCK.FORCE`.
     Forced,
-    /// The connection to which it was tied closed, or closed before it heard of the grant.
+    /// The connection of its session closed, or the connection that waited closed before it could
+    /// read the reply.
     Disconnected,
-    /// Too few replicas acknowledged it, so nobody was told of it.
+    /// Too few replicas acknowledged it, so the grant was never reported.
     Unconfirmed,
 }
 
@@ -71,11 +72,11 @@ pub enum Event {
     Forced,
     /// Its connection closed.
     Disconnected,
-    /// Too few replicas acknowledged it, so nobody was told of it.
+    /// Too few replicas acknowledged it, so the grant was never reported.
     Unconfirmed,
     /// The server evicted the key.
     Evicted,
-    /// Something else removed the key from its name.
+    /// Something else deleted or renamed the key.
     Removed,
 }
 

@@ -1,7 +1,7 @@
-//! Counts that are kept beside what they count.
+//! Counters that are stored beside what they count.
 
-/// Takes `by` from a count that is at least that. Below it the two have drifted apart, and the
-/// checks of the tests say so.
+/// Subtracts `by` from a count that is at least that great. If it is smaller, the counter has
+/// drifted, which the tests' checks report.
 pub(crate) fn less(count: usize, by: usize) -> usize {
     let less = count.checked_sub(by);
     debug_assert!(less.is_some(), "{by} of {count}");

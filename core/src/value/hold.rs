@@ -7,7 +7,7 @@ use crate::{EpochMs, Token};
 pub struct Hold {
     /// Its fencing token: the same from the first level to the last.
     pub token: Token,
-    /// When it expires, whatever its depth.
+    /// When it expires, at any depth.
     pub deadline: EpochMs,
     /// Levels acquired and not released, from 1.
     pub depth: u16,

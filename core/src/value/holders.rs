@@ -37,7 +37,7 @@ impl Mode {
 }
 
 /// Who holds a lock. The most common case needs no allocation of its own: one owner with a short
-/// name and one hold. It is 64 bytes, which is what allocators have a class for.
+/// name and one hold. It takes 64 bytes, a size class of allocators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Holders {
     #[default]
@@ -54,7 +54,7 @@ pub(crate) enum Holders {
 
 const _: () = assert!(size_of::<Holders>() == 64);
 
-/// The only hold of a lock. A [`Hold`] in it would take more room.
+/// The only hold of a lock. A [`Hold`] inside it would take more space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Only<N> {
     owner: N,
@@ -160,7 +160,7 @@ impl Holders {
         }
     }
 
-    /// The only owner, and what it holds.
+    /// The only owner, and its holds.
     fn sole(&self) -> Option<(&[u8], Grip)> {
         let (mode, (owner, hold)) = match self {
             Self::Short(only) => (only.mode, only.shown()),
@@ -245,7 +245,7 @@ impl Holders {
         }
     }
 
-    /// Whose hold has this token.
+    /// The owner of the hold with this token.
     pub(crate) fn owner(&self, token: Token) -> Option<&[u8]> {
         match self.sole() {
             Some((owner, grip)) => grip.by_token(token).map(|_| owner),
@@ -258,7 +258,7 @@ impl Holders {
         self.sole_in(Mode::Write)
     }
 
-    /// Every hold, in the order of their tokens.
+    /// All holds, in the order of their tokens.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Mode, Hold)> {
         let sole = self.sole().into_iter().flat_map(|(owner, grip)| {
             grip.pair().into_iter().flatten().map(move |(mode, hold)| (owner, mode, hold))
@@ -275,7 +275,7 @@ impl Holders {
         sole.into_iter().flatten().chain(shared)
     }
 
-    /// Every hold that does not count as ended and has not expired. Does not visit the others.
+    /// All holds that neither count as ended nor have expired. Does not visit the others.
     pub(crate) fn standing_at(&self, now: Now) -> impl Iterator<Item = (&[u8], Mode, Hold)> {
         let sole = self.shared().is_none().then(|| self.iter()).into_iter().flatten();
         let sole = sole.filter(move |(_, _, hold)| !hold.deadline.is_over_at(now));
@@ -283,14 +283,14 @@ impl Holders {
         sole.chain(shared.map(|(owner, hold)| (owner.as_bytes(), Mode::Read, *hold)))
     }
 
-    /// Every owner that holds, once.
+    /// All owners that hold, each once.
     pub(crate) fn owners(&self) -> impl Iterator<Item = &[u8]> {
         let shared = self.shared().into_iter().flat_map(Readers::standing);
         let sole = self.sole().map(|(owner, _)| owner);
         sole.into_iter().chain(shared.map(|(owner, _)| owner.as_bytes()))
     }
 
-    /// An expired hold, if there is one; or one that counts as ended.
+    /// A hold that has expired or counts as ended, if there is one.
     pub(crate) fn first_over(&self, now: Now) -> Option<Token> {
         match self.sole() {
             Some((_, grip)) => {
@@ -320,7 +320,7 @@ impl Holders {
         }
     }
 
-    /// When the last hold expires that does not count as ended.
+    /// When the last of the holds expires that do not count as ended.
     pub(crate) fn latest_standing(&self) -> Option<EpochMs> {
         match self.sole() {
             Some((_, grip)) => Some(grip.latest_deadline()),
@@ -328,7 +328,7 @@ impl Holders {
         }
     }
 
-    /// The same, of anybody else.
+    /// The same, among the holds of all other owners.
     pub(crate) fn latest_standing_beside(&self, owner: &[u8]) -> Option<EpochMs> {
         match self.sole() {
             Some((holder, grip)) => (holder != owner).then(|| grip.latest_deadline()),
@@ -336,20 +336,20 @@ impl Holders {
         }
     }
 
-    /// Up to which deadline holds count as ended that are still here.
+    /// Holds with a deadline up to this one count as ended although they are still here.
     pub(crate) fn ended_until(&self) -> Option<EpochMs> {
         self.shared()?.ended_until()
     }
 
-    /// What has expired counts as ended from now on. False if there are too few for that: all of
-    /// them are to be ended now.
+    /// From now on, expired holds count as ended. False if they are so few that all of them should
+    /// be ended now.
     pub(crate) fn end_over(&mut self, now: Now) -> bool {
         let Self::Shared(readers) = self else { return false };
         readers.end_over(now);
         true
     }
 
-    /// Takes the readers from before this owner enters to write. It keeps its own READ.
+    /// Takes out the readers before this owner enters with WRITE. The owner keeps its own READ.
     pub(crate) fn take_readers(&mut self, owner: &[u8]) -> Option<Readers> {
         let own = self.hold(owner, Mode::Read);
         let rest = own.map_or(Self::Free, |own| Self::alone(owner, Grip::Read(own)));
@@ -365,7 +365,7 @@ impl Holders {
         }
     }
 
-    /// When the first hold expires that does not count as ended.
+    /// When the first of the holds expires that do not count as ended.
     pub(crate) fn earliest_deadline(&self) -> Option<EpochMs> {
         match self {
             Self::Free => None,
@@ -375,7 +375,7 @@ impl Holders {
         }
     }
 
-    /// When each hold expires that does not count as ended, the earliest first.
+    /// The deadlines of the holds that do not count as ended, earliest first.
     pub(crate) fn by_deadline(&self) -> impl Iterator<Item = (EpochMs, Token)> {
         let mut pair = self.sole().map_or([None, None], |(_, grip)| {
             grip.pair().map(|at| at.map(|(_, hold)| (hold.deadline, hold.token)))
@@ -396,7 +396,7 @@ impl Holders {
     }
 
     /// Adds a hold, and removes those that conflict with it. A primary checks for conflicts first,
-    /// so there it removes none; in a replay the latest change wins.
+    /// so no hold is removed there; in a replay, the latest change wins.
     pub(crate) fn insert(&mut self, owner: &[u8], mode: Mode, hold: Hold) {
         if self.is_free() {
             *self = Self::alone(owner, Grip::new(mode, hold));
@@ -441,7 +441,8 @@ impl Holders {
         }
     }
 
-    /// Removes the hold with this token, if there is one. Returns whether its owner keeps READ.
+    /// Removes the hold with this token. Returns whether its owner keeps READ; `None` if there is
+    /// no such hold.
     pub(crate) fn remove(&mut self, token: Token) -> Option<bool> {
         match self {
             Self::Short(Only { token: only, .. }) | Self::Long(Only { token: only, .. })

@@ -38,8 +38,8 @@ impl From<Holders> for Lock {
 }
 
 impl Lock {
-    /// Makes one change, and returns the event to publish. This is the only way in which a lock
-    /// changes, here and on every replica. A change to a hold that does not exist changes nothing.
+    /// Makes one change, and returns the event to publish. A lock changes in no other way, neither
+    /// here nor on a replica. A change to a hold that does not exist changes nothing.
     pub fn replay(&mut self, change: &Change<'_>) -> Option<Event> {
         match change {
             Change::Granted { owner, mode, token, deadline } => {
@@ -68,8 +68,8 @@ impl Lock {
     }
 
     /// Ends the hold that a replicated `RLOCK.RELEASE` names
-    /// ([`crate::Effects::is_request_enough`]). Reads no clock: the primary held what it released.
-    /// Calling it again changes nothing.
+    /// ([`crate::Effects::is_request_enough`]). Does not read the clock: the hold existed on the
+    /// primary. Calling it again changes nothing.
     pub fn replay_release(&mut self, ask: &Release<'_>) -> Option<Event> {
         let (Hold { token, .. }, _) = self.release_target(ask)?;
         self.replay(&Change::Ended { token, by: End::Released })
@@ -143,7 +143,7 @@ impl Lock {
         self.holders.shared().map_or(Ok(()), Readers::check)
     }
 
-    /// The hold that a release means, and its remaining depth.
+    /// The hold that a request to release names, and its remaining depth.
     #[inline]
     pub(crate) fn release_target(&self, ask: &Release<'_>) -> Option<(Hold, u16)> {
         let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);

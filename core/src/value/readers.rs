@@ -2,7 +2,8 @@
 //! beyond O(log n).
 //!
 //! If many of them expire together, a step removes only some of them; the others count as ended at
-//! once: decisions see only the standing ones. Nothing of that is saved, compared or replicated.
+//! once, and decisions see only the remaining ("standing") holds. Which holds count as ended is not
+//! saved, compared or replicated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -11,15 +12,16 @@ use std::ops::Bound::{Included, Unbounded};
 use crate::value::count::less;
 use crate::{EpochMs, Hold, Now, Owner, Token};
 
-/// The readers of a shared lock. Kept to two or more by [`crate::value::holders::Holders`].
+/// The readers of a shared lock. [`crate::value::holders::Holders`] ensures that there are at least
+/// two.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Readers {
     by_token: BTreeMap<Token, (Owner, Hold)>,
     /// By a hash of the owner, because numbers compare faster than names.
     by_owner: BTreeSet<(u64, Token)>,
     by_deadline: BTreeSet<(EpochMs, Token)>,
-    /// Holds with a deadline up to this one count as ended, and how many there are; `None` if there
-    /// is none.
+    /// Holds with deadlines up to this one count as ended, and there are this many; `None` if no
+    /// hold does.
     ended: Option<(EpochMs, NonZeroUsize)>,
 }
 
@@ -36,8 +38,8 @@ impl Readers {
         self.by_token.len()
     }
 
-    /// Approximate bytes on the heap: a node of a B-tree has room for 11 entries and is two thirds
-    /// full.
+    /// Approximate bytes on the heap: a node of a B-tree has room for 11 entries, and is two thirds
+    /// full on average.
     pub(crate) fn heap_bytes(&self) -> usize {
         const ENTRIES: usize = size_of::<(Token, (Owner, Hold))>()
             + size_of::<(u64, Token)>()
@@ -74,7 +76,7 @@ impl Readers {
         self.by_token.values().map(|(owner, hold)| (owner, hold))
     }
 
-    /// Up to which deadline holds count as ended that are still here.
+    /// Holds with a deadline up to this one count as ended although they are still here.
     pub(crate) fn ended_until(&self) -> Option<EpochMs> {
         self.ended.map(|(until, _)| until)
     }
@@ -84,8 +86,8 @@ impl Readers {
         self.ended_until().is_some_and(|until| deadline <= until)
     }
 
-    /// From now on, what has expired counts as ended. Visits each of these holds once, however
-    /// often it is called while they are here.
+    /// From now on, expired holds count as ended. Visits each of these holds only once, however
+    /// often it is called.
     pub(crate) fn end_over(&mut self, now: Now) {
         let ended = self.ended.map_or(0, |(_, count)| count.get());
         let new = self.behind(self.ended_until()).take_while(|(at, _)| at.is_over_at(now)).count();
@@ -94,25 +96,25 @@ impl Readers {
         self.ended = until.zip(count);
     }
 
-    /// A hold that counted as ended was removed, or no longer counts as ended.
+    /// One of the holds that counted as ended was removed, or counts as standing again.
     fn one_less_ended(&mut self) {
         self.ended = self.ended.and_then(|(until, count)| {
             NonZeroUsize::new(less(count.get(), 1)).map(|count| (until, count))
         });
     }
 
-    /// Number of the standing ones.
+    /// The number of standing holds.
     pub(crate) fn standing_count(&self) -> usize {
         less(self.len(), self.ended.map_or(0, |(_, count)| count.get()))
     }
 
-    /// The standing ones: in the order of their tokens, or of their deadlines while others count as
-    /// ended.
+    /// The standing holds, in the order of their tokens; in that of their deadlines while other
+    /// holds count as ended.
     pub(crate) fn standing(&self) -> impl Iterator<Item = (&Owner, &Hold)> {
         self.lasting(self.ended_until())
     }
 
-    /// The same, of those that have not expired. Does not visit the others.
+    /// The standing holds that have not expired. Does not visit the others.
     pub(crate) fn standing_at(&self, now: Now) -> impl Iterator<Item = (&Owner, &Hold)> {
         let over = self.first_over(now).map(|_| now.ms());
         self.lasting(over.max(self.ended_until()))
@@ -128,7 +130,7 @@ impl Readers {
         self.by_token.get(&token).map(|(owner, hold)| (owner, hold))
     }
 
-    /// The holds with a later deadline than this one, the earliest first.
+    /// The holds with later deadlines than this one, earliest first.
     fn behind(&self, until: Option<EpochMs>) -> impl Iterator<Item = (EpochMs, Token)> {
         let from = until.map_or(Unbounded, |until| {
             Included((Now::from_ms(until.get().saturating_add(1)).ms(), Token::MIN))
@@ -136,7 +138,7 @@ impl Readers {
         self.by_deadline.range((from, Unbounded)).copied()
     }
 
-    /// The earliest deadline first, of the standing ones.
+    /// The standing holds by deadline, earliest first.
     pub(crate) fn by_deadline(&self) -> impl Iterator<Item = (EpochMs, Token)> {
         self.behind(self.ended_until())
     }
@@ -155,7 +157,7 @@ impl Readers {
         self.by_deadline.last().map(|(deadline, _)| *deadline)
     }
 
-    /// The latest deadline of a standing one.
+    /// The latest deadline of a standing hold.
     pub(crate) fn latest_standing(&self) -> Option<EpochMs> {
         self.latest_deadline().filter(|at| !self.is_ended(*at))
     }
@@ -210,7 +212,7 @@ impl Readers {
         Some((owner, hold))
     }
 
-    /// Takes the one with the earliest deadline.
+    /// Takes the hold with the earliest deadline.
     pub(crate) fn take_earliest(&mut self) -> Option<(Owner, Hold)> {
         let (_, token) = *self.by_deadline.first()?;
         self.take(token)

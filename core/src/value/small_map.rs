@@ -1,10 +1,10 @@
-//! A sorted map for what is mostly one entry.
+//! A sorted map that usually has a single entry.
 
 use std::collections::BTreeMap;
 use std::mem;
 
-/// A sorted map that has its only entry inline. A tree of one entry allocates room for eleven: four
-/// such trees were most of what one session took.
+/// A sorted map that stores a single entry inline. A B-tree with one entry allocates space for
+/// eleven: four such trees took most of a session's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SmallMap<K, V = ()> {
     /// No entry.
@@ -75,7 +75,7 @@ impl<K: Ord + Copy, V> SmallMap<K, V> {
         }
     }
 
-    /// Gives the value of one key to another one, which has none.
+    /// Moves the value of one key to another key, which has none.
     pub fn rename(&mut self, from: K, to: K) {
         match self {
             Self::One(only, _) if *only == from => *only = to,
@@ -126,13 +126,14 @@ impl<K: Ord + Copy, V> SmallMap<K, V> {
 mod tests {
     use super::*;
 
-    /// Whatever is done, it agrees with a tree, and equal maps are equal however they came about.
+    /// Whatever is done, the map agrees with a B-tree, and equal maps compare as equal whatever led
+    /// to them.
     #[test]
     fn it_is_a_sorted_map() {
-        /// Keys that are looked for: one before and one behind those that are inserted.
+        /// Keys to look up: one before and one after those that are inserted.
         const KEYS: u32 = 4;
-        // Each digit of `way` is one of six steps: insert or remove one of three keys; then one is
-        // renamed if that is possible, and back.
+        // Each digit of `way` is one of six steps: insert or remove one of three keys; then a key
+        // is renamed if that is possible, and renamed back.
         for way in 0..6_u32.pow(6) {
             let (mut few, mut tree) = (SmallMap::None, BTreeMap::new());
             for step in 0..6 {

@@ -2,8 +2,8 @@
 //!
 //! The first byte is the version of the format; the rest is postcard's wire format (numbers as
 //! varints, byte strings with their length), which is documented and stable. The tests have golden
-//! bytes of every released version. The bytes may come from anybody, so everything that cannot be a
-//! lock is refused.
+//! bytes of every released version. The bytes may come from anywhere, so everything that cannot be
+//! a lock is refused.
 
 use std::borrow::Cow;
 
@@ -18,9 +18,9 @@ pub const VERSION: u8 = 1;
 /// Why bytes are not a lock, or not an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// An unknown version, perhaps of a newer module.
+    /// An unknown version, perhaps that of a newer module.
     Version(u8),
-    /// Not this format: cut off, out of range, or followed by more bytes.
+    /// Not this format: truncated, out of range, or followed by more bytes.
     Format,
     /// Well formed, but no lock can have this state.
     Contradiction,
@@ -48,8 +48,8 @@ struct Record<'a> {
     depth: u16,
 }
 
-/// Serializes as one run of bytes, which is faster than serde's sequence of numbers. In the format
-/// both look the same.
+/// Serializes as one byte string, which is faster than serde's sequence of numbers, and gives the
+/// same bytes.
 fn as_bytes<S: Serializer>(owner: &[u8], to: S) -> Result<S::Ok, S::Error> {
     to.serialize_bytes(owner)
 }
@@ -106,8 +106,8 @@ pub fn save(lock: &Lock, to: &mut Vec<u8>) {
     write(&records, to);
 }
 
-/// Reads a lock that [`save`] wrote. It is never free, because a lock without a hold is not kept.
-/// Numbers in a longer encoding than necessary are accepted.
+/// Reads a lock that [`save`] wrote. The lock is never free, because a lock without holds is not
+/// stored. Numbers that are encoded longer than necessary are accepted.
 ///
 /// # Errors
 /// [`Malformed`] if the bytes are not a lock.
@@ -131,8 +131,8 @@ pub fn load(bytes: &[u8]) -> Result<Lock, Malformed> {
     if records.is_empty() { Err(Malformed::Format) } else { Ok(Lock::from(holders)) }
 }
 
-/// The effect, appended to `to`. Every grant is written, so this writes what postcard would, in a
-/// third of its time.
+/// Appends the effect to `to`. Every grant is written by this function, so it produces what
+/// postcard would in a third of the time.
 pub fn save_effect(start: Start, changes: &[Change<'_>], to: &mut Vec<u8>) {
     to.extend([VERSION, start as u8]);
     put_len(changes.len(), to);
@@ -162,7 +162,7 @@ pub fn save_effect(start: Start, changes: &[Change<'_>], to: &mut Vec<u8>) {
 }
 
 /// Reads this many effects that [`save_effect`] wrote one after the other: those of one step at
-/// several locks. Each of them has a change.
+/// several locks. Each effect has at least one change.
 ///
 /// # Errors
 /// [`Malformed`] if the bytes are anything else.
@@ -179,7 +179,7 @@ pub fn load_effects(
     if bytes.is_empty() { Ok(effects) } else { Err(Malformed::Format) }
 }
 
-/// Reads one effect. Returns the bytes behind it as well.
+/// Reads one effect, and returns it with the bytes that follow.
 fn take_effect(bytes: &[u8]) -> Result<(Effect<Vec<Change<'_>>>, &[u8]), Malformed> {
     let (effect, rest): (Effect<Vec<Change<'_>>>, _) = take(bytes)?;
     let is_sound = |change: &Change<'_>| match change {
@@ -214,8 +214,8 @@ pub fn as_changes(lock: &Lock) -> Vec<Change<'_>> {
     changes
 }
 
-/// Changes that leave nothing behind but this token, which their reader never issues again: a hold
-/// that began and ended. They belong to a key without a value.
+/// Changes whose only trace is this token, which the server that reads them never issues again: a
+/// hold that began and ended. Their key has no value.
 pub fn as_token(token: Token) -> [Change<'static>; 2] {
     let owner = Cow::Borrowed(b"rlock".as_slice());
     let deadline = Now::from_us(token.get()).ms();
@@ -241,7 +241,7 @@ fn put(mut number: u64, to: &mut Vec<u8>) {
 
 fn write<T: Serialize>(value: &T, to: &mut Vec<u8>) {
     to.push(VERSION);
-    // Neither a Vec nor these types can fail to be written.
+    // Writing these types to a Vec cannot fail.
     if let Ok(written) = postcard::to_extend(value, std::mem::take(to)) {
         *to = written;
     }
@@ -254,7 +254,7 @@ fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
     }
 }
 
-/// Reads what the bytes begin with. Returns the bytes behind it as well.
+/// Reads a value from the beginning of the bytes, and returns it with the bytes that follow.
 fn take<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]), Malformed> {
     let (version, rest) = bytes.split_first().ok_or(Malformed::Format)?;
     if *version != VERSION {

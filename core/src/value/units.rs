@@ -1,4 +1,4 @@
-//! Numbers with their unit and bounds in the type. They are checked once, where they enter.
+//! Numbers with their unit and bounds in the type. They are checked once, on input.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;
@@ -48,8 +48,8 @@ impl Now {
         self.after_ms(lease.get())
     }
 
-    /// The first whole millisecond at which no less than `ms` have passed: rounding never shortens
-    /// a promised time.
+    /// The first whole millisecond at which at least `ms` have passed: rounding never shortens a
+    /// promised time.
     pub const fn after_ms(self, ms: u64) -> EpochMs {
         EpochMs::clamped(self.0.div_ceil(1000).saturating_add(ms))
     }
@@ -64,7 +64,7 @@ impl EpochMs {
     /// 2^53 - 1, the last integer that every client language holds exactly.
     pub const MAX: Self = Self::clamped((1 << 53) - 1);
 
-    /// The moment, or `None` beyond [`EpochMs::MAX`].
+    /// The moment, or `None` if it is later than [`EpochMs::MAX`].
     pub const fn new(ms: u64) -> Option<Self> {
         if ms <= Self::MAX.get() { Some(Self::clamped(ms)) } else { None }
     }
@@ -84,7 +84,7 @@ impl EpochMs {
         self.0.get().saturating_sub(1)
     }
 
-    /// Whole milliseconds that remain at `now`, rounded down, but 0 only if the moment is past.
+    /// Whole milliseconds that remain at `now`, rounded down; 0 only if the moment has passed.
     pub const fn left_at(self, now: Now) -> u64 {
         match self.get().saturating_mul(1000).saturating_sub(now.0) {
             1..1000 => 1,
@@ -121,8 +121,8 @@ impl From<EpochMs> for u64 {
     }
 }
 
-/// How long a hold lasts unless it is renewed, in milliseconds, from 1 to [`LeaseMs::MAX`]; with a
-/// window that comes on top of it, up to twice as long.
+/// How long a hold lasts unless it is renewed, in milliseconds, from 1 to [`LeaseMs::MAX`]; a lease
+/// plus a window may be up to twice as long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseMs(u32);
 
@@ -173,8 +173,8 @@ impl Token {
         now.us().saturating_sub(self.get()) / 1000
     }
 
-    /// More than a minute ahead of the clock, which no server with a correct clock issues. After
-    /// such a token, every later one would run ahead of the time.
+    /// Whether the token is more than a minute ahead of the clock, which a server with a correct
+    /// clock never issues. After such a token, all later ones would be ahead of the time.
     pub const fn is_implausible_at(self, now: Now) -> bool {
         const MINUTE_US: u64 = 60 * 1_000_000;
         self.get() > now.us().saturating_add(MINUTE_US)
@@ -217,7 +217,7 @@ impl Tokens {
     /// How much the clocks of successive primaries may differ, in microseconds.
     pub const CLOCK_SKEW_US: u64 = 1_000_000;
 
-    /// The process, or its time as primary, starts: every later token exceeds now +
+    /// The process starts, or becomes a primary: every later token exceeds now +
     /// [`Tokens::CLOCK_SKEW_US`].
     pub fn begin(&mut self, now: Now) {
         self.last = self.last.max(now.us().saturating_add(Self::CLOCK_SKEW_US));
@@ -243,7 +243,7 @@ impl Tokens {
     }
 }
 
-/// The name for which a caller holds: 1 to [`Owner::MAX_BYTES`] arbitrary bytes.
+/// The name of an owner: 1 to [`Owner::MAX_BYTES`] arbitrary bytes.
 ///
 /// ```
 /// use rlock_core::Owner;
@@ -255,10 +255,12 @@ impl Tokens {
 pub struct Owner(SmallVec<[u8; Owner::INLINE_BYTES]>);
 
 impl Owner {
-    /// Enough for a host, a process, a thread and a UUID together. Each waiter and hold has a copy.
+    /// Enough for a host, a process, a thread and a UUID together. Each waiter and each hold has a
+    /// copy.
     pub const MAX_BYTES: usize = 512;
 
-    /// Names up to this length need no allocation: a UUID, a colon and a thread's number.
+    /// Names up to this length need no allocation: enough for a UUID, a colon and a thread's
+    /// number.
     pub(crate) const INLINE_BYTES: usize = 40;
 
     /// Whether these bytes can name an owner.
@@ -308,7 +310,7 @@ impl WaiterId {
 }
 
 impl From<u64> for WaiterId {
-    /// 0 is nobody's number, and treated as 1.
+    /// 0 is not a valid number, and is treated as 1.
     fn from(number: u64) -> Self {
         Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
     }
@@ -326,7 +328,7 @@ impl ClientId {
 }
 
 impl From<u64> for ClientId {
-    /// 0 is nobody's number, and treated as 1.
+    /// 0 is not a valid number, and is treated as 1.
     fn from(number: u64) -> Self {
         Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
     }

@@ -1,4 +1,4 @@
-//! Waits that end without the lock: their time has passed, or nobody can be granted any more.
+//! Waits that end without a grant: they time out, or nobody can be granted any more.
 
 use crate::step::input::{Dismissed, Reply, Wake};
 use crate::volatile::queue::{Entry, Place};
@@ -6,8 +6,8 @@ use crate::volatile::slow::{Outcome, Slow};
 use crate::{ClientId, EpochMs, Now, Refusal, Token, Volatile, WaiterId};
 
 impl Volatile {
-    /// Loses the sessions whose last known deadline has come, without reading the lock: their holds
-    /// end with the next input. Returns their connections.
+    /// Ends sessions whose last known deadline has passed as lost, without reading the lock: their
+    /// holds end with the next input. Returns their connections.
     pub fn end_overdue(&mut self, now: Now) -> Vec<ClientId> {
         let mut lost = Vec::new();
         while let Some(token) = self.sessions.first_ended(now) {
@@ -17,7 +17,7 @@ impl Volatile {
         lost
     }
 
-    /// A reply promises this deadline: a session that needs no acknowledgments lasts until then.
+    /// A reply promises this deadline: a session without acknowledgments lasts at least until then.
     pub(crate) fn promised(&mut self, token: Token, deadline: EpochMs) {
         if self.sessions.acks_of(token) == 0 {
             self.sessions.lasts_at_least(token, deadline);
@@ -25,8 +25,8 @@ impl Volatile {
     }
 
     /// Nobody can be granted here any more: blocked connections get `why`, unless their time has
-    /// passed, and tickets and sessions end. So many waits end; if that is not all of them, this is
-    /// to be called again. Does not read the lock: there is none, or it is not ours to change.
+    /// passed, and tickets and sessions end. At most `portion` waits end; if more remain, call it
+    /// again. Does not read the lock, which may not exist, or may not be this server's to change.
     pub fn dismiss(
         &mut self,
         why: &Refusal,
@@ -34,7 +34,7 @@ impl Volatile {
         now: Now,
         mut portion: usize,
     ) -> Dismissed {
-        // All at once: none of their connections may run another command.
+        // All sessions at once: none of their connections may run another command.
         let tokens = self.sessions.tokens();
         let lost = tokens.into_iter().flat_map(|token| self.lose(token)).collect();
         self.sessions.forget_gone();
@@ -71,7 +71,8 @@ impl Volatile {
     }
 
     /// Ends at most `portion` waits whose time has passed, without reading the lock: allowed even
-    /// while nothing may be written. Whoever can enter because of it enters with the next input.
+    /// while nothing may be written. Waiters that can enter because of it enter with the next
+    /// input.
     pub fn time_out_alone(&mut self, now: Now, slow: Slow, mut portion: usize) -> Vec<Wake> {
         let mut wakes = self.late_alone(now, &mut portion);
         wakes.extend(self.time_out(now, slow, &mut portion, |_, _, _| None));

@@ -1,4 +1,4 @@
-//! What kind of a wait it is.
+//! The kinds of waits.
 
 use crate::WaiterId;
 
@@ -7,16 +7,17 @@ use crate::WaiterId;
 pub enum Kind {
     /// A connection is blocked and will get a reply.
     Blocked(WaiterId),
-    /// Nobody is blocked, and the reply will be a message.
+    /// No connection is blocked, and the reply will be a message.
     Told(WaiterId),
-    /// Nobody is blocked: the owner asks again.
+    /// No connection is blocked: the owner asks again.
     Ticket,
-    /// A wait for several locks: it gets turns, and enters when it has one at each of them.
+    /// A group: it waits for several locks, gets a turn at each of them, and enters when it has all
+    /// turns.
     Group(WaiterId),
 }
 
 impl Kind {
-    /// The wait for this lock alone that will get a reply.
+    /// The number of a wait for this lock alone that will get a reply.
     pub(crate) const fn waiter(self) -> Option<WaiterId> {
         match self {
             Self::Blocked(waiter) | Self::Told(waiter) => Some(waiter),
@@ -24,7 +25,7 @@ impl Kind {
         }
     }
 
-    /// The wait for several locks.
+    /// The number of a group.
     pub const fn group(self) -> Option<WaiterId> {
         match self {
             Self::Group(waiter) => Some(waiter),
@@ -40,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// Whether nobody is blocked: the owner asks again.
+    /// Whether no connection is blocked and no message is due: the owner asks again.
     pub const fn is_ticket(self) -> bool {
         matches!(self, Self::Ticket)
     }

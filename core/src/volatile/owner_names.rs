@@ -9,21 +9,21 @@ use crate::text::cut;
 /// How many holders in the way of a wait are recorded at most.
 pub const NAMES_MAX: usize = 100;
 
-/// While so many wait on this server, only [`FEW_NAMES`] are recorded of a wait that does not begin
-/// behind the same holders as the one before it in line: a hundred take 30 times what a ticket
-/// takes.
+/// While this many wait on this server, only [`FEW_NAMES`] are recorded for a wait whose holders in
+/// the way differ from those of the previous wait in line: a hundred names take 30 times the memory
+/// of a ticket.
 const LISTS_MAX: usize = 1000;
 
 const FEW_NAMES: usize = 4;
 
-/// How many holders to record of a wait for which others are in the way than before, while so many
-/// wait on this server.
+/// How many holders to record for a wait whose holders in the way differ from those of the previous
+/// wait, while this many wait on the server.
 pub(crate) const fn names_max(waits: usize) -> usize {
     if waits < LISTS_MAX { NAMES_MAX } else { FEW_NAMES }
 }
 
-/// Names of owners, each cut to [`crate::text::NAME_BYTES_MAX`] bytes; one that is short, the
-/// common case, costs no allocation. Each stands behind its length.
+/// Names of owners, each with its length and cut to [`crate::text::NAME_BYTES_MAX`] bytes. A single
+/// short name, the common case, needs no allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnerNames(SmallVec<[u8; 24]>);
 
@@ -37,10 +37,10 @@ impl OwnerNames {
         self.0.clear();
     }
 
-    /// These names: shared by all waits that began behind the same holders, also when they are
-    /// logged. `before` has those of the last in the same line; `last` those that were written last
-    /// on this server, and they are written over where nobody has them any more. Of names that
-    /// neither has, `most` are written.
+    /// Returns these names, shared by all waits that began behind the same holders, even after they
+    /// are logged. `before` has the names of the last waiter in the same line; `last` has those
+    /// that this server recorded last, whose memory is reused if nobody else has them. If the names
+    /// are in neither, at most `most` of them are recorded.
     pub(crate) fn shared<'o, I: Iterator<Item = &'o [u8]>>(
         before: Option<&Rc<Self>>,
         last: &mut Rc<Self>,

@@ -1,10 +1,11 @@
-//! Who waits for a lock, in order of arrival. Only this server knows: it is never saved or
+//! The waiters of a lock, in order of arrival. Only this server has them: they are never saved or
 //! replicated.
 //!
 //! Blocked connections and tickets share one queue. It begins with the tickets that have their
 //! turn: the lock is reserved for them until their owners ask again or the tickets end. One
-//! position marks where they end, so that giving a turn, or giving one up, moves nobody but the
-//! upgrades before it. On average no operation costs more than O(log n) in the number of waiters.
+//! position marks where the turns end, so that to give or give up a turn moves no entry except
+//! upgrades in front of it. On average, no operation costs more than O(log n) in the number of
+//! waiters.
 
 mod check;
 mod group_places;
@@ -46,24 +47,24 @@ pub struct Entry {
     pub acks: u8,
     /// A blocked connection or a ticket.
     pub kind: Kind,
-    /// When the wait ends; `None` is never.
+    /// When the wait ends; `None` means never.
     pub ends_at: Option<EpochMs>,
     /// When the wait began.
     pub since: Now,
-    /// Rises from one wait of this server to the next: groups stand in the order of arrival.
+    /// Increases from one wait of this server to the next: groups stand in the order of arrival.
     pub(crate) arrival: Arrival,
-    /// The blocked connection, and the one to which to tie the hold: they are the same.
+    /// The blocked connection, which is also the connection to which to tie the hold.
     pub client: Option<ClientId>,
     is_session: bool,
     /// The holders in the way when the wait began, if waits are logged.
     pub(crate) in_the_way: Option<Rc<OwnerNames>>,
-    /// Whether it is an upgrade, which stands before everybody who joined at the end.
+    /// Whether it is an upgrade, which stands ahead of everybody who joined at the end.
     pub(crate) is_in_front: bool,
     /// As in [`Queue::by_check`].
     check_at: Option<EpochMs>,
 }
 
-/// A waiter's box is not larger than a class of sizes of the server's allocator.
+/// A boxed entry fits into a size class of the server's allocator.
 const _: () = assert!(size_of::<Entry>() <= 128, "a waiter takes more memory");
 
 impl Entry {
@@ -108,27 +109,27 @@ impl Entry {
 /// All waiters of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// Boxed: a tree's node is about half full, and has room for eleven of them.
+    /// Boxed, because a node of a B-tree has room for eleven entries, and is about half full.
     entries: BTreeMap<Place, Box<Entry>>,
     /// Tickets up to this place have their turn: one for WRITE, or any number for READ.
     turns_end: Option<Place>,
-    /// By a hash of the owner, which takes half the memory of another copy of the name, and how it
-    /// waits ([`ways::key_of`]).
+    /// By a hash of the owner and the kind of wait ([`ways::key_of`]). A hash takes half the memory
+    /// of another copy of the name.
     by_owner: BTreeSet<(u64, Place)>,
-    /// When to check for the end of a wait: at its end, or earlier if the end was put off since. A
-    /// ticket that asks again is moved at most once per window, not with each request.
+    /// When to check for the end of a wait: at its end, or earlier if the end was postponed since.
+    /// A ticket whose owner asks again is moved at most once per window, and not with each request.
     by_check: BTreeSet<(EpochMs, Place)>,
     by_waiter: BTreeMap<WaiterId, Place>,
     by_client: BTreeSet<(ClientId, Place)>,
-    /// How many wait at [`Place::counted_from`] and behind; empty while few wait.
+    /// How many wait at [`Place::counted_from`] and behind it; empty while few wait.
     counts: BTreeMap<Place, usize>,
-    /// How many of `by_waiter` get their reply as a message.
+    /// How many of the waiters in `by_waiter` get their reply as a message.
     told: usize,
     groups: GroupPlaces,
 }
 
 impl Queue {
-    /// A copy of the first ones, so many, and of those who need no turn.
+    /// A copy of the first `most` entries, and of those that need no turn.
     pub(crate) fn first(&self, most: usize) -> Self {
         let groups = self.groups.without_places();
         let mut first = Self { turns_end: self.turns_end, groups, ..Self::default() };
@@ -163,12 +164,12 @@ impl Queue {
         self.told
     }
 
-    /// Number of places of those who wait for several locks.
+    /// The number of places of groups.
     pub fn group_count(&self) -> usize {
         self.groups.places.len()
     }
 
-    /// Whether somebody waits here for a reply, for this lock or for several.
+    /// Whether somebody here waits for a reply, for this lock or for several.
     pub(crate) fn has_blocked(&self) -> bool {
         !self.by_waiter.is_empty() || self.group_count() > 0
     }
@@ -178,7 +179,7 @@ impl Queue {
         self.entries.iter().map(|(place, entry)| (&**entry, self.is_turn(*place)))
     }
 
-    /// One blocked connection's wait.
+    /// The wait of one blocked connection.
     pub fn blocked(&self, waiter: WaiterId) -> Option<&Entry> {
         self.place_of(waiter).and_then(|place| self.get(place))
     }
@@ -196,7 +197,7 @@ impl Queue {
         (self.turns_end.map_or(Unbounded, Excluded), Unbounded)
     }
 
-    /// The waiters without a turn behind one place (from the head if `None`) and before another (to
+    /// The waiters without a turn after one place (from the head if `None`) and before another (to
     /// the end if `None`).
     pub(crate) fn line_between(
         &self,
@@ -209,8 +210,8 @@ impl Queue {
         range.take_while(move |(place, _)| !past(place)).map(|(place, entry)| (*place, &**entry))
     }
 
-    /// Number of waiters before this place. Visits a few hundred places, or more where upgrades are
-    /// stacked, and one count for each 256 others.
+    /// The number of waiters ahead of this place. Visits a few hundred places, or more if many
+    /// upgrades precede it, and one count for each 256 other places.
     pub(crate) fn rank(&self, place: Place) -> usize {
         if self.counts.is_empty() {
             return self.entries.range(..place).count();
@@ -252,8 +253,8 @@ impl Queue {
         self.entries.keys().nth(1).is_some_and(|place| self.is_turn(*place))
     }
 
-    /// The place of this ticket when its owner asks for something else: it gives up a turn, and
-    /// upgrades then stand before it.
+    /// The place of this ticket when its owner sends another request: if the ticket has a turn, the
+    /// turn is given up, and upgrades are then ahead of it.
     pub(crate) fn stands_at(&self, place: Place) -> Place {
         if !self.is_turn(place) {
             return place;
@@ -264,7 +265,7 @@ impl Queue {
 
     /// The first waiter without a turn.
     pub(crate) fn head(&self) -> Option<(Place, &Entry)> {
-        // Mostly there is no turn; then this is cheaper than a range.
+        // Usually, there is no turn; then this is cheaper than a range.
         let head = match self.turns_end {
             None => self.entries.first_key_value(),
             Some(_) => self.entries.range(self.behind_turns()).next(),
@@ -272,13 +273,13 @@ impl Queue {
         head.map(|(place, entry)| (*place, &**entry))
     }
 
-    /// The first turn and the first in line: the only places where an upgrade can be that still
-    /// holds READ.
+    /// The first turn and the first in line: an upgrade that still holds READ can only be in one of
+    /// these places.
     pub(crate) fn foremost(&self) -> impl Iterator<Item = &Entry> {
         self.first_turn().into_iter().chain(self.head().map(|(_, entry)| entry))
     }
 
-    /// Whether somebody before this place has a turn, or before a newcomer if `None`.
+    /// Whether a turn is ahead of this place, or of a newcomer if `None`.
     pub(crate) fn has_turn_before(&self, own: Option<Place>) -> bool {
         if self.turns_end.is_none() {
             return false;
@@ -287,7 +288,7 @@ impl Queue {
         self.is_turn(*first) && own.is_none_or(|own| !self.is_turn(own) || own != *first)
     }
 
-    /// Whether a waiter without a turn is before this place, or before a newcomer if `None`.
+    /// Whether a waiter without a turn is ahead of this place, or of a newcomer if `None`.
     pub(crate) fn has_line_before(&self, own: Option<Place>) -> bool {
         match own {
             Some(own) if self.is_turn(own) => false,
@@ -308,7 +309,7 @@ impl Queue {
         self.entries.last_key_value().map(|(_, entry)| &**entry)
     }
 
-    /// The same owner waits on at the same place of the line, in another way.
+    /// The same owner continues to wait at the same place, in another way.
     pub(crate) fn replace(&mut self, place: Place, mut entry: Entry) {
         let Some(old) = self.entries.get_mut(&place) else { return };
         (entry.since, entry.arrival) = (old.since, old.arrival);
@@ -349,7 +350,7 @@ impl Queue {
         }
     }
 
-    /// Up to this many are counted one by one.
+    /// Up to this many waiters are counted one by one.
     const UNCOUNTED_MAX: usize = 512;
 
     fn count(&mut self, place: Place) {
@@ -427,7 +428,7 @@ impl Queue {
         }
     }
 
-    /// A waiter whose time has passed.
+    /// A waiter that has timed out.
     pub(crate) fn first_ended(&mut self, now: Now) -> Option<Place> {
         while let Some((check_at, place)) = self.by_check.first().copied()
             && check_at.is_over_at(now)
@@ -435,7 +436,7 @@ impl Queue {
             let Self { entries, by_check, .. } = self;
             let entry = entries.get_mut(&place)?;
             let ends_at = entry.ends_at?;
-            // None is checked later than it ends, so they come in the order of their ends.
+            // No wait is checked later than it ends, so they are found in the order of their ends.
             if ends_at == check_at {
                 return Some(place);
             }

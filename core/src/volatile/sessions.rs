@@ -1,4 +1,5 @@
-//! Which holds are tied to a connection. Only this server knows: it is never saved or replicated.
+//! The holds that are tied to connections. Only this server has these ties: they are never saved or
+//! replicated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,29 +14,29 @@ use crate::{ClientId, EpochMs, LeaseMs, Now, Token, WaiterId};
 pub struct Session {
     /// The connection that asked last.
     pub client: ClientId,
-    /// What each renewal extends the deadline to, from then on.
+    /// The lease that each renewal gives the hold, counted from the renewal.
     pub lease: LeaseMs,
     /// When the server renews it next.
     pub renew_at: EpochMs,
     /// How many replicas must acknowledge each renewal.
     pub acks: u8,
-    /// When to check whether the hold is lost while nothing may be renewed; no later than its
-    /// deadline.
+    /// When to check whether the session is lost while it cannot be renewed; no later than the
+    /// hold's deadline.
     pub ends_at: EpochMs,
-    /// The wait that it came from, until its connection has the reply.
+    /// The wait that the session came from, until its connection has got the reply.
     unheard: Option<WaiterId>,
 }
 
 impl Session {
-    /// A session that begins now, for a connection that asked for it with this lease.
+    /// A session that begins now, for the connection that asked for it, with this lease.
     pub(crate) fn new(client: ClientId, lease: LeaseMs, now: Now) -> Self {
         let (renew_at, ends_at) = (now.after(third(lease)), now.after(lease));
         Self { client, lease, renew_at, acks: 0, ends_at, unheard: None }
     }
 
-    /// The same, until a deadline that this many replicas have acknowledged; so far, `ends_at`. The
-    /// next renewal is due a third of the lease after that deadline was written, however long the
-    /// acknowledgments took.
+    /// The same, but it lasts only until a deadline that this many replicas have acknowledged, at
+    /// first `ends_at`. The next renewal is due a third of the lease after that deadline was
+    /// written, however long the acknowledgments took.
     pub(crate) fn by_acks(self, acks: u8, ends_at: EpochMs) -> Self {
         let two_thirds = self.lease.get().saturating_sub(third(self.lease).get());
         let renew_at = self.renew_at.min(ends_at.before_ms(two_thirds));
@@ -48,7 +49,7 @@ impl Session {
     }
 
     /// A session is lost this many milliseconds before its hold's deadline, so that its connection
-    /// is closed when another server may grant the lock.
+    /// is closed before another server may grant the lock.
     const EARLY_MS: u64 = 10;
 }
 
@@ -59,18 +60,19 @@ pub struct Sessions {
     by_client: SmallMap<(ClientId, Token)>,
     by_renewal: SmallMap<(EpochMs, Token)>,
     by_end: SmallMap<(EpochMs, Token)>,
-    /// Number of sessions that last until an acknowledged deadline.
+    /// How many of the sessions last until an acknowledged deadline.
     by_acks: usize,
     /// Earlier sessions that may be restored, the latest at the end.
     replaced: BTreeMap<Token, Vec<Replaced>>,
-    /// Holds whose connections closed; they end with the next input.
+    /// Holds whose connections closed; the next input ends them.
     gone: SmallVec<[Token; 1]>,
     /// Connections that were tied or untied since the last call.
     touched: SmallVec<[ClientId; 1]>,
 }
 
 impl Sessions {
-    /// Renewed every third of the lease: one renewal may fail, and the next is still in time.
+    /// Sessions are renewed every third of the lease: if one renewal fails, the next is still in
+    /// time.
     const RENEWALS_PER_LEASE: u64 = 3;
 
     /// Whether no hold is tied.
@@ -93,13 +95,13 @@ impl Sessions {
         self.first_of(client).is_some()
     }
 
-    /// A hold that is tied to this connection, or may be tied to it again.
+    /// A hold that is tied to this connection, or may become tied to it again.
     fn first_of(&self, client: ClientId) -> Option<Token> {
         let next = self.by_client.first_from((client, Token::MIN));
         next.filter(|(other, _)| *other == client).map(|(_, token)| token)
     }
 
-    /// The connections that holds are tied to, some of them more than once.
+    /// The connections that holds are tied to; a connection may occur several times.
     pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
         self.by_client.keys().map(|(client, _)| client)
     }
@@ -173,13 +175,13 @@ impl Sessions {
         }
     }
 
-    /// A hold that may be lost by now, because its recorded deadline is near or has passed.
+    /// A session that may be lost by now, because its recorded deadline is near or has passed.
     pub(crate) fn first_ended(&self, now: Now) -> Option<Token> {
         let (ends_at, token) = self.by_end.first()?;
         Session::closes_at(ends_at).is_over_at(now).then_some(token)
     }
 
-    /// When the next hold may be lost.
+    /// When the next session may be lost.
     pub(crate) fn next_end(&self) -> Option<EpochMs> {
         self.by_end.first().map(|(ends_at, _)| Session::closes_at(ends_at))
     }
@@ -208,7 +210,7 @@ impl Sessions {
         self.gone.push(token);
     }
 
-    /// Forgets the holds that were to end with the next input.
+    /// Forgets the holds that the next input would have ended.
     pub(crate) fn forget_gone(&mut self) {
         self.gone.clear();
     }
@@ -252,8 +254,8 @@ struct Replaced {
 }
 
 impl Sessions {
-    /// Ties a hold to a blocked connection without a reply. It belongs to the connection that asked
-    /// last.
+    /// Ties a hold to a blocked connection that has no reply yet. The session belongs to the
+    /// connection that asked last.
     pub(crate) fn tie_unheard(&mut self, token: Token, waiter: WaiterId, session: Session) {
         let client = session.client;
         let new = Session { unheard: Some(waiter), ..session };
@@ -270,7 +272,8 @@ impl Sessions {
         self.index(token, client);
     }
 
-    /// This connection has its reply: the sessions that its own replaced will not be restored.
+    /// This connection got its reply: the sessions that its own session replaced will not be
+    /// restored.
     pub(crate) fn heard(&mut self, token: Token, waiter: WaiterId) {
         let mut before = self.replaced.remove(&token).unwrap_or_default();
         let is_it = |session: &Session| session.unheard == Some(waiter);
@@ -316,8 +319,9 @@ impl Sessions {
         withdrawn.into_iter().for_each(|session| self.unindex(token, session.client));
     }
 
-    /// The hold is lost to its session. Returns the connections that were told, or are about to
-    /// be, that it is tied to them: the last one, and those before it while that one has not heard.
+    /// Ends the session as lost. Returns all connections whose reply has said, or will say, that
+    /// the hold is tied to them: the last one, and the earlier ones as long as the last one has not
+    /// got its reply.
     pub(crate) fn lose(&mut self, token: Token) -> Vec<ClientId> {
         let replaced = self.replaced.get(&token).into_iter().flatten();
         let there = replaced.filter(|other| !other.is_gone);
@@ -340,14 +344,14 @@ impl Sessions {
         }
     }
 
-    /// A connection closed to which this hold could have been tied again.
+    /// A connection closed to which this hold could have become tied again.
     fn end_replaced(&mut self, token: Token, client: ClientId) {
         let all = self.replaced.get_mut(&token).into_iter().flatten();
         all.filter(|other| other.session.client == client).for_each(|other| other.is_gone = true);
         self.unindex(token, client);
     }
 
-    /// Whether this hold is tied to this connection, or may be tied to it again.
+    /// Whether this hold is tied to this connection, or may become tied to it again.
     fn is_tied_to(&self, token: Token, client: ClientId) -> bool {
         let is_it = |session: &Session| session.client == client;
         let mut replaced = self.replaced.get(&token).into_iter().flatten();
@@ -355,7 +359,8 @@ impl Sessions {
             || replaced.any(|other| !other.is_gone && is_it(&other.session))
     }
 
-    /// Holds that are, or may again be, tied to a connection without its reply, and its wait.
+    /// Holds that are tied, or may become tied again, to a connection without a reply; each with
+    /// the wait of that connection.
     pub(crate) fn unheard(&self) -> impl Iterator<Item = (Token, WaiterId)> {
         let tied = self.by_token.iter().map(|(token, session)| (token, session.unheard));
         let replaced = self

@@ -18,9 +18,9 @@ pub struct Slow {
 /// How a wait or a hold ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A wait: by its grant.
+    /// A wait: it was granted.
     Granted,
-    /// A wait: its time passed.
+    /// A wait: it timed out.
     TimedOut,
     /// A wait: by `RLOCK.CANCEL`.
     Cancelled,
@@ -30,7 +30,7 @@ pub enum Outcome {
     Disconnected,
     /// Too few replicas acknowledged it.
     Unconfirmed,
-    /// A wait: by an error.
+    /// A wait: it got an error.
     Refused,
     /// A hold: released by its owner.
     Released,
@@ -38,7 +38,7 @@ pub enum Outcome {
     Expired,
     /// A hold: by `RLOCK.FORCE`.
     Forced,
-    /// A hold: something else took the key.
+    /// A hold: something else deleted or renamed the key.
     Removed,
 }
 
@@ -88,7 +88,7 @@ pub struct Ended {
     pub outcome: Outcome,
     /// What it was.
     pub what: What,
-    /// How many locks a wait was for.
+    /// How many locks the wait was for.
     pub keys: usize,
 }
 

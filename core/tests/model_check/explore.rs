@@ -1,5 +1,5 @@
-//! Breadth first through the states of a town. Of a state only a fingerprint and the step that led
-//! to it are kept; the town itself is built again from its steps.
+//! Breadth first through the states of a town. Of each state, only a fingerprint and the step that
+//! led to it are stored; the town itself is rebuilt from its steps.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -18,14 +18,14 @@ pub struct Found {
     pub is_closed: bool,
 }
 
-/// A state, by the state that it was reached from first and the step that led here.
+/// A state: the state from which it was first reached, and the step that led here.
 #[derive(Clone, Copy)]
 struct Node {
     from: u32,
     step: u16,
 }
 
-/// What all threads add to.
+/// Results that all threads add to.
 struct Gathered {
     seen: HashSet<u64>,
     new: Vec<Node>,
@@ -36,8 +36,8 @@ struct Gathered {
 /// Nodes that a thread takes at a time.
 const CHUNK: usize = 64;
 
-/// Looks at state after state, the nearest to the beginning first, until `states_min` are known or
-/// there is no other.
+/// Visits state after state, those nearest to the beginning first, until `states_min` are known or
+/// none remains.
 pub fn explore(profile: &Profile, states_min: usize, kinds: &mut Kinds) -> Found {
     let mut nodes = vec![Node { from: 0, step: u16::MAX }];
     let seen = HashSet::from([fingerprint(&Town::new(profile))]);
@@ -71,7 +71,7 @@ pub fn explore(profile: &Profile, states_min: usize, kinds: &mut Kinds) -> Found
     found
 }
 
-/// The steps to a state, told when a law breaks on the way or behind it.
+/// The steps to a state, printed if a law breaks on the way or in the next step.
 struct Way(Vec<Step>);
 
 impl Drop for Way {
@@ -95,7 +95,7 @@ impl Way {
     }
 }
 
-/// Goes on from one state of the level after the other.
+/// Continues from the states of the level, one after another.
 fn work(
     profile: &Profile,
     nodes: &[Node],

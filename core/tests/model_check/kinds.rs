@@ -1,4 +1,4 @@
-//! How often each kind of input, reply and message came.
+//! How often each kind of input, reply and message occurred.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,8 +9,8 @@ use rlock_core::{
 
 use super::steps::{Step, Wait};
 
-/// All that can come, in the order in which it is printed. What only the module gives is left out:
-/// `TOOMANY` of `rlock.max-waiters`, and that no token is left below 2^53.
+/// All kinds that can occur, in the order in which they are printed. What only the module produces
+/// is left out: `TOOMANY` of `rlock.max-waiters`, and that no token below 2^53 remains.
 const ALL: [Kind; 70] = [
     ("input", "ACQUIRE"),
     ("input", "ACQUIRE BLOCK 0"),
@@ -84,7 +84,7 @@ const ALL: [Kind; 70] = [
     ("change", "a hold goes on"),
 ];
 
-/// A kind of what (an input, a reply, …), and which of them.
+/// A kind: of what (an input, a reply, …), and which.
 pub type Kind = (&'static str, &'static str);
 
 #[derive(Clone, Debug, Default)]
@@ -160,7 +160,7 @@ impl Kinds {
             _ => None,
         };
         let mut new: Vec<Token> = effects.changes.iter().filter_map(begins).collect();
-        // Whoever is told of a new hold first has it, the others entered again.
+        // The first to be told of a new hold acquired it; the others re-entered.
         let mut is_new = |token: Token| {
             let place = new.iter().position(|other| *other == token);
             place.map(|place| new.remove(place)).is_some()
@@ -178,7 +178,7 @@ impl Kinds {
             .for_each(|_| self.came(("change", "a hold goes on")));
     }
 
-    /// Replies of the deadlock search.
+    /// Records a reply that the deadlock search gave.
     pub fn replied(&mut self, reply: &Reply) {
         self.replied_as("reply", reply, |_| false);
     }

@@ -1,4 +1,4 @@
-//! What everything to come depends on, as bytes: two towns with the same state go on alike.
+//! Everything on which the future depends, as bytes: two towns with the same state continue alike.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -7,14 +7,14 @@ use rlock_core::{Entry, EpochMs, Kind, Mode};
 use super::town::Town;
 use crate::support::World;
 
-/// 64 bits of hash of the state. Among ten million states two share one with a probability of
-/// 0.0003 %; then one of them is not gone on from.
+/// A hash of the state with 64 bits. Among ten million states, two share a hash with a probability
+/// of 0.0003 %; then one of them is not continued.
 pub fn fingerprint(town: &Town<'_>) -> u64 {
     let (forth, back) = (0..town.locks.len(), (0..town.locks.len()).rev());
     written(town, forth).min(written(town, back))
 }
 
-/// The locks in this order; owners and connections are named by the order in which they appear.
+/// The locks in this order; owners and connections are numbered as they appear.
 fn written(town: &Town<'_>, order: impl Iterator<Item = usize>) -> u64 {
     let mut writer = Writer::default();
     for lock in order {
@@ -69,7 +69,7 @@ impl Writer {
         self.small(at.left_at(world.now));
     }
 
-    /// In the order of their tokens.
+    /// The holds, in the order of their tokens.
     fn holds(&mut self, world: &World) {
         for (owner, mode, hold) in world.lock.holds() {
             self.owner(owner);
@@ -101,8 +101,7 @@ impl Writer {
         }
     }
 
-    /// Which holds the grants are of that may still be taken back, the one that was sent last at
-    /// the end.
+    /// The holds whose grants may still be revoked; the grant that was sent last comes last.
     fn unheard(&mut self, town: &Town<'_>, lock: usize) {
         let world = &town.locks[lock];
         for (_, token) in &town.unheard[lock] {

@@ -1,4 +1,4 @@
-//! What can happen, and which of it happens in which profile.
+//! What can happen, and what of it happens in which profile.
 
 use std::num::NonZeroU32;
 
@@ -6,11 +6,11 @@ use rlock_core::{Levels, Mode};
 
 pub const OWNERS: [&[u8]; 3] = [b"a", b"b", b"c"];
 
-/// One thing that happens. Locks, owners and connections are numbers from 0.
+/// A step. Locks, owners and connections are numbers from 0.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     Asks(Ask),
-    /// For all locks at once, and without waiting.
+    /// A request for all locks together that does not wait.
     AsksAll {
         owner: usize,
         modes: [Mode; 2],
@@ -24,7 +24,7 @@ pub enum Step {
         mode: Option<Mode>,
         levels: Levels,
     },
-    /// With the token of the first hold, whosever it is.
+    /// Releases by the token of the first hold, whoever owns it.
     ReleasesByToken {
         lock: usize,
         owner: usize,
@@ -41,19 +41,19 @@ pub enum Step {
         lock: usize,
         mode: Option<Mode>,
     },
-    /// The parked connection ends: the owner's first at this lock.
+    /// The owner's first parked connection at this lock ends.
     Leaves {
         lock: usize,
         owner: usize,
     },
-    /// The grant that was sent last is heard of, or its connection has ended before.
+    /// The reply to the last grant is read, or its connection ended before that.
     Hears {
         lock: usize,
     },
     GoesUnheard {
         lock: usize,
     },
-    /// A millisecond passes. What is due is done, or the alarm is late.
+    /// A millisecond passes. Due work is done, or the alarm is late.
     Passes {
         is_late: bool,
     },
@@ -61,16 +61,16 @@ pub enum Step {
     Disconnects {
         client: u64,
     },
-    /// Something else than RLOCK removes the key.
+    /// Something other than RLOCK removes the key.
     Vanishes {
         lock: usize,
     },
-    /// The slot moves away, or another value is put over the key: everybody goes home.
+    /// The slot moves away, or another value replaces the key: all waiters are dismissed.
     IsDismissed {
         lock: usize,
         by_type: bool,
     },
-    /// `rlock.max-tickets` is reached, or is not any more.
+    /// `rlock.max-tickets` is reached, or no longer.
     TicketsRunOut,
 }
 
@@ -88,7 +88,7 @@ pub struct Ask {
     pub client: Option<u64>,
 }
 
-/// What one does when somebody is in the way. Milliseconds.
+/// What a request does if something is in its way. Times are in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub enum Wait {
     No,
@@ -96,15 +96,15 @@ pub enum Wait {
     Ticket(u64),
 }
 
-/// A town: how many locks, and what happens there.
+/// A town: the number of locks, and what happens there.
 pub struct Profile {
     pub name: &'static str,
     pub locks: usize,
-    /// Connections of one owner that may be parked at one lock.
+    /// How many connections of one owner may be parked at one lock.
     pub connections: usize,
-    /// An owner that is parked does nothing else. Then no cycle of waits can ever come to be.
+    /// Whether a parked owner does nothing else. Then no cycle of waits can ever come about.
     pub one_thing_at_a_time: bool,
-    /// Grants to parked connections are on their way until they are heard of.
+    /// Whether replies to parked connections take time to be read.
     pub is_slow: bool,
     pub max_depth: u16,
     pub steps: Vec<Step>,
@@ -112,13 +112,13 @@ pub struct Profile {
 
 /// The lease of every hold without a session, in milliseconds.
 pub const LEASE_MS: u64 = 2;
-/// A third of it is the least time there is. Milliseconds.
+/// A third of it, 1 ms, is the smallest unit of time. In milliseconds.
 pub const SESSION_LEASE_MS: u64 = 3;
 
 const MODES: [Mode; 2] = [Mode::Read, Mode::Write];
 
 impl Profile {
-    /// Two locks and owners that do one thing at a time, as the deadlock search expects of them.
+    /// Two locks, and owners that do one thing at a time, as the deadlock search assumes.
     pub fn two_locks() -> Self {
         let mut steps = vec![Step::Passes { is_late: false }];
         for (lock, owner) in pairs(2) {
@@ -142,7 +142,7 @@ impl Profile {
         }
     }
 
-    /// Two locks and owners that do several things at once, on several connections.
+    /// Two locks, and owners that do several things at once, on several connections.
     pub fn two_locks_in_any_way() -> Self {
         let mut steps = vec![Step::Passes { is_late: false }, Step::Passes { is_late: true }];
         for (lock, owner) in pairs(2) {
@@ -172,7 +172,7 @@ impl Profile {
         }
     }
 
-    /// Owners that ask again and again on other connections, and hear of it late or never.
+    /// Owners that ask again and again on other connections, and read their replies late or never.
     pub fn many_connections() -> Self {
         let mut steps = vec![Step::Hears { lock: 0 }, Step::GoesUnheard { lock: 0 }];
         for (lock, owner) in pairs(1).filter(|(_, owner)| *owner < 2) {
@@ -193,7 +193,7 @@ impl Profile {
         }
     }
 
-    /// Two locks that are asked for at once, beside requests for one of them.
+    /// Two locks that are requested together, beside requests for one of them.
     pub fn units() -> Self {
         let mut steps = vec![Step::Passes { is_late: false }, Step::Passes { is_late: true }];
         for owner in 0..OWNERS.len() {
@@ -280,7 +280,7 @@ impl Profile {
         }
     }
 
-    /// One lock and everything there is.
+    /// One lock, and everything that can happen to it.
     pub fn one_lock() -> Self {
         let mut steps = vec![Step::Passes { is_late: false }, Step::Passes { is_late: true }];
         for (lock, owner) in pairs(1) {
@@ -364,7 +364,7 @@ fn deep(lock: usize, owner: usize, mode: Mode, depth: u16) -> Step {
     Step::Asks(Ask { depth: Some(depth), ..ask(lock, owner, mode, Wait::No) })
 }
 
-/// Two connections for three owners: one of them is shared.
+/// Two connections for three owners: two owners share one.
 fn tied(lock: usize, owner: usize, mode: Mode, wait: Wait) -> Step {
     let client = Some(1 + owner as u64 % 2);
     Step::Asks(Ask { client, ..ask(lock, owner, mode, wait) })

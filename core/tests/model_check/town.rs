@@ -1,4 +1,4 @@
-//! A few locks under one clock, and the owners who go to them: a [`World`] for each lock.
+//! A few locks with one clock, and their owners: a [`World`] for each lock.
 
 use rlock_core::waits_for::{Search, Seen, Stand, Steps, WaitGraph, search};
 use rlock_core::{
@@ -12,17 +12,17 @@ use super::waits;
 use crate::support::laws::picture;
 use crate::support::{World, acquire, lease, release, renew};
 
-/// At most this many grants of one lock go unheard before something else happens.
+/// At most this many grants of one lock are unread before something else happens.
 const UNHEARD_MAX: usize = 3;
 
 pub struct Town<'p> {
     pub profile: &'p Profile,
     pub locks: Vec<World>,
-    /// Per lock: grants that were sent to parked connections and not heard of yet.
+    /// For each lock: grants that were sent to parked connections and not read yet.
     pub unheard: Vec<Vec<(WaiterId, Token)>>,
 }
 
-/// What one deadlock search looks at.
+/// The view of one deadlock search.
 struct Looking<'t> {
     locks: &'t [World],
     seen: Vec<Seen>,
@@ -71,7 +71,7 @@ impl<'p> Town<'p> {
         }
     }
 
-    /// Whether each step is held to the laws.
+    /// Sets whether each step is checked against the laws.
     pub fn check(&mut self, is_checked: bool) {
         self.locks.iter_mut().for_each(|world| {
             world.check_every = if is_checked { 1 } else { u64::MAX };
@@ -82,7 +82,7 @@ impl<'p> Town<'p> {
         self.locks.iter().any(|world| parked(world, owner).next().is_some())
     }
 
-    /// It happens, if it can.
+    /// Takes the step, if it is possible.
     pub fn step(&mut self, step: Step, kinds: &mut Kinds) -> bool {
         if !self.may(step) || self.is_busy(step) {
             return false;
@@ -169,7 +169,7 @@ impl<'p> Town<'p> {
         }
     }
 
-    /// A turn of the server's loop is short: few are on their way to hear of a grant.
+    /// A loop iteration is short: few replies are unread at any time.
     fn is_busy(&self, step: Step) -> bool {
         let is_about_them = matches!(step, Step::Hears { .. } | Step::GoesUnheard { .. });
         !is_about_them && self.unheard.iter().any(|unheard| unheard.len() >= UNHEARD_MAX)
@@ -202,7 +202,7 @@ impl<'p> Town<'p> {
         self.carry_out(ask.lock, &effects, kinds);
     }
 
-    /// What the search says, which must be what a naive one says.
+    /// The result of the search, which must agree with a naive search.
     fn would_close_a_cycle(&self, lock: usize, ask: &Acquire<'_>) -> bool {
         let seen = self.locks.iter().map(|_| Seen::default()).collect();
         let mut looking = Looking { locks: &self.locks, seen };
@@ -220,7 +220,8 @@ impl<'p> Town<'p> {
         self.input(lock, Input::Tick, kinds);
     }
 
-    /// A lock that nobody waits for has no alarm: what is over there is found when it is looked at.
+    /// A lock without waiters has no alarm: what has expired there is found when the lock is next
+    /// examined.
     fn passes(&mut self, is_late: bool, kinds: &mut Kinds) {
         for lock in 0..self.locks.len() {
             self.locks[lock].advance_ms(1);
@@ -253,7 +254,7 @@ impl<'p> Town<'p> {
         }
     }
 
-    /// Those whose leaving would make no difference any more.
+    /// Forgets waiters whose departure would no longer make a difference.
     fn forget_who_has_heard(&mut self) {
         for (world, unheard) in self.locks.iter().zip(&mut self.unheard) {
             unheard.retain(|(waiter, _)| world.volatile.clone().leave(*waiter));
@@ -261,7 +262,7 @@ impl<'p> Town<'p> {
     }
 }
 
-/// The owner's parked connections at a lock, in the order in which they came.
+/// The owner's parked connections at a lock, in the order of arrival.
 pub fn parked(world: &World, owner: usize) -> impl Iterator<Item = WaiterId> {
     let is_it = move |(_, other): &(&WaiterId, &Vec<u8>)| other.as_slice() == OWNERS[owner];
     world.parked.iter().filter(is_it).map(|(waiter, _)| *waiter)

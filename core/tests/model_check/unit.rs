@@ -1,4 +1,4 @@
-//! Requests for two locks at once, which do not wait: `MACQUIRE` and `MRELEASE`.
+//! Requests for two locks together that do not wait: `MACQUIRE` and `MRELEASE`.
 
 use std::convert::Infallible;
 
@@ -19,7 +19,7 @@ const KEYS: [&[u8]; 2] = [b"k0", b"k1"];
 struct OpenTown<'t, 'p> {
     town: &'t mut Town<'p>,
     kinds: &'t mut Kinds,
-    /// What was entered: the other locks learn of the token when all of it is.
+    /// The locks that were entered: the other locks learn of the token when all of them are.
     entered: Vec<(usize, Effects<'static>)>,
 }
 
@@ -58,7 +58,7 @@ impl OpenLocks<'static> for OpenTown<'_, '_> {
 }
 
 impl Town<'_> {
-    /// All of the locks or none of them, and just as each of the single requests would be decided.
+    /// All of the locks or none, and with the same outcome as single requests for each of them.
     pub fn asks_all(&mut self, owner: usize, modes: [Mode; 2], kinds: &mut Kinds) {
         let expected = self.of_singles(owner, modes);
         let wants: Vec<Want<'_>> = modes
@@ -103,8 +103,8 @@ impl Town<'_> {
         }
     }
 
-    /// The reply if each lock were asked for alone, to the worst of them; `None` if a ticket of its
-    /// own helps such a request.
+    /// The reply if each lock were requested alone: the worst of those replies; `None` if a ticket
+    /// of the owner helps such a request.
     fn of_singles(&self, owner: usize, modes: [Mode; 2]) -> Option<Reply> {
         let mut worst = Reply::Count(0);
         for (world, mode) in self.locks.iter().zip(modes) {
@@ -127,7 +127,7 @@ impl Town<'_> {
     }
 }
 
-/// Whatever is granted, as one reply.
+/// Replaces any grant by one and the same reply.
 fn as_one(reply: &Reply) -> Reply {
     if let Reply::Granted { .. } = reply { Reply::Count(0) } else { reply.clone() }
 }

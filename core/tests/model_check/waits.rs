@@ -1,4 +1,4 @@
-//! Who waits for whom, as naively as it can be said.
+//! Who waits for whom, written as naively as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -11,7 +11,7 @@ use crate::support::World;
 
 type Graph = BTreeMap<Owner, BTreeSet<Owner>>;
 
-/// One of a queue, in the order in which they are served.
+/// An entry of a queue, in the order in which they are served.
 struct Standing {
     owner: Owner,
     mode: Mode,
@@ -29,10 +29,10 @@ fn line(world: &World) -> Vec<Standing> {
     world.volatile.queue.iter().map(standing).collect()
 }
 
-/// A blocked owner waits for the holders in its way and for the blocked owners ahead of it, but a
-/// reader not for readers, but for those ahead that have a limit. Under a limit of one it waits for
-/// everybody, as a writer. Behind a wait of its own that makes it a re-entry, it waits for what
-/// that one waits for. Nobody waits for a ticket.
+/// A blocked owner waits for the holders in its way and for the blocked owners ahead of it, except
+/// that a reader does not wait for readers, unless those ahead have a limit. With a limit of one,
+/// it waits for everybody, as a writer does. Behind a wait of its own that will make it a re-entry,
+/// it waits for what that one waits for. Nobody waits for a ticket.
 fn blockers(world: &World, line: &[Standing], place: usize) -> BTreeSet<Owner> {
     let Standing { owner, mode, .. } = &line[place];
     let is_own = |one: &Standing| {
@@ -49,7 +49,7 @@ fn blockers(world: &World, line: &[Standing], place: usize) -> BTreeSet<Owner> {
     all.filter(|other| *other != owner.as_bytes()).map(Owner::from).collect()
 }
 
-/// Whom everybody waits for who is parked.
+/// For each parked owner, the owners for whom it waits.
 fn graph(town: &Town<'_>) -> Graph {
     let mut graph = Graph::new();
     for world in &town.locks {
@@ -62,7 +62,7 @@ fn graph(town: &Town<'_>) -> Graph {
     graph
 }
 
-/// Whether one waits for itself, directly or not.
+/// Whether the owner waits for itself, directly or through others.
 fn is_in_a_cycle(graph: &Graph, owner: &Owner) -> bool {
     let mut open: Vec<&Owner> = graph.get(owner).into_iter().flatten().collect();
     let mut seen = BTreeSet::new();
@@ -74,8 +74,8 @@ fn is_in_a_cycle(graph: &Graph, owner: &Owner) -> bool {
     seen.contains(owner)
 }
 
-/// A cycle is found where the wait closes one when all is done, and no cycle is told that is not
-/// one then.
+/// The search reports a cycle if the wait, once it has begun, is part of one; and it never reports
+/// another one.
 pub fn is_true(town: &Town<'_>, lock: usize, ask: &Acquire<'_>, found: &Search<(usize, WaiterId)>) {
     let (mut then, owner) = (town.fork(), Owner::from(ask.owner));
     then.check(false);
@@ -84,9 +84,9 @@ pub fn is_true(town: &Town<'_>, lock: usize, ask: &Acquire<'_>, found: &Search<(
     let world = &then.locks[lock];
     let place = world.volatile.queue.iter().position(is_it).expect("it is parked");
     let mut graph = graph(&then);
-    // It asks about this wait, not about those of its other connections.
+    // The question is about this wait, not about those of the owner's other connections.
     graph.insert(owner.clone(), blockers(world, &line(world), place));
-    // Where nobody waits for the owner, the search is left out.
+    // If nobody waits for the owner, the search is left out.
     let is_crowded = |world: &&World| world.volatile.queue.blocked_count() > 0;
     let is_left_out = town
         .locks
@@ -111,7 +111,7 @@ pub fn is_true(town: &Town<'_>, lock: usize, ask: &Acquire<'_>, found: &Search<(
     }
 }
 
-/// Where an owner that is parked does nothing else, no cycle comes to be behind the search's back.
+/// If a parked owner does nothing else, no cycle comes about that the search did not see.
 pub fn no_cycle_came_to_be(town: &Town<'_>) {
     if !town.profile.one_thing_at_a_time {
         return;

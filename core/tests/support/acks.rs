@@ -1,4 +1,4 @@
-//! A server whose replicas are numbers: how far each has acknowledged.
+//! A server whose replicas are numbers: the offset that each has acknowledged.
 
 use rlock_core::manager::{LockId, Parked};
 use rlock_core::{
@@ -52,13 +52,13 @@ impl Server {
         self.manager.check().unwrap();
     }
 
-    /// What this caller was told.
+    /// The reply that this caller got.
     pub fn told_to(&self, waiter: u64) -> Told {
         let told = self.told.iter().find(|(other, _)| *other == waiter);
         told.map(|(_, reply)| reply.clone())
     }
 
-    /// It was told a token.
+    /// The token that it got.
     pub fn token_of(&self, waiter: u64) -> Option<Token> {
         match self.told_to(waiter) {
             Some(Reply::Granted { token, .. }) => Some(token),
@@ -66,7 +66,7 @@ impl Server {
         }
     }
 
-    /// Depth and confirmation of an owner's hold.
+    /// The depth of an owner's hold, and whether it is confirmed.
     pub fn hold(&self, key: Key, owner: &str, mode: Mode) -> Option<(u16, Confirmation)> {
         let hold = self.keys.get(key)?.hold_at(owner.as_bytes(), mode, self.now())?;
         let volatile = self.manager.volatile(0, key);

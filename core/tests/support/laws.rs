@@ -1,10 +1,10 @@
-//! What is true of every lock, and of every step from one lock to the next.
+//! Laws about every lock, and about every step from one state of a lock to the next.
 
 use rlock_core::{
     Change, Effects, End, EpochMs, Event, FastStep, Input, Lock, Mode, Now, Reply, Token, snapshot,
 };
 
-/// One hold, as anybody can see it from outside.
+/// One hold, as it is visible from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     pub owner: Vec<u8>,
@@ -20,7 +20,7 @@ impl Held {
     }
 }
 
-/// Every hold of a lock, over or not.
+/// Every hold of a lock, expired or not.
 pub fn picture(lock: &Lock) -> Vec<Held> {
     lock.holds()
         .map(|(owner, mode, hold)| Held {
@@ -33,7 +33,7 @@ pub fn picture(lock: &Lock) -> Vec<Held> {
         .collect()
 }
 
-/// A plain request does what the transition does.
+/// A plain request has the same result as the transition.
 pub fn plain_is_the_same(lock: &Lock, plain: FastStep<'_>, after: &Lock, effects: &Effects<'_>) {
     let FastStep { change, event, reply, is_request_enough } = plain;
     let ends = matches!(change, Change::Ended { .. });
@@ -45,14 +45,15 @@ pub fn plain_is_the_same(lock: &Lock, plain: FastStep<'_>, after: &Lock, effects
     nobody_else_is_told(effects);
 }
 
-/// A request that must wait gets that answer, and nothing else happens.
+/// A request that must wait gets that reply, and nothing else happens.
 pub fn a_wait_changes_nothing(reply: &Reply, effects: &Effects<'_>) {
     assert_eq!(reply, &effects.reply);
     assert!(effects.changes.is_empty() && effects.events.is_empty(), "{effects:?}");
     nobody_else_is_told(effects);
 }
 
-/// A step that stops for each right does the same as one that does not, if all have them.
+/// A step that stops for each permission has the same result as one that does not, if all are
+/// permitted.
 pub fn checking_changes_nothing(stopped: &Effects<'_>, effects: &Effects<'_>) {
     let told = |effects: &Effects<'_>| {
         let whole = Effects { is_request_enough: false, ..effects.clone() };
@@ -67,7 +68,7 @@ fn nobody_else_is_told(effects: &Effects<'_>) {
     assert!(!effects.awaits_acks);
 }
 
-/// True of every lock, wherever it came from.
+/// Laws about every lock, wherever it came from.
 pub fn well_formed(lock: &Lock) {
     lock.check().unwrap();
     let holds = picture(lock);
@@ -91,7 +92,7 @@ pub fn well_formed(lock: &Lock) {
     begins_by_changes(lock);
 }
 
-/// What is saved and loaded is the same lock; a free one is not kept.
+/// A lock that is saved and loaded is the same; a free lock is not stored.
 fn survives_bytes(lock: &Lock) {
     let mut bytes = Vec::new();
     snapshot::save(lock, &mut bytes);
@@ -101,7 +102,7 @@ fn survives_bytes(lock: &Lock) {
     }
 }
 
-/// The changes that a rewritten append-only file consists of give the same lock.
+/// The changes in a rewritten append-only file result in the same lock.
 fn begins_by_changes(lock: &Lock) {
     let mut again = Lock::default();
     for change in &snapshot::as_changes(lock) {
@@ -112,7 +113,7 @@ fn begins_by_changes(lock: &Lock) {
     assert_eq!(&again, lock, "a lock made again out of changes differs");
 }
 
-/// Law 2: at no moment does anybody who reads the lock see a hold that is over, swept or not.
+/// Law 2: nobody who reads the lock ever sees an expired hold, swept or not.
 pub fn readers_agree(lock: &Lock, holds: &[Held], now: Now) {
     let deadlines = holds.iter().map(|held| Now::from_ms(held.deadline.get()));
     let just_before = deadlines.clone().map(|at| Now::from_us(at.us().saturating_sub(1)));
@@ -133,7 +134,7 @@ pub fn readers_agree(lock: &Lock, holds: &[Held], now: Now) {
     }
 }
 
-/// True of every step, from `before` to `after`. New tokens are greater than `floor`.
+/// Laws about every step, from `before` to `after`. New tokens are greater than `floor`.
 pub fn transition(
     before: &[Held],
     after: &[Held],
@@ -197,8 +198,8 @@ pub fn a_refusal_changes_nothing(effects: &Effects<'_>) {
     }
 }
 
-/// Nothing changes that is not recorded. Nothing is recorded that changes nothing, but for a
-/// promise that was made before: whoever is told of it may ask the server to wait for its effect.
+/// Every change is recorded, and everything recorded is a change, except a promise that was made
+/// before: a caller that gets it may ask the server to wait for its effect.
 pub fn every_change_changes(before: &Lock, after: &Lock, input: &Input<'_>, effects: &Effects<'_>) {
     let mut lock = before.clone();
     let asks = matches!(input, Input::Acquire(_) | Input::Park(..) | Input::Renew(_));

@@ -1,4 +1,4 @@
-//! What is true of those who wait, after every step.
+//! Laws about waiters, after every step.
 
 use rlock_core::{
     Change, Effects, Entry, Input, Kind, Lock, Mode, Now, Owner, Reply, Volatile, WaiterId, Wake,
@@ -7,10 +7,10 @@ use rlock_core::{
 use super::World;
 use super::laws::{Held, picture};
 
-/// The queue as anybody can see it from outside: turns first, then the line.
+/// The queue as it is visible from outside: turns first, then the line.
 pub struct Line(Vec<(Entry, bool)>);
 
-/// One who waits stays the same one from step to step.
+/// The identity of a waiter, which stays the same from step to step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Who {
     Waiter(WaiterId),
@@ -30,7 +30,7 @@ impl Line {
         Self(volatile.queue.iter().map(|(entry, turn)| (entry.clone(), turn)).collect())
     }
 
-    /// Those whose turn has not come, in order.
+    /// The waiters without a turn, in order.
     fn waiting(&self) -> impl Iterator<Item = &Entry> {
         self.0.iter().filter(|(_, turn)| !turn).map(|(entry, _)| entry)
     }
@@ -44,7 +44,7 @@ impl Line {
     }
 }
 
-/// Everyone parked is answered exactly once, and nobody who left is.
+/// Each parked connection gets exactly one reply, and none after it departed.
 pub fn answers(world: &mut World, before: &Line, input: &Input<'_>, effects: &Effects<'_>) {
     for wake in &effects.wakes {
         let owner = world.parked.remove(&wake.waiter);
@@ -52,8 +52,7 @@ pub fn answers(world: &mut World, before: &Line, input: &Input<'_>, effects: &Ef
         match &wake.reply {
             Reply::Granted { token, remaining_ms } => {
                 let holds = picture(&world.lock);
-                // What the step itself was about may have ended it again: a release, an end by
-                // force.
+                // The request itself may have ended the hold again: a release, or `FORCE`.
                 let is_over = |change: &Change<'_>| match change {
                     Change::Ended { token: over, .. } => over == token,
                     _ => false,
@@ -76,7 +75,7 @@ pub fn answers(world: &mut World, before: &Line, input: &Input<'_>, effects: &Ef
         }
     }
     let after = Line::of(&world.volatile);
-    // A connection that is closed needs no answer, and gets no grant.
+    // A connection that is to be closed needs no reply, and gets no grant.
     for entry in before.waiting() {
         if let Kind::Blocked(waiter) | Kind::Told(waiter) = entry.kind
             && entry.client.is_some_and(|client| effects.lost.contains(&client))
@@ -94,7 +93,8 @@ pub fn answers(world: &mut World, before: &Line, input: &Input<'_>, effects: &Ef
     assert_eq!(after.0.len(), world.volatile.queue.len());
 }
 
-/// First come, first served: nobody is passed by one who came later, unless that one holds already.
+/// First come, first served: nobody is overtaken by a later arrival, unless that one already holds
+/// the lock.
 pub fn order(
     world: &World,
     before: &Line,
@@ -117,11 +117,11 @@ pub fn order(
             && ask.limit.is_some_and(|limit| given.is_none_or(|given| limit < given))
     }));
     let stays = |entry: &Entry| {
-        // A ticket that ended, or was withdrawn by a grant, and one that was given to its owner at
-        // once are two.
+        // A ticket that ended, or was withdrawn by a grant, differs from one that its owner got in
+        // the same step.
         let is_over = entry.ends_at.is_some_and(|at| at.is_over_at(world.now));
         let is_withdrawn = entry.kind == Kind::Ticket && is_granted(&entry.owner);
-        // Its turn came in this very step, and the step's caller could not use it, being its owner,
+        // Its turn came in this very step, but the step's caller, which owned it, could not use it,
         // or left no room for it.
         let asks = matches!(input, Input::Acquire(ask) if ask.owner == entry.owner.as_bytes());
         let turned = entry.kind == Kind::Ticket && effects.turns.contains(&entry.owner);
@@ -133,12 +133,12 @@ pub fn order(
     let served = |entry: &Entry| {
         let woken = effects.wakes.iter().find(|wake| Who::Waiter(wake.waiter) == who(entry));
         let granted = woken.is_some_and(|wake| matches!(wake.reply, Reply::Granted { .. }));
-        // A ticket and a blocked connection of one owner may stand in one line.
+        // A ticket and a blocked connection of the same owner may stand in one line.
         granted || entry.kind == Kind::Ticket && effects.turns.contains(&entry.owner)
     };
     let holds = |owner: &[u8]| held.iter().any(|held| held.owner == owner);
-    // A re-entry passes: of a hold from before, of one that began in this very step, or READ below
-    // WRITE.
+    // A re-entry may overtake: into a hold from before, into one that began in this step, or READ
+    // below WRITE.
     let writes = |owner: &[u8]| {
         let holds = picture(&world.lock);
         let begins = |change: &Change<'_>| match change {
@@ -156,7 +156,7 @@ pub fn order(
             let waiter = before.waiting().find(|entry| who(entry) == Who::Waiter(wake.waiter));
             waiter.is_some_and(|entry| entry.owner.as_bytes() == owner)
         });
-        // The step's own caller may be that owner, with a ticket whose turn it was.
+        // The step's caller may be that owner, with a ticket that had its turn.
         let asked = matches!(input, Input::Acquire(ask) if ask.owner == owner);
         let is_told = asked && matches!(effects.reply, Reply::Granted { .. });
         told.count() + usize::from(is_told) > grants.count()
@@ -185,7 +185,7 @@ pub fn order(
     }
 }
 
-/// The owner came to hold in this step, by another connection that was parked: asking was a
+/// The owner acquired the hold in this step through another, parked connection: this request was a
 /// re-entry.
 fn began_before(before: &Line, effects: &Effects<'_>, owner: &[u8]) -> bool {
     effects.wakes.iter().any(|wake| {
@@ -195,8 +195,8 @@ fn began_before(before: &Line, effects: &Effects<'_>, owner: &[u8]) -> bool {
     })
 }
 
-/// Nobody who is first in line could enter, turns agree with the lock, and the alarm is neither
-/// early nor forgotten.
+/// The first in line could not enter, the turns agree with the lock, and the alarm is neither early
+/// nor missing.
 pub fn rest(world: &World) {
     let (line, holds) = (Line::of(&world.volatile), picture(&world.lock));
     let turns: Vec<&Entry> = line.turns().collect();
@@ -228,8 +228,8 @@ pub fn rest(world: &World) {
     }
 }
 
-/// Nobody was let in under a limit beside as many others as it allows, or more: of those who hold
-/// READ, and of the tickets whose turn to READ has come.
+/// Nobody was let in with a limit beside as many others as the limit allows, or more: READ holders,
+/// and tickets that have their turn to READ.
 pub fn permits(before: &Line, held: &[Held], input: &Input<'_>, effects: &Effects<'_>) {
     let mut holds = held.to_vec();
     let mut wakes = effects.wakes.iter();
@@ -248,7 +248,7 @@ pub fn permits(before: &Line, held: &[Held], input: &Input<'_>, effects: &Effect
                         before.waiting().find(is_woken).and_then(|entry| entry.limit)
                     }
                     (None, Input::Acquire(ask)) => ask.limit.filter(|limit| {
-                        // A turn was judged when it was given, perhaps in this very step.
+                        // A turn was checked when it was given, perhaps in this very step.
                         let is_given = |turn: &Entry| {
                             turn.owner.as_bytes() == ask.owner
                                 && turn.limit.is_some_and(|given| given <= *limit)
@@ -275,13 +275,13 @@ pub fn permits(before: &Line, held: &[Held], input: &Input<'_>, effects: &Effect
     }
 }
 
-/// Number of others that hold READ.
+/// The number of other owners that hold READ.
 fn readers_beside(holds: &[Held], owner: &[u8]) -> usize {
     let reads = |held: &&Held| held.owner != owner && held.mode == Mode::Read;
     holds.iter().filter(reads).count()
 }
 
-/// Whether one could enter beside these holds, if nobody else waited.
+/// Whether a waiter could enter beside these holds, if nobody else waited.
 fn is_open(holds: &[Held], entry: &Entry) -> bool {
     let owner = entry.owner.as_bytes();
     let mut strangers = holds.iter().filter(|held| held.owner != owner);
@@ -292,7 +292,7 @@ fn is_open(holds: &[Held], entry: &Entry) -> bool {
     }
 }
 
-/// Nothing is left of anybody.
+/// Nothing remains of anybody.
 pub fn nothing_is_left(lock: &Lock, volatile: &Volatile) {
     assert!(lock.is_free(), "somebody holds: {lock:?}");
     assert!(volatile.is_empty(), "something is remembered: {volatile:?}");

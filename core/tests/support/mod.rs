@@ -1,6 +1,6 @@
-//! A world for one lock: a clock that only the test turns, tokens, a replica that gets the changes
-//! as bytes, and a naive model. Every test drives the core through [`World`], so every step of
-//! every test is held to the laws.
+//! A world for one lock: a clock that only the test moves, tokens, a replica that gets the changes
+//! as bytes, and a naive model. Every test drives the core through [`World`], which checks every
+//! step against the laws.
 
 pub mod acks;
 pub mod laws;
@@ -41,22 +41,22 @@ pub struct World {
     pub tickets_left: usize,
     pub sessions_max: usize,
     pub portion: usize,
-    /// Who is parked and has no reply yet, by the number of its wait.
+    /// The parked owners that have no reply yet, by the number of their waits.
     pub parked: BTreeMap<WaiterId, Vec<u8>>,
     last_waiter: u64,
-    /// All laws are checked only every this many steps; the cheap ones, always.
+    /// The expensive laws are checked only every this many steps, the cheap ones always.
     pub check_every: u64,
     steps: u64,
-    /// Those of them that were plain requests.
+    /// How many of the steps were plain requests.
     pub plain_steps: u64,
-    /// Waits that were seen without a decision.
+    /// How many waits were predicted without a decision.
     pub waits_seen: u64,
     /// Every token that was issued, in order.
     pub issued: Vec<Token>,
-    /// A new token must be greater than this one: the greatest that this process issued, saw, or
+    /// A new token must be greater than this one: the greatest that this process issued, saw or
     /// found.
     floor: u64,
-    /// The greatest token that was ever in the replication stream.
+    /// The greatest token that ever was in the replication stream.
     replicated: u64,
     tokens: Tokens,
     names: Rc<OwnerNames>,
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// The lock, to be judged.
+    /// The open lock, to be judged.
     pub fn open(&self) -> OpenLock<'_> {
         let Self { lock, volatile, tokens, now, .. } = self;
         OpenLock { lock, volatile, tokens, now: *now, grace: None, is_unswept: false }
@@ -130,12 +130,12 @@ impl World {
         self.tokens.issue(self.now).expect("there is one left")
     }
 
-    /// A token is going to be of a new hold here.
+    /// This token will be that of a new hold here.
     pub fn reserve(&mut self, token: Token) {
         self.tokens.saw(token);
     }
 
-    /// Sets the clock to this many microseconds after [`START_US`]; also backward.
+    /// Sets the clock to this many microseconds after [`START_US`], forward or backward.
     pub fn set_clock(&mut self, us: u64) {
         self.now = Now::from_us(START_US + us);
     }
@@ -144,7 +144,7 @@ impl World {
         self.now = Now::from_us(self.now.us() + ms * 1000);
     }
 
-    /// The one place that calls the core. Nothing is checked: for tests that measure.
+    /// The only place that calls the core. It checks nothing: for tests that measure.
     pub fn drive<'a>(&mut self, input: Input<'a>) -> Effects<'a> {
         let moment = StepContext {
             max_depth: self.max_depth,
@@ -160,7 +160,7 @@ impl World {
         effects
     }
 
-    /// The same step of a copy, where everybody's right is checked, and everybody has it.
+    /// The same step on a copy, in which each permission is checked and granted.
     fn drive_checked<'a>(&self, input: Input<'a>) -> (Lock, Volatile, Effects<'a>) {
         let (mut lock, mut volatile) = (self.lock.clone(), self.volatile.clone());
         let (mut tokens, mut names) = (self.tokens.clone(), self.names.clone());
@@ -187,7 +187,7 @@ impl World {
         (lock, volatile, effects)
     }
 
-    /// One step, held to every law.
+    /// Takes one step, and checks it against every law.
     pub fn step<'a>(&mut self, input: Input<'a>) -> Effects<'a> {
         self.steps += 1;
         if !self.steps.is_multiple_of(self.check_every) {
@@ -228,7 +228,7 @@ impl World {
         line::order(self, &line, &before.1, &input, &effects);
         line::permits(&line, &before.1, &input, &effects);
         line::rest(self);
-        // The fuzz target `histories` compares with those who wait, too.
+        // The fuzz target `histories` compares waiters, too.
         let asks_session = matches!(&input, Input::Acquire(ask) if ask.session.is_some());
         if was_alone && self.volatile.is_empty() && !asks_session {
             laws::a_refusal_changes_nothing(&effects);
@@ -242,7 +242,7 @@ impl World {
         effects
     }
 
-    /// The lock after a plain request, and what that did.
+    /// The lock after a plain request, and the request's result.
     fn try_fast<'a>(&self, input: &Input<'a>) -> Option<(Lock, FastStep<'a>)> {
         let mut lock = self.lock.clone();
         let plain = lock.try_fast(input, self.now, &mut self.tokens.clone(), Slow::default());
@@ -267,8 +267,8 @@ impl World {
         effects
     }
 
-    /// Asks as a connection that can be parked: what happened at once, and the wait's number if it
-    /// was.
+    /// Asks as a connection that can be parked: returns what happened at once, and the number of
+    /// the wait if it was parked.
     pub fn block<'a>(
         &mut self,
         ask: Acquire<'a>,
@@ -280,8 +280,8 @@ impl World {
             return (effects, None);
         }
         let (parked, waiter) = self.park(ask, block_ms);
-        // What was there to be told of the first step, there is of the second: a turn may be given
-        // up.
+        // The effects of both steps are reported together: a turn may have been given up in the
+        // first.
         (
             Effects {
                 reply: parked.reply,
@@ -292,7 +292,7 @@ impl World {
         )
     }
 
-    /// Parks a request that was answered with `MustWait`.
+    /// Parks a request whose reply was `MustWait`.
     pub fn park<'a>(&mut self, ask: Acquire<'a>, block_ms: Option<u64>) -> (Effects<'a>, WaiterId) {
         self.last_waiter += 1;
         let waiter = WaiterId::from(self.last_waiter);
@@ -305,7 +305,7 @@ impl World {
         (parked, waiter)
     }
 
-    /// Something outside of RLOCK takes the key from its name: on this server and on every replica.
+    /// Something outside of RLOCK removes the key, on this server and on every replica.
     pub fn forget_holds(&mut self) {
         self.lock = Lock::default();
         self.replica = Lock::default();
@@ -315,7 +315,7 @@ impl World {
         self.naive.learn(&[], self.floor);
     }
 
-    /// Nobody can be granted here any more: the lock is left as it is, whoever waits is told.
+    /// Nobody can be granted here any more: the lock remains as it is, and all waiters are refused.
     pub fn dismiss(&mut self, why: &Refusal) -> Dismissed {
         let waits: Vec<_> = self.volatile.queue.iter().map(|(one, _)| one.clone()).collect();
         let dismissed = self.volatile.dismiss(why, Slow::default(), self.now, usize::MAX);
@@ -335,14 +335,14 @@ impl World {
         dismissed
     }
 
-    /// A parked connection goes away, as the server tells it: between two steps.
+    /// A parked connection departs, as the server reports it: between two steps.
     pub fn leave(&mut self, waiter: WaiterId) {
         self.parked.remove(&waiter);
         self.volatile.leave(waiter);
     }
 
-    /// Sends the changes as bytes; the replica that replays them has the same lock and tells the
-    /// same. So does one that gets the request in their place, where that is enough.
+    /// Sends the changes as bytes: the replica that replays them has the same lock and reports the
+    /// same. So does a replica that gets the request instead, if that is enough.
     fn replicate(&mut self, input: &Input<'_>, effects: &Effects<'_>) {
         let (mut bytes, mut events) = (Vec::new(), Vec::new());
         let by_request = effects.is_request_enough.then(|| {
@@ -380,14 +380,14 @@ impl World {
         }
     }
 
-    /// This process becomes primary, or starts.
+    /// This process starts, or becomes the primary.
     pub fn begin_tokens(&mut self) {
         self.tokens.begin(self.now);
         self.naive.saw(self.now.us() + Tokens::CLOCK_SKEW_US);
         self.floor = self.floor.max(self.now.us() + Tokens::CLOCK_SKEW_US);
     }
 
-    /// A token of another lock was loaded, or came along the replication stream.
+    /// A token of another lock was found in loaded data or in the replication stream.
     pub fn see(&mut self, token: Token) {
         self.tokens.saw(token);
         self.naive.saw(token.get());
@@ -400,7 +400,7 @@ impl World {
         self.replicated = self.replicated.max(token.get());
     }
 
-    /// The primary dies, and the replica goes on in its place.
+    /// The primary dies, and the replica takes over.
     pub fn fail_over(&mut self) {
         self.volatile = Volatile::default();
         self.lock = self.replica.clone();
@@ -411,7 +411,7 @@ impl World {
         self.begin_tokens();
     }
 
-    /// The process ends and starts again from its data. Only what the data holds is remembered.
+    /// The process ends, and starts again from its data. It remembers only what the data contains.
     pub fn restart(&mut self) {
         self.volatile = Volatile::default();
         if !self.lock.is_free() {
@@ -428,9 +428,9 @@ impl World {
         self.begin_tokens();
     }
 
-    /// What future steps depend on, with times from now on and tokens by their rank: two worlds
-    /// with the same state go on alike, whatever their history. Owners that hold are named by their
-    /// rank, too.
+    /// Everything on which future steps depend, with times relative to now, and tokens by rank: two
+    /// worlds with the same state continue alike, whatever their histories. Owners that hold are
+    /// named by their rank, too.
     pub fn state(&self) -> Vec<(usize, Mode, u16, i64)> {
         let holds = laws::picture(&self.lock);
         let mut names: Vec<&[u8]> = Vec::new();
@@ -463,7 +463,7 @@ pub fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// `RLOCK_SEED` runs a random history again, `RLOCK_STEPS` makes it longer.
+/// `RLOCK_SEED` repeats a random history, `RLOCK_STEPS` makes it longer.
 pub fn random(steps: u64) -> (fastrand::Rng, u64) {
     let seed = number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("RLOCK_SEED={seed}");
@@ -474,7 +474,7 @@ pub fn lease(ms: u64) -> LeaseMs {
     LeaseMs::new(ms).expect("a lease from 1 ms to seven days")
 }
 
-/// A plain request to enter; the tests change what they are about.
+/// A plain request to acquire; the tests change what they are about.
 pub fn acquire(owner: &[u8], mode: Mode, lease_ms: u64) -> Acquire<'_> {
     let lease = lease(lease_ms);
     let (upgrade, limit, depth) = (false, None, None);
@@ -482,7 +482,7 @@ pub fn acquire(owner: &[u8], mode: Mode, lease_ms: u64) -> Acquire<'_> {
     Acquire { owner, mode, lease, upgrade, limit, depth, session, patience, max_queue, acks: 0 }
 }
 
-/// A plain request to leave one level.
+/// A plain request to release one level.
 pub fn release(owner: &[u8]) -> Release<'_> {
     Release { owner, mode: None, token: None, levels: Levels::One }
 }

@@ -1,4 +1,5 @@
-//! The lock manager of one server, and hands that carry out what it says, with a map for its keys.
+//! The lock manager of one server, with a map as its keys; effects are carried out as a server
+//! would.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -14,20 +15,20 @@ use super::{START_US, acquire};
 
 pub type Key = &'static [u8];
 
-/// The hands, with a map for the server's keys.
+/// A server that carries out effects, with a map as its keys.
 pub struct Server {
     pub manager: Manager,
     pub keys: BTreeMap<Key, Lock>,
     pub bounds: Bounds,
     pub us: u64,
     pub is_open: bool,
-    /// Answers to blocked connections, in order.
+    /// Replies to blocked connections, in order.
     pub told: Vec<(u64, Reply)>,
     /// The locks that were swept, in order.
     pub swept: Vec<Key>,
-    /// The server has not forgotten yet whom it answered.
+    /// Whether the server still has the connections blocked that got a reply.
     pub keeps_waits: bool,
-    /// To be at this depth.
+    /// The depth to ask for.
     pub asked_depth: Option<u16>,
 }
 
@@ -70,7 +71,7 @@ impl Server {
         self.us += ms * 1000;
     }
 
-    /// One decision about the lock at a key.
+    /// Decides one input for the lock at a key.
     pub fn decide<'a>(&mut self, lock: &mut Lock, key: &[u8], input: Input<'a>) -> Effects<'a> {
         let (at, mut effects) = (At { db: 0, key, now: self.now() }, None);
         let (manager, bounds) = (&mut self.manager, &self.bounds);
@@ -103,7 +104,7 @@ impl Server {
         self.ask(key, Input::Acquire(Acquire { session: session.map(ClientId::from), ..ask }))
     }
 
-    /// A connection waits; its number.
+    /// Blocks a connection; returns the number of its wait.
     pub fn waits(&mut self, key: Key, owner: &str, mode: Mode, client: u64) -> u64 {
         let depth = self.asked_depth;
         self.waits_for(key, Acquire { depth, ..acquire(owner.as_bytes(), mode, 1000) }, client)
@@ -125,7 +126,7 @@ impl Server {
         waiter.get()
     }
 
-    /// A wait of the first of this cycle is refused.
+    /// Refuses a wait of the first owner of this cycle.
     pub fn deadlock(&mut self, cycle: &[(Owner, LockId)]) -> Option<String> {
         let (owner, lock) = &cycle[0];
         let ask = acquire(owner.as_bytes(), Mode::Read, 1000);
@@ -135,7 +136,7 @@ impl Server {
         self.manager.deadlock(&wait, cycle, now)
     }
 
-    /// Its entries in one line each, the newest first.
+    /// The entries of the slow log, one line each, newest first.
     pub fn slowlog(&self) -> Vec<String> {
         let line = |entry: &SlowEntry| {
             let holders: Vec<String> = (entry.holders().into_iter())
@@ -149,7 +150,7 @@ impl Server {
         self.manager.slowlog().map(line).collect()
     }
 
-    /// One task of a sweep. False when there is none.
+    /// Does one task of the sweep. False if there is none.
     pub fn sweep_one(&mut self) -> bool {
         let now = self.now();
         self.manager.presume_open();
@@ -164,7 +165,7 @@ impl Server {
                     self.ask(key, if changed { Input::Changed } else { Input::Tick });
                 } else {
                     self.manager.postpone(id, at, why);
-                    // What comes is said as behind a shut gate.
+                    // Due tasks are listed as for a shut gate.
                     let mut seen = 0;
                     while let Some(task) = self.manager.next_task(now) {
                         let Task::See(id, why) = task else { panic!("{task:?} behind a gate") };

@@ -8,7 +8,7 @@
 //! ```
 //! Times are milliseconds since the story began; `0.999` is a moment before the next one. `#1` is
 //! the first token that the story issued, also inside of error texts. An owner may contain `\xhh`.
-//! What follows the arrow is compared in full; without an arrow nothing is said.
+//! What follows the arrow is compared in full; a line without an arrow must have no result.
 
 use rlock_core::text::escaped;
 use rlock_core::{
@@ -20,8 +20,8 @@ use super::{START_US, World, acquire, release, renew};
 
 const START_MS: u64 = START_US / 1000;
 
-/// Runs every story of a file; panics with every line that went differently. Says how many lines
-/// ran.
+/// Runs every story of a file, and returns how many lines ran. Panics with all lines whose results
+/// differ.
 pub fn run(file: &str, text: &'static str) -> usize {
     let mut story = Story::new();
     let mut wrong = Vec::new();
@@ -49,7 +49,7 @@ pub fn run(file: &str, text: &'static str) -> usize {
     ran
 }
 
-/// Says where the story was when a law broke.
+/// Prints the position in the story if a law breaks.
 struct Place<'a> {
     file: &'a str,
     line: usize,
@@ -79,7 +79,7 @@ impl Story {
         Self { world: World::new(), key: b"k".to_vec() }
     }
 
-    /// Does what the left side of a line says; returns what its right side should be.
+    /// Does what the left side of a line asks; returns what its right side should be.
     fn tell(&mut self, said: &'static str) -> String {
         let mut words = said.split_whitespace();
         match words.next() {
@@ -288,7 +288,7 @@ impl Story {
         }
     }
 
-    /// Who holds, as everybody sees it.
+    /// The holds, as everybody sees them.
     fn show(&self) -> String {
         let now = self.world.now;
         let holds = self.world.lock.holds_at(now).map(|(owner, mode, hold)| {
@@ -335,7 +335,7 @@ impl Story {
         }
     }
 
-    /// `#1`, `last` (2^53 - 1), a plain number, or `+5us`: so many microseconds after the start.
+    /// `#1`, `last` (2^53 - 1), a plain number, or `+5us`: this many microseconds after the start.
     fn token(&self, word: &str) -> Token {
         if let Some(place) = word.strip_prefix('#') {
             return self.world.issued[number::<usize>(place) - 1];
@@ -382,7 +382,7 @@ fn unescaped(word: &str) -> Vec<u8> {
     bytes
 }
 
-/// A step in the words of a story, so that a failing history can become one.
+/// A step, written as a line of a story, so that a failing history can become one.
 pub fn line(us: u64, input: &Input<'_>) -> String {
     let owner = |owner: &[u8]| escaped(owner);
     let mode = |mode: Option<Mode>| mode.map_or(String::new(), |mode| format!(" {}", mode.lower()));

@@ -1,4 +1,4 @@
-//! What must be true of the volatile parts and their indexes, for tests.
+//! Invariants of the volatile parts and their indexes, for tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! How many wait, and how many holds are tied to connections.
+//! The numbers of waiters, and of holds that are tied to connections.
 
 use crate::Volatile;
 use crate::value::count::less;
@@ -12,11 +12,12 @@ pub struct Totals {
     pub told: usize,
     /// Tickets.
     pub tickets: usize,
-    /// Sessions, including those that begin when they are confirmed.
+    /// Sessions, including those that begin once their grants are confirmed.
     pub sessions: usize,
-    /// Callers whose grant waits for acknowledgments; one of several locks counts once.
+    /// Callers whose grants wait for acknowledgments; a caller that asked for several locks counts
+    /// once for each.
     pub pending: usize,
-    /// Places of those who wait for several locks.
+    /// Places of groups.
     pub groups: usize,
 }
 
@@ -32,7 +33,7 @@ impl Totals {
         }
     }
 
-    /// Without `before`, and with `after` instead.
+    /// The totals with `before` subtracted and `after` added.
     pub(super) fn moved(self, before: Self, after: Self) -> Self {
         let moved =
             |total: usize, before: usize, after: usize| less(total, before).saturating_add(after);
@@ -46,7 +47,7 @@ impl Totals {
         }
     }
 
-    /// How many wait, apart from those who wait for several locks.
+    /// The number of waits, without those of groups.
     pub(in crate::manager) fn waiting(self) -> usize {
         self.waiters.saturating_add(self.told).saturating_add(self.tickets)
     }
@@ -56,7 +57,7 @@ impl Totals {
         self.waiters > 0 || self.told > 0 || self.groups > 0
     }
 
-    /// Whether somebody waits here, in whatever way.
+    /// Whether somebody waits here, in any way.
     pub(super) fn has_queue(self) -> bool {
         self.has_blocked() || self.tickets > 0
     }

@@ -1,4 +1,4 @@
-//! What must be true of a queue.
+//! The invariants of a queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::{Kind, Queue};
 use crate::Mode;
 
 impl Queue {
-    /// Checks that every index says what the entries say.
+    /// Checks that every index agrees with the entries.
     ///
     /// # Errors
     /// The invariant that does not hold, for tests.

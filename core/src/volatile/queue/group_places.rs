@@ -10,17 +10,17 @@ use crate::{Token, WaiterId};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GroupPlaces {
     pub(super) places: BTreeMap<WaiterId, Place>,
-    /// Those that need no turn, because this hold of their owner covers it, and how they would
-    /// wait.
+    /// Groups that need no turn, because this hold of their owner covers the lock; each with the
+    /// entry that it would have in line.
     pub(super) covered: BTreeMap<WaiterId, (Token, Box<Entry>)>,
     pub(super) by_token: BTreeSet<(Token, WaiterId)>,
-    /// The groups that came to stand here, or whose turn was given, lost or became unnecessary,
-    /// since this was last taken.
+    /// Groups that came to stand here, or whose turn was given, lost or became unnecessary, since
+    /// the last call of `take`.
     pub(super) touched: Vec<WaiterId>,
 }
 
 impl GroupPlaces {
-    /// A copy without those that stand in line.
+    /// A copy without the groups that stand in line.
     pub(super) fn without_places(&self) -> Self {
         let (covered, by_token) = (self.covered.clone(), self.by_token.clone());
         Self { places: BTreeMap::new(), covered, by_token, touched: Vec::new() }
@@ -43,7 +43,7 @@ impl GroupPlaces {
         self.places.get(&waiter).copied()
     }
 
-    /// This one got its turn, or is about to lose it.
+    /// This group got its turn, or is about to lose it.
     pub(super) fn touch(&mut self, kind: Kind) {
         if let Some(waiter) = kind.group() {
             self.touched.push(waiter);

@@ -1,5 +1,5 @@
 //! Groups: waits for several locks. A group stands in the line of one lock at a time, in the order
-//! of arrival; at the locks that it has reached it has its turn, or its owner's hold there covers
+//! of arrival; at each lock that it has reached, it has its turn, or a hold of its owner covers
 //! what it wants.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +15,12 @@ pub enum GroupStand {
     Line,
     /// The lock is reserved for it.
     Turn,
-    /// Its owner holds what it wants.
+    /// Its owner already holds what it wants.
     Covered,
 }
 
 impl Entry {
-    /// The wait of a group at one lock. It has no end of its own.
+    /// The wait of a group at one lock. It has no time limit of its own.
     pub(crate) fn of_group(ask: &Join<'_>) -> Self {
         Self {
             owner: ask.owner.into(),
@@ -53,12 +53,12 @@ impl Queue {
         }
     }
 
-    /// Whether a hold covers what some group wants.
+    /// Whether a hold covers what a group wants.
     pub(crate) fn has_covered(&self) -> bool {
         !self.groups.covered.is_empty()
     }
 
-    /// The blocked groups that have their turn, in order; of everybody else who has a turn, `None`.
+    /// For each turn, in order: the blocked group that has it, or `None` if another waiter does.
     pub(crate) fn group_turns(&self) -> impl Iterator<Item = Option<&Entry>> {
         let turns = self.entries.values().zip(self.entries.keys());
         let has_group = !self.groups.places.is_empty();
@@ -69,7 +69,7 @@ impl Queue {
         })
     }
 
-    /// A group waits on in the same place, for this connection and with this lease.
+    /// A group continues to wait in the same place, for this connection and with this lease.
     pub(crate) fn replace_group(
         &mut self,
         waiter: WaiterId,
@@ -85,12 +85,12 @@ impl Queue {
         }
     }
 
-    /// Whether groups were touched that were not taken yet.
+    /// Whether there are touched groups that were not taken yet.
     pub(crate) fn has_touched_groups(&self) -> bool {
         !self.groups.touched.is_empty()
     }
 
-    /// The groups that were touched, and where each is now.
+    /// The touched groups, and where each is now.
     pub(crate) fn touched_groups(&self) -> Vec<(WaiterId, Option<GroupStand>)> {
         let touched = self.groups.touched.iter();
         touched.map(|waiter| (*waiter, self.group_stand(*waiter))).collect()
@@ -103,7 +103,7 @@ impl Queue {
         touched
     }
 
-    /// A group comes to stand behind the turns, behind upgrades, and behind everybody in line who
+    /// A group joins the queue behind the turns, behind upgrades, and behind everybody in line who
     /// arrived before it.
     pub(crate) fn join(&mut self, entry: Entry) {
         if let Some(waiter) = entry.kind.group() {
@@ -116,14 +116,14 @@ impl Queue {
             next = self.first_later(entry.arrival).unwrap_or(next);
             place = self.place_before(next);
         }
-        // There is always room now: the queue would need more entries than fit into memory.
+        // There is always room now: to fill it would take more entries than fit into memory.
         match place {
             Some(place) => self.put(place, entry),
             None => self.push_back(entry),
         }
     }
 
-    /// A place directly before this one; `None` where there is no room.
+    /// A place directly before this one; `None` if there is no room.
     fn place_before(&self, next: Place) -> Option<Place> {
         let before = self.entries.range(..next).next_back().map(|(place, _)| *place);
         let Some(before) = before.max(self.turns_end) else { return next.between(None) };
@@ -131,7 +131,7 @@ impl Queue {
         (place > before && place < next).then_some(place)
     }
 
-    /// The first in line, behind upgrades, who arrived later: the line is in the order of arrival.
+    /// The first in line, behind upgrades, that arrived later: the line is in the order of arrival.
     pub(crate) fn first_later(&self, arrival: Arrival) -> Option<Place> {
         let mut line = self.line_between(None, None);
         let (head, entry) = line.find(|(_, entry)| !entry.is_in_front)?;
@@ -151,7 +151,7 @@ impl Queue {
         from(later).map(|(place, _)| *place)
     }
 
-    /// The owner of the group at this place now has this hold, which covers what the group wants.
+    /// The owner of the group at this place now has a hold that covers what the group wants.
     pub(crate) fn cover_at(&mut self, place: Place, token: Token) {
         if let Some(entry) = self.remove(place) {
             self.cover(entry, token);
@@ -174,7 +174,7 @@ impl Queue {
         tokens
     }
 
-    /// Takes the groups that this hold covers, which has ended.
+    /// Takes the groups that were covered by this hold, which has ended.
     pub(crate) fn take_covered(&mut self, token: Token) -> Vec<Entry> {
         let all = (token, WaiterId::from(1))..=(token, WaiterId::from(u64::MAX));
         let waiters: Vec<WaiterId> =
@@ -188,14 +188,14 @@ impl Queue {
         Some(*entry)
     }
 
-    /// A group leaves. False if it is not here.
+    /// Removes a group. False if it is not here.
     pub(crate) fn leave_group(&mut self, waiter: WaiterId) -> bool {
         let place = self.groups.place(waiter);
         let stood = place.and_then(|place| self.remove(place)).is_some();
         stood || self.take_cover(waiter).is_some()
     }
 
-    /// All groups leave that need no turn here.
+    /// Removes all groups that need no turn here.
     pub(crate) fn leave_covered(&mut self) -> Vec<WaiterId> {
         let waiters: Vec<WaiterId> = self.groups.covered.keys().copied().collect();
         waiters.iter().for_each(|waiter| drop(self.take_cover(*waiter)));

@@ -1,12 +1,12 @@
-//! Which waits an owner has. Each way to wait is indexed by itself: an owner may have very many
-//! waits of another kind, which are passed over together.
+//! The waits of an owner. Each kind of wait has its own range of the index: an owner may have very
+//! many waits of another kind, which are then skipped together.
 
 use super::ways::Way;
 use super::{Entry, Place, Queue};
 use crate::{Mode, Owner};
 
 impl Queue {
-    /// How many wait, apart from this owner's ticket.
+    /// How many waiters there are, without this owner's ticket.
     pub(crate) fn others_in_line(&self, owner: &[u8]) -> usize {
         self.len().saturating_sub(self.ticket_of(owner).is_some().into())
     }
@@ -33,7 +33,7 @@ impl Queue {
         self.first_of(owner).is_some()
     }
 
-    /// The places of the groups of this owner that want this mode, from a place on.
+    /// The places of this owner's groups that want this mode, from a place on.
     pub(crate) fn groups_of(
         &self,
         owner: &[u8],
@@ -64,7 +64,7 @@ impl Queue {
         })
     }
 
-    /// Those of them that want this mode.
+    /// Those of these waits that want this mode.
     pub(crate) fn blocked_for(
         &self,
         owner: &[u8],
@@ -81,7 +81,7 @@ impl Queue {
         from: Place,
     ) -> impl Iterator<Item = (Place, &Entry)> {
         let key = way.key(Owner::hash_of(owner));
-        // Compares each entry with the end of the range instead of searching for it.
+        // Compares each entry with the end of the range, instead of searching for the end.
         self.by_owner
             .range((key, from)..)
             .take_while(move |(other, _)| *other == key)

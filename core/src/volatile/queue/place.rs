@@ -1,7 +1,7 @@
 //! A position in the queue.
 
-/// The number of a wait, which rises from one wait of this server to the next. Six bytes last for
-/// years, and a waiter takes no more memory for them.
+/// The number of a wait, which increases from one wait of this server to the next. Six bytes last
+/// for years, and do not make an entry larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Arrival([u8; 6]);
 
@@ -17,7 +17,8 @@ impl Arrival {
 }
 
 /// A position in the queue. A waiter keeps it, except when a ticket becomes an upgrade, and when
-/// [`Queue::make_room`] moves it: so none is used after another waiter was put before the line.
+/// [`Queue::make_room`] moves it. So after a waiter was put in front of the line, no place from
+/// before is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place(pub(super) i64);
 
@@ -31,17 +32,17 @@ impl Place {
     /// The gap between two successive waiters leaves room for upgrades. It is at most this wide.
     pub(super) const GAP: i64 = 1 << 20;
 
-    /// An upgrade takes this part of the gap: the next one stands before it.
+    /// An upgrade takes this part of the gap; the next upgrade stands in front of it.
     const PART: u64 = 64;
 
-    /// So many places are counted together, but for upgraders: far fewer than wait, far fewer than
-    /// such counts.
+    /// This many places share a count, apart from upgrades: a count covers far fewer waiters than a
+    /// queue may have, and far more than one.
     const COUNTED: i64 = Self::GAP << 8;
 
-    /// How far from a place [`Queue::make_room`] looks at most, in doublings of [`Self::GAP`].
+    /// How far from a place [`Queue::make_room`] searches at most, in doublings of [`Self::GAP`].
     pub(super) const DOUBLINGS: u32 = 41;
 
-    /// The first of the places that are counted together with this one.
+    /// The first of the places that share a count with this one.
     pub(super) const fn counted_from(self) -> Self {
         Self(self.0.saturating_sub(self.0.rem_euclid(Self::COUNTED)))
     }
@@ -55,7 +56,7 @@ impl Place {
         self.0.checked_add(Self::GAP).map(Self)
     }
 
-    /// Before this one and behind `other`; `None` where there is no room.
+    /// A place before this one and behind `other`; `None` if there is no room.
     pub(super) fn between(self, other: Option<Self>) -> Option<Self> {
         let part = other.map(|other| self.0.abs_diff(other.0) / Self::PART);
         let part = part.and_then(|part| i64::try_from(part).ok()).unwrap_or(Self::GAP);

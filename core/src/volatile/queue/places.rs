@@ -1,4 +1,4 @@
-//! Positions in the queue: the end, the front behind the turns, and what makes room there.
+//! Positions in the queue: the end, the front behind the turns, and how room is made there.
 
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -11,7 +11,7 @@ impl Queue {
             queue.entries.last_key_value().map(|(place, _)| *place).max(queue.turns_end)
         };
         let place = last(self).map_or(Some(Place::START), Place::after).or_else(|| {
-            // Trillions have waited here, and never nobody.
+            // Trillions have waited here, and the queue was never empty.
             self.make_room(Place(i64::MAX));
             last(self).map(Place::next)
         });
@@ -20,7 +20,7 @@ impl Queue {
         self.put(place, entry);
     }
 
-    /// A place before everybody in line, behind the turns.
+    /// Adds a waiter in front of the line, behind the turns.
     pub(crate) fn push_front(&mut self, mut entry: Entry) {
         entry.is_in_front = true;
         let Some((head, _)) = self.head() else { return self.push_back(entry) };
@@ -29,15 +29,15 @@ impl Queue {
             let (head, _) = self.head()?;
             head.between(self.turns_end)
         });
-        // There is always room now: the queue would need more entries than fit into memory.
+        // There is always room now: to fill it would take more entries than fit into memory.
         match place {
             Some(place) => self.put(place, entry),
             None => self.push_back(entry),
         }
     }
 
-    /// Gives up the turns from this place on. They keep their order, behind upgrades, which stand
-    /// before everybody without a turn.
+    /// Gives up the turns from this place on. They keep their order, and stand behind upgrades,
+    /// which are ahead of everybody without a turn.
     pub(crate) fn take_turns_from(&mut self, place: Place) {
         let Some((first, _)) = self.entries.range(place..).next() else { return };
         let first = *first;
@@ -56,8 +56,8 @@ impl Queue {
         upgraders.into_iter().rev().for_each(|upgrader| self.push_front(upgrader));
     }
 
-    /// The turns from this place on are about to be given up. Whoever stands before the line again
-    /// counts as having arrived before it.
+    /// The turns from this place on are about to be given up. A group that then stands in front of
+    /// the line counts as having arrived before it.
     fn groups_lose_turns(&mut self, first: Place) {
         let Some(end) = self.turns_end.filter(|_| !self.groups.places.is_empty()) else { return };
         let Self { entries, groups, .. } = self;
@@ -74,9 +74,9 @@ impl Queue {
     /// Spreads the waiters around a place evenly, so that there is room on both sides of each. They
     /// keep their order and their turns.
     ///
-    /// It looks farther and farther, until they would stand apart there. The farther, the closer
-    /// they may stand: so a spread is repeated only after a part of them has joined, and on average
-    /// a waiter that joins moves O(log n) others.
+    /// It takes in a larger and larger stretch, until the waiters would have gaps there. The larger
+    /// the stretch, the smaller the gaps may be: so a spread is repeated only after many waiters
+    /// have joined, and on average, a waiter that joins moves O(log n) others.
     pub(super) fn make_room(&mut self, around: Place) {
         // A turn that has ended no longer marks its place.
         self.turns_end = self
@@ -98,7 +98,7 @@ impl Queue {
         }
     }
 
-    /// Moves the waiters at these places, all that are in this stretch, to places that divide it
+    /// Moves the waiters at these places, which are all in this stretch, to places that divide it
     /// evenly.
     fn spread(&mut self, places: &[Place], from: i64, width: i64) {
         let turns = places.iter().filter(|place| self.is_turn(**place)).count();

@@ -3,7 +3,7 @@
 use super::{Entry, Kind};
 use crate::{Mode, Owner};
 
-/// How somebody waits, as far as its owner's waits are told apart.
+/// The kinds of waits that an owner's waits are divided into.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
     Ticket,

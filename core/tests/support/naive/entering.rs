@@ -20,7 +20,7 @@ pub(super) struct Asked<'a> {
 }
 
 impl Naive {
-    /// The latest deadline of the holds that keep this request out.
+    /// The latest deadline of the holds that exclude this request.
     pub(super) fn blocked_until(&self, owner: &[u8], mode: Mode, upgrade: bool) -> Option<u64> {
         let excludes = |hold: &&Hold| Self::excludes(hold, owner, mode, upgrade);
         self.holds.iter().filter(excludes).map(|hold| hold.deadline).max()
@@ -33,7 +33,7 @@ impl Naive {
         }
     }
 
-    /// How many others hold READ, or have the turn to: of those in so many first places.
+    /// How many other owners hold READ, or have a turn to READ among this many first places.
     pub(super) fn others(&self, owner: &[u8], places: usize) -> usize {
         let reads = |hold: &&Hold| hold.owner != owner && hold.mode == Mode::Read;
         let turns = |one: &&Waiting| one.is_turn && one.owner != owner && one.mode == Mode::Read;
@@ -41,7 +41,7 @@ impl Naive {
         self.holds.iter().filter(reads).count() + first.filter(turns).count()
     }
 
-    /// The holds that keep this one out, or as many others as its limit allows.
+    /// Whether holds keep this request out, or as many other owners as its limit allows.
     pub(super) fn is_shut(
         &self,
         owner: &[u8],
@@ -53,7 +53,7 @@ impl Naive {
         is_full || self.blocked_until(owner, mode, upgrade).is_some()
     }
 
-    /// Who is served before this place, or before a newcomer: turns, and the line.
+    /// Who is served before this place, or before a newcomer: the turns, and the line.
     pub(super) fn ahead(&self, place: Option<usize>) -> (Vec<&Waiting>, Vec<&Waiting>) {
         let own = place.map(|place| &self.queue[place]);
         let before = &self.queue[..place.unwrap_or(self.queue.len())];
@@ -79,7 +79,7 @@ impl Naive {
         let is_tied = self.holds.iter().any(|hold| {
             hold.session.is_some() && Self::excludes(hold, asked.owner, asked.mode, asked.upgrade)
         });
-        // Turns behind its own give way.
+        // Turns behind the request's own give way to it.
         let places = place.filter(|place| self.queue[*place].is_turn).unwrap_or(usize::MAX);
         let too_many = asked.limit.map_or(0, |limit| {
             (self.others(asked.owner, places) + 1).saturating_sub(limit as usize)

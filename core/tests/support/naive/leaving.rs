@@ -1,4 +1,4 @@
-//! Letting go, and staying; leaving before a grant was heard of.
+//! Releasing and renewing; departing before a grant was read.
 
 use rlock_core::{End, Kind, Levels, Release, Renew, WaiterId};
 
@@ -13,7 +13,7 @@ impl Naive {
             return;
         };
         let Unheard { token, .. } = self.unheard[place];
-        // The depth that the other requests give to the hold.
+        // The depth that the hold has because of the other requests.
         let with = self.depth_by(token, |_| true).max(0);
         let without = self.depth_by(token, |grant| grant.waiter != waiter).max(0);
         (without..with).for_each(|_| self.revoked.push(token));
@@ -29,7 +29,7 @@ impl Naive {
         }
     }
 
-    /// The reply arrived: every grant of that hold stands.
+    /// The reply was read: all grants of that hold are final.
     pub fn answered(&mut self, waiter: WaiterId) {
         let grant = self.unheard.iter().find(|grant| grant.waiter == waiter);
         if let Some(Unheard { token, .. }) = grant.copied() {
@@ -44,7 +44,7 @@ impl Naive {
                 && ask.mode.is_none_or(|mode| mode == hold.mode)
                 && ask.token.is_none_or(|token| token.get() == hold.token)
         };
-        // WRITE if held, else READ.
+        // WRITE if the owner holds it, else READ.
         let Some(target) = self.holds.iter().filter(fits).max_by_key(|hold| hold.mode).cloned()
         else {
             return match ask.levels {

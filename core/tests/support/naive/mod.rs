@@ -1,7 +1,6 @@
-//! One lock and those who wait for it, as naively as it can be written down: two lists, searched
-//! from end to end. Written from the contract, not from the core; where the two differ, one of them
-//! is wrong. It knows nothing of acknowledgments and portions, nor of how many sessions there may
-//! be.
+//! One lock and those who wait for it, written as naively as possible: two lists, searched from end
+//! to end. The model follows the contract, not the core; if the two differ, one of them is wrong.
+//! It does not model acknowledgments, portions, or the limit of sessions.
 
 mod entering;
 mod leaving;
@@ -47,12 +46,12 @@ pub struct Waiting {
     pub is_turn: bool,
     pub limit: Option<u32>,
     upgrade: bool,
-    /// It came to the front, as an upgrader.
+    /// Whether it came to the front, as an upgrade.
     is_in_front: bool,
     lease: LeaseMs,
     depth: Option<u16>,
     session: Option<ClientId>,
-    /// The connection that is parked.
+    /// The parked connection.
     client: Option<ClientId>,
 }
 
@@ -61,15 +60,15 @@ pub struct Waiting {
 struct Unheard {
     waiter: WaiterId,
     token: u64,
-    /// How deep the hold was before.
+    /// The depth of the hold before the grant.
     before: i32,
-    /// To be this deep; `None`: one level more.
+    /// The depth to reach; `None` means one level more.
     depth: Option<i32>,
-    /// What was left when the owner released levels since, until the next grant.
+    /// The greatest depth that remained after the owner's releases since, until the next grant.
     most: i32,
 }
 
-/// What the server's configuration and its other locks set.
+/// Limits from the server's configuration and from its other locks.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub max_depth: u16,
@@ -79,18 +78,18 @@ pub struct Limits {
 #[derive(Clone, Debug, Default)]
 pub struct Naive {
     pub holds: Vec<Hold>,
-    /// In order of arrival; those who have their turn are served before the others.
+    /// In order of arrival; waiters with a turn are served before the others.
     pub queue: Vec<Waiting>,
     now: u64,
     now_us: u64,
     last_token: u64,
-    /// Granted to connections that have not heard of it yet.
+    /// Grants to connections that have not read their replies yet.
     unheard: Vec<Unheard>,
-    /// Granted to connections that left without hearing of it.
+    /// Grants to connections that departed before they read their replies.
     revoked: Vec<u64>,
-    /// The sessions of the holds that are tied, in no order.
+    /// The sessions of tied holds, in no particular order.
     claims: Vec<Claim>,
-    /// Tied to connections that ended.
+    /// Holds whose connections ended.
     orphans: Vec<u64>,
 }
 
@@ -151,17 +150,17 @@ impl Naive {
         self.end_ties(client);
     }
 
-    /// A token of another lock.
+    /// Sees a token of another lock.
     pub fn saw(&mut self, token: u64) {
         self.last_token = self.last_token.max(token);
     }
 
-    /// Another process goes on, which knows of tokens up to this one.
+    /// Another process takes over, which knows all tokens up to this one.
     pub fn knows_tokens_to(&mut self, token: u64) {
         self.last_token = token;
     }
 
-    /// What it could not follow: these hold, and nobody waits.
+    /// After steps that the model cannot follow: these are the holds, and nobody waits.
     pub fn learn(&mut self, holds: &[Held], last_token: u64) {
         let hold = |held: &Held| Hold {
             owner: held.owner.clone(),
@@ -175,7 +174,7 @@ impl Naive {
         *self = Self { holds: holds.iter().map(hold).collect(), last_token, ..Self::default() };
     }
 
-    /// Who holds, by their tokens.
+    /// The holds, in the order of their tokens.
     pub fn picture(&self) -> Vec<Held> {
         let held = |hold: &Hold| Held {
             owner: hold.owner.clone(),
@@ -189,7 +188,7 @@ impl Naive {
         all
     }
 
-    /// The key went from its name.
+    /// The key was removed.
     pub fn forget_holds(&mut self) -> Vec<ClientId> {
         let lost: Vec<ClientId> = self.holds.iter().flat_map(|hold| self.losers(hold)).collect();
         self.holds.clear();
@@ -246,7 +245,7 @@ impl Naive {
         }
     }
 
-    /// It is going to be closed: it is not granted what it waits for.
+    /// The connection is going to be closed: it is not granted what it waits for.
     fn close(&mut self, client: ClientId) {
         self.queue.retain(|one| one.client != Some(client));
     }
@@ -314,8 +313,9 @@ impl Naive {
         let keeps_out = |turn: &&Waiting| ask.mode == Mode::Write || turn.mode == Mode::Write;
         let is_next = !turns.iter().any(keeps_out) && (line.is_empty() || is_upgrade);
         let limit = ask.limit.map(NonZeroU32::get);
-        // A turn was judged when it was given, and is again under a smaller limit: then by those
-        // before it, and those behind it are put off where there is no room for both.
+        // A turn was checked when it was given, and is checked again under a smaller limit: then
+        // only what is ahead of it counts, and turns behind it are given up if there is no room for
+        // both.
         let turn = ticket.filter(|place| self.queue[*place].is_turn);
         let is_judged = turn
             .map(|place| self.queue[place].limit)
@@ -341,7 +341,8 @@ impl Naive {
             let is_upgrade = one.upgrade && one.mode == Mode::Write;
             one.owner != ask.owner && is_upgrade && self.has(&one.owner, Mode::Read)
         };
-        // One farther back came to read by another connection: it is in the line as anybody is.
+        // A request farther back acquired READ through another connection: it is in the line like
+        // any other.
         let first = |is_turn| self.queue.iter().find(|one| one.is_turn == is_turn);
         if is_upgrade && [first(true), first(false)].into_iter().flatten().any(upgrades) {
             let second = Said::Error("DEADLOCK".into());
@@ -364,7 +365,7 @@ impl Naive {
         })
     }
 
-    /// One level more, or the first.
+    /// Adds a level, or begins a hold.
     fn enter(
         &mut self,
         owner: &[u8],
@@ -398,11 +399,11 @@ impl Naive {
         Said::Granted { token, remaining_ms: lease.get() }
     }
 
-    /// One lock of several: what it holds is its own for longer, what it does not hold begins.
+    /// One lock of several: a hold that exists gets a later deadline, otherwise one begins.
     fn enter_unit(&mut self, ask: &Enter<'_>, limits: Limits, told: &mut Told) -> Said {
         let (owner, mode, lease) = (ask.owner, ask.mode, ask.lease);
         if !self.has(owner, mode) {
-            // The token of all of them, which this lock's own would be as well.
+            // The token of all of them, which must also be the next one of this lock.
             self.last_token = ask.token.expect("it has one").get() - 1;
         }
         let said = self.enter(owner, mode, lease, Some(1), limits, told);
@@ -418,7 +419,7 @@ impl Naive {
         self.unheard.retain(|grant| grant.token != token);
     }
 
-    /// How deep a hold is by what the connections were granted that count.
+    /// The depth of a hold, counting only these grants.
     fn depth_by(&self, token: u64, counts: impl Fn(&Unheard) -> bool) -> i32 {
         let of_hold = || self.unheard.iter().filter(|grant| grant.token == token);
         let before = of_hold().next().map_or(0, |first| first.before);
@@ -428,8 +429,8 @@ impl Naive {
         })
     }
 
-    /// The owner released this many levels, and so many are left. Whoever named a depth is one
-    /// level lower if it released one, but still to hold the lock.
+    /// The owner released some levels, and this many remain. A request that named a depth is one
+    /// level lower after a release of one level, but is still to hold the lock.
     fn lower(&mut self, token: u64, left: u16, is_one: bool) {
         for grant in self.unheard.iter_mut().filter(|grant| grant.token == token && is_one) {
             grant.before -= 1;
@@ -442,12 +443,12 @@ impl Naive {
     }
 }
 
-/// The first whole millisecond at which no less than `ms` have passed.
+/// The first whole millisecond at which at least `ms` have passed.
 fn after(now_us: u64, ms: u64) -> u64 {
     (now_us + ms * 1000).div_ceil(1000)
 }
 
-/// Whole milliseconds, of which the last is told to its end.
+/// Whole milliseconds, rounded down, but at least 1 until the end.
 fn left(until: u64, now_us: u64) -> u64 {
     ((until * 1000 - now_us) / 1000).max(1)
 }

@@ -1,4 +1,5 @@
-//! Whose session a hold is: that of the connection that asked last, of those whose grant stands.
+//! Which connection has the session of a hold: the one that asked last, among those whose grant was
+//! not revoked.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use super::{Hold, Naive, Tie, after, third};
 #[derive(Clone, Debug)]
 pub struct Claim {
     token: u64,
-    /// The wait that is yet to be told of it; `None`, as one whose caller knows, counts less.
+    /// The wait that has yet to get its reply; `None`, for a caller that has it, counts less.
     waiter: Option<WaiterId>,
     tie: Tie,
     /// Its connection ended.
@@ -34,7 +35,7 @@ impl Naive {
         self.count_claims();
     }
 
-    /// What was granted before it is not put back any more.
+    /// Sessions from before it are no longer restored.
     pub(super) fn hears_of_tie(&mut self, waiter: WaiterId) {
         let is_it = |claim: &Claim| claim.waiter == Some(waiter);
         let Some(place) = self.claims.iter().position(is_it) else { return };
@@ -74,16 +75,16 @@ impl Naive {
         self.count_claims();
     }
 
-    /// Whom to close when this hold is lost: all who were told, or are about to be, that it is tied
-    /// to them.
+    /// The connections to close when this hold's session is lost: all those whose reply has said,
+    /// or will say, that it is tied to them.
     pub(super) fn losers(&self, hold: &Hold) -> Vec<ClientId> {
         let its = self.claims.iter().filter(|claim| claim.token == hold.token && !claim.is_gone);
         let clients: BTreeSet<ClientId> = its.map(|claim| claim.tie.client).collect();
         clients.into_iter().filter(|_| hold.session.is_some()).collect()
     }
 
-    /// Each hold is tied by the last one of its claims; if the connection of that one ended, it has
-    /// ended, too.
+    /// Ties each hold according to the last of its claims; if that connection ended, the hold ends,
+    /// too.
     pub(super) fn count_claims(&mut self) {
         let mut claims = std::mem::take(&mut self.claims);
         claims.retain(|claim| self.holds.iter().any(|hold| hold.token == claim.token));

@@ -1,4 +1,4 @@
-//! What a step tells the world, in a form in which two implementations can be compared.
+//! The visible results of a step, in a form in which two implementations can be compared.
 
 use rlock_core::{ClientId, Effects, Event, Refusal, Reply, WaiterId, Wake};
 
@@ -11,7 +11,7 @@ pub enum Said {
     Error(String),
 }
 
-/// What one step tells the world, in whatever order.
+/// The visible results of one step, regardless of their order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Told {
     pub reply: Option<Said>,
@@ -22,7 +22,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// What a step of the core tells.
+    /// The visible results of a step of the core.
     pub fn of(effects: &Effects<'_>) -> Self {
         Self {
             reply: Some(said(&effects.reply)),

@@ -1,4 +1,4 @@
-//! Who waits, and who is served.
+//! Who waits, and who is served next.
 
 use std::num::NonZeroU32;
 
@@ -12,7 +12,7 @@ impl Naive {
         self.queue.retain(|one| one.kind != Kind::Ticket || one.owner != owner);
     }
 
-    /// Whatever it waits for, the first place first.
+    /// The owner's waits end, whatever they are for, the first place first.
     pub(super) fn give_up(&mut self, owner: &[u8], told: &mut Told) {
         let served = |one: &Waiting| (!one.is_turn, one.owner != owner);
         while self.queue.iter().any(|one| one.owner == owner) {
@@ -53,7 +53,7 @@ impl Naive {
         };
         let is_own = |one: &Waiting| one.kind == Kind::Ticket && one.owner == ask.owner;
         if let Some(place) = self.queue.iter().position(is_own) {
-            // A turn that is given up puts those behind it off, too.
+            // A turn that is given up postpones those behind it, too.
             if self.queue[place].is_turn {
                 self.queue[place..].iter_mut().for_each(|one| one.is_turn = false);
             }
@@ -100,7 +100,7 @@ impl Naive {
         }
     }
 
-    /// The owner holds: what it waits for elsewhere is a re-entry now, or needless.
+    /// The owner now holds: its other waits for this lock are re-entries, or unnecessary.
     pub(super) fn holds_now(&mut self, owner: &[u8], limits: Limits, told: &mut Told) {
         self.withdraw_ticket(owner);
         loop {
