@@ -1,17 +1,17 @@
 //! Connections that lost their session: they are closed, and run no command until then.
 //!
 //! A connection that ends its own session's hold gets the reply before it is closed. So connections
-//! are closed two loop iterations later, when none of their commands is running and the reply is
-//! written. Until then a filter keeps them from running any further command.
+//! are closed two loop iterations later, when they execute no command and their reply is written.
+//! Until then, a filter keeps them from executing any further command.
 //!
 //! The filter is registered while there are sessions: before a command runs it also checks that no
 //! session has outlived its deadline. When a stopped process resumes, it reads its sockets before
 //! its timers fire.
 //!
-//! Redis 7.0 does not say whose command it is about to run. There a connection that certainly runs
-//! none is closed at once, and the server closes one that may be running a command after that
-//! command. Only a connection that ended its own session by something that runs several commands is
-//! closed later; until then the filter recognizes it by the size of its arguments.
+//! Redis 7.0 does not report whose command it is about to execute. There, a connection that
+//! certainly executes none is closed at once, and one that may execute a command is closed by the
+//! server after that command. Only a connection that ended its own session inside a transaction or
+//! a script is closed later; until then, the filter recognizes it by the size of its arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -30,22 +30,24 @@ static IS_WATCHING: AtomicBool = AtomicBool::new(false);
 /// Closing is scheduled.
 static IS_COMING: AtomicBool = AtomicBool::new(false);
 
-/// How long to wait after a flush until its reply is written: a client that does not read is closed
-/// all the same.
+/// How long to wait after a flush until its reply is written: a client that does not read its reply
+/// is closed all the same.
 const REPLY: Duration = Duration::from_millis(20);
 
 /// How many connections' `CLIENT LIST` lines are requested at once: each takes microseconds.
 const SEEN_MAX: usize = 64;
 
-/// The last connection whose command the server has begun, where it says so; 0 if there is none.
+/// The last connection whose command the server has begun, if the server reports that; 0 if there
+/// is none.
 static CALLER: AtomicU64 = AtomicU64::new(0);
-/// Commands may be held back since a pause: not 0 from when one is read in a pause until a second
-/// or two after its end.
+/// Whether commands may be held back by a pause: not 0 from the first command that is read in a
+/// pause until a second or two after its end.
 static HELD_BACK: AtomicU8 = AtomicU8::new(0);
 
-/// Since when the reply to their flush is under way; `None` while the flush may still run.
+/// Since when the reply to their flush is being sent; `None` while the flush may still run.
 static REPLYING: Exclusive<BTreeMap<ClientId, Option<Instant>>> = Exclusive::empty();
-/// How long the server was asked whom it serves, since the last command was read, in microseconds.
+/// How long it took to ask the server whom it serves, since it last read a command, in
+/// microseconds.
 static ASKED_US: AtomicU64 = AtomicU64::new(0);
 /// On Redis 7.0: connections to close later.
 static LATER: Exclusive<BTreeSet<ClientId>> = Exclusive::empty();
@@ -58,7 +60,7 @@ impl Closing for Lost {
         see_pause();
         if ffi::knows_callers()
             && let Caller::Client(id) = caller()
-            // A script's or another module's command belongs to that of a connection.
+            // A command of a script or of another module runs within that of a connection.
             && (id == CALLER.load(Relaxed) || ffi::is_connection(id))
         {
             CALLER.store(id, Relaxed);
@@ -92,7 +94,7 @@ fn is_closing(client: ClientId) -> bool {
 pub fn watch() {
     /// How long the filter outlives the last session, in milliseconds.
     const LINGER_MS: u64 = 1000;
-    // A command's handler may not end the filter.
+    // A command's handler must not remove the filter.
     fn rest(_: &Ctx) {
         HELD_BACK.store(HELD_BACK.load(Relaxed).saturating_sub(1), Relaxed);
         see_pause();
@@ -111,7 +113,8 @@ pub fn watch() {
 
 fn see_pause() {
     static IS_FORGETTING: AtomicBool = AtomicBool::new(false);
-    // Held back, a command runs later, past the filter, when it may not be the last one any more.
+    // A command that is held back runs later, past the filter, when it may no longer be the last
+    // one.
     fn forget(_: &Ctx) {
         IS_FORGETTING.store(false, Relaxed);
         CALLER.store(0, Relaxed);
@@ -145,8 +148,8 @@ pub fn settle(ctx: &Ctx, during: During) {
 /// Closes the connections whose last command still waits in the server. The command has passed the
 /// filter already, so it would run as soon as a key is filled or a pause ends.
 fn close_waiting(during: During) {
-    /// This many connections are closed in one step, and more if that takes no longer than the
-    /// time; the others follow in the next loop iterations.
+    /// This many connections are closed in one step, or more if the time allows; the others follow
+    /// in the next loop iterations.
     const IN_ONE_STEP: (usize, Duration) = (100, Duration::from_millis(10));
     let detached = Ctx::detached();
     let began_at = Instant::now();
@@ -155,7 +158,7 @@ fn close_waiting(during: During) {
     let mut closed: usize = 0;
     while closed < IN_ONE_STEP.0 || began_at.elapsed() < IN_ONE_STEP.1 {
         let Some(client) = state::with(|state| state.manager.next_lost()) else { return };
-        // The flags cost less than the line, but say nothing of a pause.
+        // The flags cost less than the line, but do not show a pause.
         if !sees_all && !detached.is_blocked(client.get()) {
             continue;
         }
@@ -170,11 +173,11 @@ fn close_waiting(during: During) {
 }
 
 /// Whether the server may be serving the connections that are blocked at a key, and has not reached
-/// this one yet. If it were closed now, the server would use freed memory, so it is closed in the
-/// next loop iteration.
+/// this one yet. Closing it now would make the server use freed memory, so it is closed in the next
+/// loop iteration.
 fn may_be_next(client: ClientId, during: During) -> bool {
-    /// Each line of a connection takes microseconds. With many connections, and many that are lost
-    /// by one command, the rest are closed in the next loop iteration.
+    /// Each connection's line takes microseconds. If one command ends many sessions on a server
+    /// with many connections, the remaining connections are closed in the next loop iteration.
     const LONG_US: u64 = 10_000;
     if during != During::Removal {
         return false;
@@ -186,7 +189,8 @@ fn may_be_next(client: ClientId, during: During) -> bool {
     let began_at = Instant::now();
     let lines = Ctx::detached().describe_clients().unwrap_or_default();
     let runs_again = ffi::knows_callers();
-    // The caller's command runs for the first time: nobody is being served yet.
+    // The caller's command runs for the first time, so the server is not serving blocked
+    // connections yet.
     let is_other = |id: ClientId| id != client && id.get() != CALLER.load(Relaxed);
     let is_served = |line: Line| line.may_be_served(runs_again) && line.id().is_some_and(is_other);
     let serves = Line::each(&lines).any(is_served);
@@ -195,19 +199,19 @@ fn may_be_next(client: ClientId, during: During) -> bool {
     serves
 }
 
-/// Whether a command of this connection that lost its session is running, or it is being served.
+/// Whether a connection that lost its session is executing a command, or is being served.
 fn is_running(client: ClientId, during: During) -> bool {
     if ffi::knows_callers() {
         return during != During::Sweep && client.get() == CALLER.load(Relaxed);
     }
-    // Redis 7.0 closes any other connection as soon as it can, and says so.
+    // Redis 7.0 closes any other connection as soon as it can, and marks it until then.
     Ctx::detached().close(client.get());
     !Line::of(client).is_ending()
 }
 
 fn close_soon() {
     fn turn(_: &Ctx) {
-        // At 0 ms it could still fire in this iteration if the clock does not advance.
+        // With 0 ms, it could fire in this same iteration if the clock does not advance.
         ffi::after(1, close);
     }
     if !IS_COMING.swap(true, Relaxed) {
@@ -230,7 +234,7 @@ fn close(ctx: &Ctx) {
             break;
         }
     }
-    // Some have closed on their own.
+    // Some have closed by themselves.
     LATER.with(|all| all.retain(|client| is_closing(*client)));
     REPLYING.with(|all| all.retain(|client, _| is_closing(*client)));
     let is_patient = !later.is_empty() && !state::with(|state| state.manager.has_to_close());
@@ -257,14 +261,14 @@ fn close_at_once(ctx: &Ctx, during: During) {
         let line = Line::of(client);
         let is_caller = caller == Some(client.get());
         let is_later = LATER.with(|later| later.contains(&client));
-        // It was granted in this loop iteration, or the server is asking for its reply: that must
-        // reach it.
+        // It was granted in this loop iteration, or the server is asking for its reply: the reply
+        // must reach it.
         let is_told = line.is_blocked()
             && line.is_ours()
             && (is_callback || !state::with(|state| state.manager.is_parked(client)));
         let is_in_line = is_removal && line.is_blocked() && !line.is_ours();
         let is_next = is_in_line && (may_be_next(client, during) || is_running(client, during));
-        // Perhaps its command is the one that was read.
+        // Its command may be the one that was read.
         let is_read = is_reading && !line.is_idle();
         let replies = is_told || line.runs_more() || is_sweep && line.empties();
         if is_later || is_read || is_next || replies {
@@ -290,8 +294,8 @@ fn see_who_flushed() {
         let flushed = state.manager.just_flushed();
         flushed.iter().take(SEEN_MAX).copied().collect::<Vec<_>>()
     });
-    // Also connections that run nothing now: the server may read their next commands in this
-    // iteration, after the flush.
+    // This includes idle connections: the server may read their next commands in this iteration,
+    // after the flush.
     LATER.with(|later| later.extend(flushed));
 }
 
@@ -303,8 +307,8 @@ fn see_who_replies(during: During) {
     }
 }
 
-/// Whether its flush still runs in another thread, as on Redis 7.4 and later, or its reply is not
-/// written yet.
+/// Whether its flush is still running in another thread, as on Redis 7.4 and later, or its reply is
+/// not written yet.
 fn is_replying(client: ClientId, line: &Line) -> bool {
     let has_flushed = match ffi::knows_callers() {
         true => REPLYING.with(|all| all.contains_key(&client)),

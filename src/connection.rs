@@ -1,4 +1,4 @@
-//! What `CLIENT LIST` says of a connection.
+//! What `CLIENT LIST` reports about a connection.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ const WAITS_FOR_KEYS: [&str; 10] = [
     "xreadgroup",
 ];
 
-/// A line of `CLIENT LIST`; empty for a connection that has ended.
+/// A line of `CLIENT LIST`; empty if the connection has ended.
 pub struct Line<'l>(Cow<'l, str>);
 
 impl<'l> Line<'l> {
@@ -56,60 +56,61 @@ impl<'l> Line<'l> {
         self.field("id")?.parse::<u64>().ok().map(ClientId::from)
     }
 
-    /// Its command waits in the server, of whatever kind that is.
+    /// Whether its command waits in the server, of any kind.
     pub fn is_blocked(&self) -> bool {
         self.has_flag('b')
     }
 
-    /// The server closes it as soon as it can.
+    /// Whether the server closes it as soon as it can.
     pub fn is_ending(&self) -> bool {
         self.has_flag('A')
     }
 
-    /// Nothing is left to send.
+    /// Whether nothing remains to be sent.
     pub fn is_written(&self) -> bool {
         self.field("obl") == Some("0") && self.field("oll") == Some("0")
     }
 
-    /// The arguments that have arrived take so many bytes.
+    /// Whether the arguments that have arrived take at least this many bytes.
     pub fn has_arguments_of(&self, bytes: usize) -> bool {
         self.field("argv-mem") == Some(&bytes.to_string())
     }
 
-    /// It runs no command now: it is blocked, or none of its arguments have arrived.
+    /// Whether it executes no command now: it is blocked, or none of its arguments have arrived.
     pub fn is_idle(&self) -> bool {
         self.has_arguments_of(0) || self.is_blocked()
     }
 
-    /// Its last command runs others.
+    /// Whether its last command executes other commands.
     pub fn runs_more(&self) -> bool {
         ["exec", "eval", "evalsha", "fcall"].contains(&self.command())
     }
 
-    /// Whether its last command is one of our blocking commands.
+    /// Whether its last command is one of the module's blocking commands.
     pub fn is_ours(&self) -> bool {
         let blocks = |ours: &Command| ours.flags.split(' ').any(|flag| flag == "blocking");
         let is_last = |ours: &Command| ours.name.eq_ignore_ascii_case(self.command());
         COMMANDS.iter().any(|ours| blocks(ours) && is_last(ours))
     }
 
-    /// Its last command may have ended the session, with its reply still under way.
+    /// Whether its last command may have ended the session, with the reply not sent yet.
     pub fn empties(&self) -> bool {
         ["flushall", "flushdb", "swapdb"].contains(&self.command())
     }
 
-    /// A command of it waits in the server: for a key, or since a pause. Our own that block are not
-    /// meant: they were granted nothing, or are about to get their reply, and see that they may not
-    /// run.
+    /// Whether one of its commands waits in the server: for a key, or because of a pause. The
+    /// module's own blocking commands do not count: they were granted nothing, or are about to get
+    /// their reply, and check themselves that they may not run.
     pub fn waits(&self) -> bool {
-        // Held back in a pause that is over, it keeps its arguments until it runs.
+        // A command that was held back in a pause keeps its arguments until it runs, after the
+        // pause.
         let is_next = self.has_flag('u') && !self.has_arguments_of(0);
         (self.is_blocked() || is_next) && !self.is_ours()
     }
 
     /// Whether its blocked command, if the server serves it now, may open other keys than the one
-    /// for which it waits. Redis 7.0 opens only a key to write to; later versions run the command
-    /// again.
+    /// for which it waits. Redis 7.0 opens only a destination key; later versions execute the whole
+    /// command again.
     pub fn may_be_served(&self, runs_again: bool) -> bool {
         let command = self.command();
         // Other modules' callbacks may open any key.

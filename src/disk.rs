@@ -1,14 +1,14 @@
-//! Whether the append-only file holds everything that this server has.
+//! Whether the append-only file contains everything that this server has.
 //!
 //! After a full sync, and after `CONFIG SET appendonly yes`, the server first writes a new file in
-//! the background. Until that has ended, a restart loads no file with the changes that it reports
-//! and acknowledges meanwhile, whatever `appendfsync` says.
+//! the background. A restart before that is complete would lose changes that the server has already
+//! reported and acknowledged, whatever `appendfsync` is set to.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::ffi::{self, Ctx};
 
-/// How often to look whether the file is complete, in milliseconds.
+/// How often to check whether the file is complete, in milliseconds.
 const LOOK_MS: u64 = 100;
 
 static IS_ENABLED: AtomicBool = AtomicBool::new(false);
@@ -21,7 +21,7 @@ pub fn is_incomplete() -> bool {
 }
 
 /// The data of a primary have replaced those of this server. The server begins the new file after
-/// it reports this.
+/// this event.
 pub fn was_synced() {
     begin();
 }

@@ -19,7 +19,8 @@ impl Values for LockValues {
     ) -> Option<Lock> {
         let lock = snapshot::load(bytes).ok()?;
         let now = state::now();
-        // A primary issued the token of a value that another node hands over: no clock refuses it.
+        // A primary issued the token of a value that another node migrates: no clock is reason to
+        // refuse it.
         let is_ahead = lock.holds().any(|(_, _, hold)| hold.token.is_implausible_at(now));
         if is_ahead && is_of_a_client() {
             return None;
@@ -31,7 +32,7 @@ impl Values for LockValues {
     fn unlinked(db: c_int, key: &[u8], lock: &Lock, is_served: bool) {
         events::key_left(&Ctx::detached(), db, key, lock);
         if !is_served {
-            // The node that serves the slot has published why.
+            // The node that serves the slot has published the reason.
             state::with(|state| state.manager.key_is_not_ours(db, key));
         }
     }

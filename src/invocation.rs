@@ -1,4 +1,4 @@
-//! A command with parsed arguments: the input of every handler.
+//! A command with parsed arguments, which every handler gets.
 
 use rlock_core::Lock;
 use rlock_core::grammar::{Arguments, BadWord, Command, SeveralKeys};
@@ -44,11 +44,11 @@ pub fn serve_several(ctx: &Ctx, words: &Argv<'_>, command: &Command, serve: Serv
     finish(ctx, read, |args| serve(ctx, &words.names(first, keys.keys.len()), args, &keys));
 }
 
-/// As the engine serves a command that names several keys.
+/// The engine's function for a command that names several keys.
 pub type ServeSeveral =
     fn(&Ctx, &[Name<'_>], &Arguments<'_>, &SeveralKeys<'_>) -> Result<(), String>;
 
-/// Executes a command of which the arguments were read, or replies what is wrong with them.
+/// Executes a command whose arguments were parsed, or replies with the error in them.
 fn finish<'a>(
     ctx: &Ctx,
     read: Result<Arguments<'a>, BadWord>,

@@ -32,11 +32,11 @@ const HANDLE_ATOMIC_SLOT_MIGRATION: libc::c_int = 1 << 5;
 fn load(ctx: &Ctx, arguments: &[&[u8]]) -> Result<(), String> {
     settings::read(arguments)?;
     // A damaged snapshot is an error and does not end the server; a diskless replica may serve
-    // while it loads; and only real changes count as changes (WATCH, client-side caches).
+    // while it loads; and only real changes of a lock affect WATCH and client-side caches.
     let mut options = ModuleOptions::HANDLE_IO_ERRORS
         | ModuleOptions::HANDLE_REPL_ASYNC_LOAD
         | ModuleOptions::NO_IMPLICIT_SIGNAL_MODIFIED;
-    // Only Valkey defines this bit: elsewhere it may get another meaning.
+    // Only Valkey defines this bit: on other servers, it may get another meaning.
     if ffi::is_valkey() {
         options |= ModuleOptions::from_bits_retain(HANDLE_ATOMIC_SLOT_MIGRATION);
     }

@@ -67,9 +67,9 @@ metrics! {
     SessionsRefused = "sessions_refused",
     /// Requests that the module refused for lack of replicas.
     NoReplicas = "noreplicas",
-    /// Messages that were sent, whatever they say.
+    /// Messages that were sent, whatever their content.
     Told = "told",
-    /// Outcomes that no subscriber would have received.
+    /// Results that no subscriber would have received.
     Untold = "untold",
     /// Requests for several locks that got a token.
     GroupsGranted = "groups_granted",
@@ -105,7 +105,7 @@ static WAITS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 static HOLDS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 static ACKS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 
-/// Counts what happened. Nothing else counts.
+/// Counts what happened: the only place that counts.
 #[inline(always)]
 pub fn observe(happening: Happening<'_>) {
     match happening {
@@ -173,7 +173,7 @@ fn measure(buckets: &Buckets, [count, sum]: [Metric; 2], us: u64) {
     }
 }
 
-/// Counts a hold that ended after so many microseconds.
+/// Counts a hold that ended after this many microseconds.
 fn count_hold(us: u64) {
     measure(&HOLDS, [Metric::HoldUsCount, Metric::HoldUsSum], us);
 }
@@ -277,7 +277,7 @@ fn fields(tell: &mut dyn FnMut(&str, u64)) {
     let now = state::now();
     let ahead = state::with(|state| state.manager.token_ahead(now));
     let ahead_us = ahead.map_or(0, |token| token.get().saturating_sub(now.us()));
-    // Whole seconds: for its first one a server's tokens are ahead on purpose.
+    // In whole seconds: during a server's first second, its tokens are ahead on purpose.
     tell("tokens_ahead_s", ahead_us / 1_000_000);
     tell("aof_incomplete", disk::is_incomplete().into());
     let queues: Vec<(i32, usize)> = state::with(|state| state.manager.queues().collect());

@@ -9,13 +9,13 @@ const TESTED: [(&str, &[&str]); 2] = [
     ("Valkey", &["7.2", "8.0", "8.1", "9.1"]),
 ];
 
-/// A fault of some versions of a server that one command of an ordinary client can trigger.
+/// A bug in some versions of a server that an ordinary client can trigger with one command.
 struct Fault {
     server: &'static str,
-    /// The affected series, each with its first patch release without the fault; `None`: none is
+    /// The affected series, each with its first patch release without the bug; `None` if none is
     /// known.
     series: &'static [(&'static str, Option<u32>)],
-    /// What happens, and what helps beside an upgrade.
+    /// What happens, and what helps other than an upgrade.
     what: &'static str,
 }
 
@@ -48,7 +48,7 @@ const FAULTS: [Fault; 3] = [
     },
 ];
 
-/// Logs a warning for each known fault of this server, and if the module was not tested on it.
+/// Logs a warning for each known bug of this server, and if the module was not tested on it.
 pub fn warn(ctx: &Ctx) {
     let (name, version) = match ctx.server_field(c"valkey_version") {
         Some(version) => ("Valkey", version),

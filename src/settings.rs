@@ -43,7 +43,7 @@ static SLOWLOG_MAX_LEN: AtomicI64 = AtomicI64::new(0);
 const DEADLOCK_DETECTION: &str = "deadlock-detection";
 
 const LEASE_MS_MAX: i64 = LeaseMs::MAX.get().cast_signed();
-/// The depth is kept in 16 bits.
+/// The depth is stored in 16 bits.
 const DEPTH_MAX: i64 = 65_535;
 
 static SETTINGS: &[Setting] = &[
@@ -80,7 +80,7 @@ static SETTINGS: &[Setting] = &[
         max: 1_000_000,
         unit: " connections",
     },
-    // Each takes about 350 bytes.
+    // Each ticket takes about 350 bytes.
     Setting {
         name: "max-tells",
         value: &MAX_TELLS,
@@ -105,7 +105,7 @@ static SETTINGS: &[Setting] = &[
         max: 100_000_000,
         unit: " tickets",
     },
-    // The server renews each of them every third of its lease.
+    // The server renews each session every third of its lease.
     Setting {
         name: "max-sessions",
         value: &MAX_SESSIONS,
@@ -140,7 +140,7 @@ static SETTINGS: &[Setting] = &[
         max: LEASE_MS_MAX,
         unit: " milliseconds",
     },
-    // Negative: waits, or holds, are not logged.
+    // A negative value means that waits, or holds, are not logged.
     Setting {
         name: "slow-wait-ms",
         value: &SLOW_WAIT_MS,
@@ -169,7 +169,7 @@ static SETTINGS: &[Setting] = &[
 ];
 
 /// Reads the module's arguments: pairs of name and value, in any order. Must run before anything is
-/// registered, because a load that fails later leaves dangling callbacks in the server.
+/// registered, because if the load fails later, the server keeps dangling callbacks.
 ///
 /// # Errors
 /// Names the argument and its valid values.
@@ -252,7 +252,7 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
     ctx.load_settings()
 }
 
-/// The configured bounds of what this server keeps.
+/// The configured limits on what this server stores.
 pub fn bounds() -> Bounds {
     let count = |setting: &AtomicI64| usize::try_from(number(setting)).unwrap_or(usize::MAX);
     Bounds {
@@ -277,7 +277,7 @@ pub fn detects_deadlocks() -> bool {
     DETECTS_DEADLOCKS.load(Relaxed)
 }
 
-/// The configured bounds of arguments.
+/// The configured limits on arguments.
 pub fn limits() -> Limits {
     let lease = |setting: &AtomicI64| LeaseMs::new(number(setting)).unwrap_or(LeaseMs::MAX);
     Limits {
@@ -288,7 +288,7 @@ pub fn limits() -> Limits {
     }
 }
 
-/// A setting whose least value is not negative; the server checks that.
+/// A setting whose minimum is not negative, which the server checks.
 fn number(setting: &AtomicI64) -> u64 {
     setting.load(Relaxed).cast_unsigned()
 }
@@ -312,7 +312,7 @@ pub fn warn_of_server_settings(ctx: &Ctx) {
 
 fn warnings(ctx: &Ctx) -> Vec<String> {
     let mut warnings = Vec::new();
-    // If CONFIG is renamed, the settings are unknown and there is no warning.
+    // If CONFIG is renamed, the settings are unknown, and there is no warning.
     let policy = server_setting(ctx, "maxmemory-policy");
     if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
         warnings.push(format!(
@@ -352,7 +352,7 @@ fn warnings(ctx: &Ctx) -> Vec<String> {
     warnings
 }
 
-/// A ticket had its turn.
+/// Whether a ticket has had its turn.
 static HAD_TURN: AtomicBool = AtomicBool::new(false);
 
 fn has_turns() -> bool {
@@ -364,10 +364,10 @@ fn tells_turns(events: &str) -> bool {
     events.contains(['K', 'E']) && events.contains(['A', 'd'])
 }
 
-/// A ticket has its turn. With the first one it matters whether anybody hears of it.
+/// A ticket has its turn. From the first turn on, it matters whether anybody gets the event.
 pub fn turn_was_published() {
     if !HAD_TURN.swap(true, Relaxed) {
-        // Later: this is in the midst of a step.
+        // Later, because this is called in the middle of a step.
         ffi::after(0, warn_of_server_settings);
     }
 }

@@ -95,7 +95,7 @@ impl Serve for ShowInfo {
             (queue.len(), rows.collect())
         });
         let observers = state::with(|state| state.manager.observers_of(db, call.args.key));
-        // RESP2 clients read by position: a new field comes last.
+        // RESP2 clients read by position: a new field must be the last one.
         reply_row(
             ctx,
             vec![

@@ -1,10 +1,10 @@
-//! What this server remembers outside keys.
+//! What this server stores outside keys.
 
 use rlock_core::Now;
 
 use crate::ffi::{self, Blocked, Exclusive};
 
-/// The memory of one server process.
+/// The state of one server process.
 pub type State = rlock_engine::State<Blocked>;
 
 static STATE: Exclusive<State> = Exclusive::empty();

@@ -15,7 +15,8 @@ use crate::ffi::{self, Ctx, Exclusive};
 static ALARM: Exclusive<Option<Alarm>> = Exclusive::empty();
 
 /// The kernel's timer, on the clock of the deadlines. The server's own timers count whole
-/// milliseconds: with them a grant came 0.8 ms after its deadline, now 0.3 ms.
+/// milliseconds: with them, a grant came 0.8 ms after its deadline; with this timer, it comes after
+/// 0.3 ms.
 struct Alarm {
     timer: File,
     flags: TimerfdTimerFlags,
@@ -28,7 +29,8 @@ impl Alarm {
         let timer = File::from(timerfd_create(TimerfdClockId::Realtime, flags)?);
         let absolute = TimerfdTimerFlags::ABSTIME;
         let reports_steps = absolute | TimerfdTimerFlags::CANCEL_ON_SET;
-        // Set to never, it reports from now on that the clock was set. gVisor cannot do that.
+        // Although it is set to never fire, it reports from now on that the clock was set. gVisor
+        // cannot do that.
         let flags = match timerfd_settime(&timer, reports_steps, &once_at(0)) {
             Ok(_) => reports_steps,
             Err(_) => absolute,
@@ -36,9 +38,9 @@ impl Alarm {
         Ok(Self { timer, flags, set_to: None })
     }
 
-    /// Fires at this moment or earlier: an earlier setting stays, and is re-armed when it fires.
-    /// Otherwise a hand-over would cost two system calls. True if the clock was set, which is then
-    /// reported here and no more by [`ring`].
+    /// Fires at this moment or earlier: an earlier setting is kept, and the timer is set again when
+    /// it fires. Otherwise, a hand-off would cost two system calls. True if the clock was set;
+    /// [`ring`] then does not report it again.
     fn set(&mut self, at: EpochMs) -> bool {
         if self.set_to.is_some_and(|set_to| set_to <= at) {
             return false;
@@ -51,7 +53,7 @@ impl Alarm {
     }
 }
 
-/// A time in milliseconds since the Unix epoch, once. For the kernel, 0 means never.
+/// A single time, in milliseconds since the Unix epoch. For the kernel, 0 means never.
 fn once_at(ms: i64) -> Itimerspec {
     let at_time = Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000).saturating_mul(1_000_000) };
     Itimerspec { it_interval: Timespec::default(), it_value: at_time }
@@ -65,8 +67,8 @@ pub fn check() -> Result<(), String> {
     Alarm::new().map(drop).map_err(|error| format!("cannot create a timerfd: {error}"))
 }
 
-/// Adds the alarm to the server's loop, not before there is something to wait for: Redis 8 unloads
-/// a module whose settings it refuses, but not what is in the loop.
+/// Adds the alarm to the server's loop, as soon as there is something to wait for and no earlier:
+/// Redis 8 unloads a module whose settings it refuses, but leaves its files in the loop.
 fn begin() {
     let added = Alarm::new().map_err(|error| error.to_string()).and_then(|alarm| {
         ffi::when_readable(&alarm.timer, ring)?;
@@ -78,7 +80,8 @@ fn begin() {
     }
 }
 
-/// The alarm fired, or the clock was set. Only a server timer has a context that may write.
+/// The alarm fired, or the clock was set. Only a server timer has a context that may write, so one
+/// is started.
 fn ring() {
     let read = ALARM.with(|alarm| {
         let alarm = alarm.as_mut()?;

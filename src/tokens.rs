@@ -1,7 +1,7 @@
-//! The highest token outlives a rewrite of the append-only file.
+//! Keeps the highest token across a rewrite of the append-only file.
 //!
 //! A file that begins with an RDB file has that token beside the keys, except on Redis 7.0. A file
-//! of commands only has keys, and perhaps no lock is left among them.
+//! of commands only has keys, of which perhaps none is a lock.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -13,9 +13,9 @@ use rlock_engine::{Content, OpenKey};
 use crate::ffi::{self, Ctx};
 use crate::state;
 
-/// While nothing may be written, how often to try again, in milliseconds.
+/// While the server is paused or loads, how often to try again, in milliseconds.
 const RETRY_MS: u64 = 50;
-/// A later attempt is scheduled.
+/// Whether a later attempt is scheduled.
 static IS_RETRYING: AtomicBool = AtomicBool::new(false);
 
 /// Subscribes to the children that rewrite the file.
@@ -30,7 +30,7 @@ pub fn register(ctx: &Ctx) {
 fn save(ctx: &Ctx) {
     let now = state::now();
     let Some(token) = state::with(|state| state.manager.token_ahead(now)) else { return };
-    // The server asserts that nothing is written while it is paused, not even to its own file.
+    // While the server is paused, it asserts that nothing is written, not even to its own file.
     if ctx.is_paused() || ctx.is_loading() {
         if !IS_RETRYING.swap(true, Relaxed) {
             ffi::after(RETRY_MS, retry);
@@ -39,7 +39,7 @@ fn save(ctx: &Ctx) {
     }
     let mut payload = Vec::new();
     snapshot::save_effect(Start::Existing, &snapshot::as_token(token), &mut payload);
-    // The first of ten names that nobody guesses at which no value is stored.
+    // The first of ten names, which nobody would guess, at which no value is stored.
     for number in 0..10 {
         let key = format!("rlock.token:{}:{number}", token.get());
         let is_done = ctx.with_name(0, key.as_bytes(), |name| {

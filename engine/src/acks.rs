@@ -8,8 +8,7 @@ use crate::happening::Happening;
 use crate::host::{Deferred, Host, Replication};
 use crate::{answers, timers};
 
-/// How long the subscription outlives the last acknowledgment that somebody waited for, in
-/// milliseconds.
+/// How long the subscription outlives the last wait for acknowledgments, in milliseconds.
 const LINGER_MS: u64 = 1000;
 
 /// Checks that the caller can wait until this many replicas have acknowledged its request.
@@ -50,8 +49,8 @@ pub fn replica_came<H: Host>(host: &H) {
     host.defer(0, Deferred::Greet);
 }
 
-/// [`Deferred::Greet`]: asks a newly connected replica for its offset. It counts from its first
-/// acknowledgment on, and acknowledges nothing while nothing is written.
+/// [`Deferred::Greet`]: asks a newly connected replica for its offset. A replica counts only after
+/// its first acknowledgment, and without writes it would send none.
 pub(crate) fn request_first_ack<H: Host>(host: &H) {
     if host.state(|state| state.manager.is_primary()) && !host.is_paused() {
         host.ask_replicas();
@@ -66,8 +65,8 @@ pub(crate) fn watch<H: Host>(host: &H) {
     }
 }
 
-/// [`Deferred::Unsubscribe`]. Never within [`before_sleep`]: the server would go on using what this
-/// frees.
+/// [`Deferred::Unsubscribe`]. Never called within [`before_sleep`]: the server would continue to
+/// use what this frees.
 pub(crate) fn unsubscribe_if_idle<H: Host>(host: &H) {
     if host.state(|state| state.manager.awaits_acks()) {
         host.defer(LINGER_MS, Deferred::Unsubscribe);
@@ -77,8 +76,8 @@ pub(crate) fn unsubscribe_if_idle<H: Host>(host: &H) {
     }
 }
 
-/// Confirms what enough replicas have acknowledged, and asks them for more. The server calls this
-/// before it sleeps, while [`Host::watch_sleep`] is on.
+/// Confirms what enough replicas have acknowledged, and asks them for more acknowledgments. The
+/// server calls this before it sleeps, while [`Host::watch_sleep`] is on.
 pub fn before_sleep<H: Host>(host: &H) {
     if !host.state(|state| state.manager.awaits_acks()) {
         return;
@@ -88,7 +87,7 @@ pub fn before_sleep<H: Host>(host: &H) {
         state.acks.is_asking |= state.manager.stream_is(replication.offset);
         state.acks.is_asking
     });
-    // The server asserts that nothing is written while it is paused.
+    // While the server is paused, it asserts that nothing is written.
     if is_asking && !host.is_paused() {
         host.state(|state| state.acks.is_asking = false);
         host.ask_replicas();

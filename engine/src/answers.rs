@@ -7,12 +7,12 @@ use crate::happening::Happening;
 use crate::host::{Deferred, Host};
 use crate::sink::{self, Audience, Listener};
 
-/// How many late replies are sent in one iteration of the loop.
+/// How many late replies are sent in one loop iteration.
 const LATE_MAX: usize = 256;
 
-/// Sends the replies of a step to those who waited.
+/// Sends the replies of a step to its waiters.
 pub(crate) fn send_of_step<H: Host>(host: &H, wakes: Vec<Wake>) {
-    // A step grants nobody without asking who listens.
+    // A step grants nobody without a check that somebody listens.
     let audience = Audience::default();
     send_all(host, wakes, |wake| match wake.reply {
         Reply::Granted { .. } => Listener::Asked,
@@ -20,7 +20,7 @@ pub(crate) fn send_of_step<H: Host>(host: &H, wakes: Vec<Wake>) {
     });
 }
 
-/// Sends replies to those who waited.
+/// Sends replies to waiters.
 pub(crate) fn send<H: Host>(host: &H, wakes: Vec<Wake>) {
     let audience = Audience::of_decided(host, wakes.iter().map(|wake| wake.waiter));
     send_all(host, wakes, |_| Listener::Unknown(&audience));
@@ -30,7 +30,7 @@ fn send_all<'a, H: Host>(host: &H, mut wakes: Vec<Wake>, listener: impl Fn(&Wake
     if wakes.is_empty() {
         return;
     }
-    // What enters with a grant may be reported before it.
+    // A grant that enters in the same step may be reported before it.
     if wakes.len() > 1 {
         wakes.sort_by_key(granted_token);
     }
@@ -54,8 +54,8 @@ pub(crate) fn send_due<H: Host>(host: &H) {
     send(host, host.state(|state| state.manager.take_answers()));
 }
 
-/// Replies to a connection that this command blocked: not before the command has ended, which
-/// Redis 7.2 asserts.
+/// Sends replies to a connection that this very command blocked: only after the command has ended,
+/// which Redis 7.2 asserts.
 pub(crate) fn send_later<H: Host>(host: &H, wake: &Wake) {
     if !note(host, wake) {
         return;
@@ -63,7 +63,7 @@ pub(crate) fn send_later<H: Host>(host: &H, wake: &Wake) {
     later(host, vec![wake.waiter]);
 }
 
-/// Sends the replies that were noted in a later iteration of the loop.
+/// Sends these replies in a later loop iteration.
 pub(crate) fn later<H: Host>(host: &H, waiters: Vec<WaiterId>) {
     let is_first = host.state(|state| {
         let is_first = state.late.is_empty() && !waiters.is_empty();
@@ -97,7 +97,7 @@ pub(crate) fn send_late<H: Host>(host: &H) {
     }
 }
 
-/// Sends an observer its reply. No counter counts it.
+/// Sends an observer its reply, which no counter counts.
 pub(crate) fn tell<H: Host>(host: &H, waiter: WaiterId, end: WaitEnd) {
     if host.state(|state| state.manager.tell(waiter, end)) {
         match sink::is_late(host, waiter) {

@@ -1,5 +1,5 @@
-//! Blocked connections: the server keeps them blocked for us, asks for their reply, and reports
-//! when they depart.
+//! Blocked connections: the server keeps them blocked for the module, asks for their reply, and
+//! reports when they depart.
 
 use std::slice;
 
@@ -15,8 +15,8 @@ use crate::host::{Deferred, Host, KeyName};
 use crate::sink::{self, Block};
 use crate::{answers, carry_out, groups, reply, timers};
 
-/// Blocks the caller after [`Reply::MustWait`]. Returns the reply to send at once instead, if it
-/// cannot wait.
+/// Blocks the caller after [`Reply::MustWait`]. If the caller cannot wait, returns the reply to
+/// send at once instead.
 pub(crate) fn park<H: Host>(
     host: &H,
     name: &H::Name<'_>,
@@ -31,7 +31,7 @@ pub(crate) fn park<H: Host>(
         return Some(Reply::Refused(refusal));
     }
     let stand = own.map_or_else(|| (&ask).into(), |own| Stand::Parked(own.waiter));
-    // In a cluster a command can open only keys of its own slot, so the search runs after it.
+    // In a Cluster, a command can open only keys of its own slot, so the search runs after it.
     if !host.is_cluster()
         && let Some(wait) = wait_of(&parked, stand)
         && let Some(refusal) = deadlock(host, wait)
@@ -60,15 +60,15 @@ pub(crate) fn park<H: Host>(
     None
 }
 
-/// A request with TELL of the same owner and user, whose place the caller takes.
+/// A waiting request with TELL of the same owner and user, which the caller replaces.
 #[derive(Clone, Copy)]
 pub(crate) struct OwnWait {
     pub(crate) waiter: WaiterId,
-    /// It is granted, and waits for acknowledgments.
+    /// Whether it is granted, and waits for acknowledgments.
     pub(crate) is_granted: bool,
 }
 
-/// The request with TELL whose place this one takes.
+/// The waiting request with TELL that this one replaces.
 pub(crate) fn told_wait<H: Host>(host: &H, parked: &Parked, ask: &Acquire<'_>) -> Option<OwnWait> {
     let owner = parked.owner.as_ref()?;
     let own =
@@ -76,7 +76,7 @@ pub(crate) fn told_wait<H: Host>(host: &H, parked: &Parked, ask: &Acquire<'_>) -
     own.map(|(waiter, is_granted)| OwnWait { waiter, is_granted })
 }
 
-/// The renewal with TELL that waits for acknowledgments, and whose place this one takes.
+/// The renewal with TELL that waits for acknowledgments, and that this one replaces.
 fn told_renewal<H: Host>(host: &H, parked: &Parked, ask: &Renew<'_>) -> Option<OwnWait> {
     let owner = parked.owner.as_ref()?;
     let own =
@@ -84,7 +84,7 @@ fn told_renewal<H: Host>(host: &H, parked: &Parked, ask: &Renew<'_>) -> Option<O
     own.map(|waiter| OwnWait { waiter, is_granted: true })
 }
 
-/// The request with TELL of the same owner and user for the same locks, whose place this one takes.
+/// The request with TELL of the same owner and user for the same locks that this one replaces.
 pub(crate) fn told_group_wait<H: Host>(
     host: &H,
     wants: &[Want<'_>],
@@ -100,7 +100,7 @@ pub(crate) fn told_group_wait<H: Host>(
     own.map(|(waiter, is_granted)| OwnWait { waiter, is_granted })
 }
 
-/// Whether the caller takes the place of a request that waits.
+/// Whether the caller replaces a request that waits.
 pub(crate) fn has_place<H: Host>(
     host: &H,
     name: &H::Name<'_>,
@@ -113,13 +113,13 @@ pub(crate) fn has_place<H: Host>(
     told_wait(host, &parked(host, name, said), ask).is_some()
 }
 
-/// The number with which the caller is going to wait.
+/// The number with which the caller will wait.
 pub(crate) fn number_of<H: Host>(host: &H, own: Option<OwnWait>) -> WaiterId {
     let next = || host.state(|state| state.manager.next_waiter());
     own.map_or_else(next, |own| own.waiter)
 }
 
-/// Whether one more may wait, in whose place or not.
+/// Checks that one more request may wait, or replace one that waits.
 pub(crate) fn may_begin<H: Host>(
     host: &H,
     said: &Arguments<'_>,
@@ -142,8 +142,8 @@ pub(crate) enum Confirmable<'a> {
     Renew(Renew<'a>),
 }
 
-/// Blocks the caller after [`Reply::MustConfirm`]. Returns the reply to send at once instead, if it
-/// cannot be blocked.
+/// Blocks the caller after [`Reply::MustConfirm`]. If it cannot be blocked, returns the reply to
+/// send at once instead.
 pub(crate) fn park_to_confirm<H: Host>(
     host: &H,
     name: &H::Name<'_>,
@@ -181,8 +181,8 @@ pub(crate) fn park_to_confirm<H: Host>(
     None
 }
 
-/// The caller waits in place of a request that waited for acknowledgments. It was decided anew: it
-/// may ask for another lease, depth, session or number of acknowledgments than that one.
+/// The caller replaces a request that waited for acknowledgments. It was decided anew: it may ask
+/// for another lease, depth, session or number of acknowledgments.
 pub(crate) fn replaces<H: Host>(host: &H, own: Option<OwnWait>) {
     if let Some(own) = own.filter(|own| own.is_granted) {
         leave(host, own.waiter, Outcome::Disconnected);
@@ -193,11 +193,11 @@ fn parked<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Parked
     sink::asker(host, LockId { db: host.db(), key: name.bytes().into() }, said)
 }
 
-/// What was decided for a caller that is going to wait.
+/// The decision about a caller that was going to wait.
 enum ParkOutcome {
-    /// The caller waits: `MustWait` or `Pending`. `None`: its reply is on its way.
+    /// The caller waits: `MustWait` or `Pending`. `None` means that its reply was sent already.
     Later(Option<Reply>),
-    /// The caller does not wait, because the lock changed in between, and nobody is blocked.
+    /// The caller does not wait, because the lock changed meanwhile, and no connection is blocked.
     Instead(Reply),
 }
 
@@ -222,8 +222,8 @@ fn decide<H: Host>(
         .map_or(ParkOutcome::Later(None), ParkOutcome::Instead)
 }
 
-/// A caller that was going to wait does not: the locks changed in between. Returns the reply to
-/// send at once, unless its connection is blocked and gets it later.
+/// A caller that was going to wait does not, because the locks changed meanwhile. Returns the reply
+/// to send at once, unless its connection is blocked already and gets the reply later.
 pub(crate) fn reply_instead<H: Host>(
     host: &H,
     waiter: WaiterId,
@@ -241,8 +241,9 @@ pub(crate) fn reply_instead<H: Host>(
     Some(reply)
 }
 
-/// A value may have come to the key of this blocked connection. The server reports it to everybody
-/// who is blocked there. Who waits for several locks is blocked at none of them.
+/// A value may have appeared at the key of this blocked connection. The server reports that for
+/// every connection that is blocked there. A connection that waits for several locks is blocked at
+/// none of their keys.
 pub fn key_came<H: Host>(host: &H, waiter: WaiterId) {
     let is_awaited = host.state(|state| {
         let lock = state.manager.parked(waiter).map(|parked| parked.lock.clone());
@@ -253,7 +254,7 @@ pub fn key_came<H: Host>(host: &H, waiter: WaiterId) {
     }
 }
 
-/// The reply to a blocked connection is due: it was granted, or its time has passed.
+/// The reply to a blocked connection is due: it was granted, or its wait timed out.
 pub fn reply<H: Host>(host: &H, waiter: WaiterId) {
     let granted = host.state(|state| {
         let parked = state.manager.parked(waiter)?;
@@ -275,7 +276,7 @@ pub fn reply<H: Host>(host: &H, waiter: WaiterId) {
     host.reply_acquire(&reply, parked.with_ttl, key, owner);
 }
 
-/// The reply without one of ours: `CLIENT UNBLOCK`.
+/// The reply if the server itself ended the wait: `CLIENT UNBLOCK`.
 fn unblocked<H: Host>(host: &H, waiter: WaiterId, parked: &Parked) -> Reply {
     let now = host.now();
     let reply = if parked.is_observer() {
@@ -303,11 +304,12 @@ pub fn gone<H: Host>(host: &H, waiter: WaiterId) {
     leave(host, waiter, Outcome::Disconnected);
 }
 
-/// A blocked connection may have read its reply by now, or `is_lost`: it never will. A grant in a
-/// reply that may have been read stands, however soon the connection closes: its lease ends it.
+/// A blocked connection may have read its reply by now; with `is_lost`, it never will. A grant in a
+/// reply that may have been read is final, however soon the connection closes: only its lease ends
+/// it.
 ///
 /// The server calls this as soon as the reply is in the connection's output, and at the latest when
-/// it forgets that the connection was blocked; then perhaps once more.
+/// it unblocks the connection; then perhaps a second time.
 pub fn over<H: Host>(host: &H, waiter: WaiterId, is_lost: bool) {
     if is_lost {
         leave(host, waiter, Outcome::Disconnected);
@@ -361,18 +363,19 @@ fn search_for<H: Host>(host: &H, waiter: WaiterId) {
     }
 }
 
-/// The wait of a connection that is blocked, or about to be, for the search; observers have none.
+/// The wait of a connection that is blocked, or about to be, as the search sees it; observers have
+/// none.
 fn wait_of<'a>(parked: &'a Parked, stand: Stand<'a>) -> Option<Wait<'a>> {
     let owner = parked.owner.as_ref()?;
     Some(Wait { lock: &parked.lock, owner, user: &parked.user, stand })
 }
 
-/// The refusal of a wait that closes a cycle, or would.
+/// The refusal of a wait that closes a cycle, or would close one.
 pub(crate) fn deadlock<H: Host>(host: &H, wait: Wait<'_>) -> Option<Refusal> {
     deadlock_without(host, wait, &GivenUp::nothing())
 }
 
-/// The same for a caller that gives this up.
+/// The same for a caller that gives up these tickets.
 pub(crate) fn deadlock_without<H: Host>(
     host: &H,
     wait: Wait<'_>,

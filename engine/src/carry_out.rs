@@ -1,5 +1,5 @@
 //! The only path of a change: open the key, let the manager decide, save, replicate, publish,
-//! answer.
+//! reply.
 
 use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Decided};
@@ -21,9 +21,9 @@ pub fn request<H: Host>(
     request_with(host, name, input, CallerHears::Last).map(|(reply, _)| reply)
 }
 
-/// The same for a request whose reply is a count. The caller gets it before those who waited get
-/// theirs: the server writes first to the connection that it got output for last, so a lock changes
-/// hands one system call earlier. Returns the reply, and whether the caller has it.
+/// The same for a request whose reply is a count. The caller gets its reply before the waiters get
+/// theirs: the server writes to connections in the reverse order of their replies, so the lock is
+/// handed off one system call earlier. Returns the reply, and whether it was sent.
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
@@ -38,7 +38,8 @@ pub(crate) fn request_count<H: Host>(
     Ok((reply, has_it))
 }
 
-/// Decides a request, carries out the effects, and sets the timers. Returns as [`carry_out`].
+/// Decides a request, carries out the effects, and sets the timers. Returns the same as
+/// [`carry_out`].
 #[inline]
 fn request_with<H: Host>(
     host: &H,
@@ -49,13 +50,13 @@ fn request_with<H: Host>(
     if !host.state(|state| state.manager.is_primary()) {
         return Err(RequestError::ReadOnly);
     }
-    // Where a group has left several locks, they are served together.
+    // If a group has left several locks, their queues are served together.
     let serving = match input {
         Input::Cancel(_) => Serving::WithOthers,
         _ => Serving::AtOnce,
     };
     let (reply, remembers) = carry_out(host, name, &input, serving, hears)?;
-    // Where nothing is remembered, the timers stay as they are.
+    // Without waiters and sessions, the timers stay as they are.
     if remembers {
         let (next, is_watching) =
             host.state(|state| (state.manager.next_call(), state.manager.watches_commands()));
@@ -68,8 +69,8 @@ fn request_with<H: Host>(
     Ok((reply, remembers))
 }
 
-/// Decides what the server does by itself to the lock at `name`, and carries out the effects. Does
-/// not set the timers.
+/// Decides an input that no client caused, for the lock at `name`, and carries out the effects.
+/// Does not set the timers.
 ///
 /// # Errors
 /// The key is not a lock; nothing changed.
@@ -81,35 +82,35 @@ pub(crate) fn by_itself<H: Host>(
     carry_out(host, name, &input, Serving::Later, CallerHears::Last).map(|_| ())
 }
 
-/// When the queue is served of a lock that a step frees, where somebody waits for several locks.
+/// When to serve the queue of a lock that a step frees, while groups wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Serving {
     /// In this step.
     AtOnce,
-    /// After it, together with others.
+    /// After the step, together with the queues of other locks.
     WithOthers,
-    /// As a task of its own, once everything that came due together is done.
+    /// As a task of its own, after everything that came due together.
     Later,
 }
 
-/// When a step gives the caller its reply.
+/// When the caller gets its reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallerHears {
-    /// Not at all: who asked for the step does it, at last.
+    /// Not in the step: the code that began the step sends it at the end.
     Last,
-    /// A count, before those who waited have their replies.
+    /// Before the waiters, if the reply is a count.
     First,
 }
 
 /// Whether commands are requests here; otherwise commands being loaded or replicated are replayed,
 /// not decided.
 pub fn is_decided_here<H: Host>(host: &H) -> bool {
-    // In a cluster another primary may hand over a slot, with its effects.
+    // In a Cluster, another primary may migrate a slot to this one, with its effects.
     host.state(|state| state.manager.decides()) && !(host.is_cluster() && host.is_from_primary())
 }
 
-/// Decides, and carries out the effects. Returns the reply to the caller, and whether something may
-/// be remembered of the lock.
+/// Decides, and carries out the effects. Returns the reply to the caller, and whether the lock may
+/// have waiters or sessions.
 #[inline]
 fn carry_out<H: Host>(
     host: &H,
@@ -157,7 +158,7 @@ fn carry_out<H: Host>(
     }
     drop(key);
     pass_on(host, at, name, start, asks, (&effects).into());
-    // What groups can do because of this step belongs to it, and is reported with it.
+    // What groups can do because of this step is part of it, and is reported with it.
     let others = if has_groups { groups::carry_on(host) } else { Vec::new() };
     publish_events(host, name, !effects.changes.is_empty(), &effects.events);
     reports::publish(host, &others);

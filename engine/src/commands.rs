@@ -1,5 +1,5 @@
-//! The commands that change a lock, and those that clients ask about it: words to request,
-//! decision, reply.
+//! The commands that change a lock or query it: from the arguments to the request, the decision and
+//! the reply.
 
 use rlock_core::grammar::{Access, Arguments, SeveralKeys};
 use rlock_core::{
@@ -34,7 +34,7 @@ pub fn acquire<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> R
     Ok(())
 }
 
-/// Checks what has to be true before a request is decided that may get a late reply.
+/// Checks preconditions of a request that may get a late reply.
 #[inline]
 fn may_ask<H: Host>(host: &H, said: &Arguments<'_>) -> Result<(), String> {
     if said.acks == 0 && said.tell.is_none() {
@@ -44,7 +44,7 @@ fn may_ask<H: Host>(host: &H, said: &Arguments<'_>) -> Result<(), String> {
     may.and_then(|()| sink::may_tell(host, said)).map_err(|why| why.line(said.key, said.owner))
 }
 
-/// Replies to a request whose late reply is a message.
+/// Sends the immediate reply to a request whose late reply is a message.
 fn reply_waiting<H: Host>(host: &H, said: &Arguments<'_>) {
     if said.tell.is_some() {
         host.reply_waiting();
@@ -60,7 +60,7 @@ fn session_of<H: Host>(host: &H, said: &Arguments<'_>) -> Result<Option<ClientId
     }
 }
 
-/// Decides, and blocks the caller if it must wait; then there is no reply yet.
+/// Decides, and blocks the caller if it must wait; in that case, there is no reply yet.
 fn decide_acquire<H: Host>(
     host: &H,
     name: &H::Name<'_>,
@@ -69,7 +69,7 @@ fn decide_acquire<H: Host>(
 ) -> Result<Option<Reply>, String> {
     let decide =
         |ask| carry_out::request(host, name, Input::Acquire(ask)).map_err(RequestError::line);
-    // A request that takes over its owner's own place takes no new one.
+    // A request that takes its owner's own place needs no new one.
     let has_place = ask.max_queue.is_some() && blocked::has_place(host, name, &ask, said);
     let ask = Acquire { max_queue: ask.max_queue.filter(|_| !has_place), ..ask };
     let mut reply = decide(ask)?;
@@ -90,7 +90,7 @@ fn decide_acquire<H: Host>(
     Ok(Some(reply))
 }
 
-/// Refuses a caller whose connection lost a session and is running the rest of its last command.
+/// Refuses a caller whose connection has lost a session and is still executing its last command.
 fn refuse_if_closing<H: Host>(host: &H, said: &Arguments<'_>) -> Result<(), String> {
     let is_closing = |client| host.state(|state| state.manager.is_closing(client));
     if host.state(|state| state.manager.has_closing()) && host.client().is_some_and(is_closing) {
@@ -327,7 +327,7 @@ pub fn look<H: Host, T>(
     key.lock(&Lock::default()).map(at).ok_or_else(|| RequestError::WrongType.line())
 }
 
-/// Whether this hold is pending: nobody was informed of it, and it may be revoked.
+/// Whether this hold is pending: it was not reported to anybody, and may be revoked.
 fn is_pending<H: Host>(host: &H, name: &H::Name<'_>, token: Token) -> bool {
     let db = host.db();
     host.state(|state| state.manager.is_pending(db, name.bytes(), token))

@@ -1,5 +1,5 @@
-//! What the server reports outside commands. The callbacks run in the middle of anything, so they
-//! only inform the manager and set timers.
+//! What the server reports outside commands. The callbacks may come at any time, so they only
+//! notify the manager and set timers.
 
 use rlock_core::manager::At;
 use rlock_core::{ClientId, Lock};
@@ -8,8 +8,8 @@ use crate::host::{During, Host};
 use crate::planted::PlantedFault;
 use crate::{answers, timers};
 
-/// A lock is removed from its key. The engine's own removals leave an empty lock behind, and are
-/// published with the change that caused them.
+/// A lock is removed from its key. A lock that the engine itself removes is empty, and its removal
+/// is published with the change that caused it.
 pub fn key_left<H: Host>(host: &H, db: i32, key: &[u8], lock: &Lock) {
     if lock.is_free() {
         return;
@@ -24,14 +24,15 @@ pub fn key_lost<H: Host>(host: &H, db: i32, key: &[u8], is_evicted: bool) {
     host.state(|state| state.manager.key_lost(db, key, is_evicted));
 }
 
-/// A value came to a free name: those who are blocked there may be granted or refused now.
+/// A value appeared at a free name: connections that are blocked there may be granted or refused
+/// now.
 pub fn key_came<H: Host>(host: &H, db: i32, key: &[u8]) {
     if host.state(|state| state.manager.key_came(db, key)) {
         timers::settle(host);
     }
 }
 
-/// A lock was loaded, at this key as far as the server says so: none of its tokens is ever issued
+/// A lock was loaded, at this key if the server reports the key: none of its tokens is ever issued
 /// again.
 pub fn lock_loaded<H: Host>(host: &H, at: Option<(i32, &[u8])>, lock: &Lock) {
     if let Some((db, key)) = at {
@@ -66,14 +67,14 @@ pub fn settings_are<H: Host>(host: &H) {
     timers::settle(host);
 }
 
-/// A database is emptied; all of them, if `None`.
+/// A database was emptied; `None` means all of them.
 pub fn flushed<H: Host>(host: &H, db: Option<i32>) {
     host.state(|state| state.manager.flushed(db));
     settle(host, During::Callback);
 }
 
-/// Slots of a cluster moved to or from this node in one step: their keys may be gone, or still to
-/// be removed.
+/// Slots of a Cluster moved to or from this node in one step: their keys may have been removed, or
+/// are about to be.
 pub fn slots_moved<H: Host>(host: &H) {
     host.state(|state| state.manager.slots_moved());
     settle(host, During::Callback);
@@ -86,7 +87,7 @@ pub fn swapped<H: Host>(host: &H, one: i32, other: i32) {
     settle(host, During::Callback);
 }
 
-/// The server begins to load its data, or has loaded it or given up.
+/// The server began to load its data, or has finished or given up.
 pub fn loading_is<H: Host>(host: &H, is_over: bool) {
     host.state(|state| {
         if is_over {
@@ -98,9 +99,9 @@ pub fn loading_is<H: Host>(host: &H, is_over: bool) {
     timers::settle(host);
 }
 
-/// The server is about to run a command. Sessions may have outlived their deadlines before the
-/// sweep has seen it: the process was stopped, or has much to do. Another server may have granted
-/// their locks, so they are lost, and none of their commands runs.
+/// The server is about to run a command. The deadlines of sessions may have passed before a sweep
+/// noticed: the process was stopped, or is busy. Another server may have granted their locks, so
+/// these sessions are lost, and none of their connections' commands is executed.
 pub fn command_is_read<H: Host>(host: &H) {
     let Some(next_end) = host.state(|state| state.manager.next_session_end()) else { return };
     let now = host.now();
@@ -111,8 +112,8 @@ pub fn command_is_read<H: Host>(host: &H) {
     }
 }
 
-/// A connection closed. Its sessions, its wait, and a grant whose reply it did not get, end with
-/// it.
+/// A connection closed. Its sessions and its wait end with it, and so does a grant whose reply it
+/// did not get.
 pub fn connection_ended<H: Host>(host: &H, client: ClientId) {
     let now = host.now();
     host.state(|state| {
@@ -123,7 +124,7 @@ pub fn connection_ended<H: Host>(host: &H, client: ClientId) {
 }
 
 fn settle<H: Host>(host: &H, during: During) {
-    // What groups have to do now concerns keys that a command of another slot may not open.
+    // The work for groups is at keys that a command of another slot may not open.
     host.state(|state| state.has_late_groups |= state.manager.has_group_work());
     timers::settle(host);
     host.close_lost(during);

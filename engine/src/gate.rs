@@ -6,6 +6,6 @@ use crate::host::{Gate, Host};
 /// same write from an ordinary client.
 pub(crate) fn of<H: Host>(host: &H, name: &H::Name<'_>) -> Gate {
     let decides = host.state(|state| state.manager.decides());
-    // The server asserts that nothing is written while it is paused.
+    // While the server is paused, it asserts that nothing is written.
     if !decides || host.is_paused() { Gate::Shut } else { host.gate_of(name) }
 }

@@ -1,5 +1,5 @@
 //! What a request for several locks gives up if it waits: its owner's tickets there. Whether it
-//! waits, and for whom, is judged by the locks as it would leave them behind; nothing changes.
+//! waits, and for whom, is judged as if these were withdrawn already; nothing changes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use crate::host::{Host, OpenKey};
 /// Tickets that a request withdraws if it waits.
 pub(crate) struct GivenUp {
     owner: Option<Owner>,
-    /// The locks for which the owner has one.
+    /// The locks for which the owner has a ticket.
     locks: BTreeSet<LockId>,
 }
 
@@ -39,11 +39,11 @@ impl GivenUp {
     }
 }
 
-/// The server's locks, for the search, as they would be left behind.
+/// The server's locks as the search sees them: without these tickets.
 pub(crate) struct LocksLeft<'h, H> {
     host: &'h H,
     given_up: &'h GivenUp,
-    /// The locks that would differ, as they would be; added when they are examined.
+    /// The locks that would differ, in that state; added when they are examined.
     left: RefCell<BTreeMap<LockId, Rc<(Lock, Volatile)>>>,
 }
 
@@ -52,7 +52,7 @@ impl<'h, H: Host> LocksLeft<'h, H> {
         Self { host, given_up, left: RefCell::default() }
     }
 
-    /// Looks at a lock as it is.
+    /// Looks at a lock in its present state.
     fn see<T>(&self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T {
         let host = self.host;
         host.with_name(id, |name| {
@@ -66,7 +66,7 @@ impl<'h, H: Host> LocksLeft<'h, H> {
         })
     }
 
-    /// The lock without what is given up there, and those behind it served.
+    /// The lock without the given-up ticket, and with the waiters behind it served.
     fn left_behind(&self, id: &LockId) -> Rc<(Lock, Volatile)> {
         if let Some(known) = self.left.borrow().get(id) {
             return known.clone();

@@ -1,6 +1,6 @@
-//! Waits for several locks: moves them from one lock to the next, and grants those that reached all
-//! of theirs. All that one command or one task leads to is one unit: every key is changed, and
-//! handed to the replicas, before anything is told.
+//! Groups: moves them from one lock to the next, and grants those that reached all of their locks.
+//! Everything that follows from one command or one task is one unit: every key is changed and
+//! replicated before anything is published or replied.
 
 use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, Decided, Group, GroupWork, LockId};
@@ -20,14 +20,14 @@ use crate::sink::{self, Audience};
 use crate::state::State;
 use crate::unit::{self, RequestError};
 
-/// How many steps at one lock are done within a command: some milliseconds' work. The rest is done
-/// outside commands.
+/// How many steps at one lock are done within a command: some milliseconds of work. The rest is
+/// done outside commands.
 const IN_COMMAND: usize = 512;
 
 /// The same for one task of a sweep.
 const IN_SWEEP: usize = 64;
 
-/// Does what the groups have to do, within a command. Returns what is to be told.
+/// Does the work for groups, within a command. Returns what is to be reported.
 pub(crate) fn carry_on<H: Host>(host: &H) -> Vec<Report> {
     let told = moves(host);
     search_stood(host, None);
@@ -36,23 +36,23 @@ pub(crate) fn carry_on<H: Host>(host: &H) -> Vec<Report> {
 
 /// The same, without a search for cycles.
 pub(crate) fn moves<H: Host>(host: &H) -> Vec<Report> {
-    // In a cluster a command can open only keys of its own slot.
+    // In a Cluster, a command can open only keys of its own slot.
     if host.is_cluster() && host.state(|state| state.has_late_groups) {
         return Vec::new();
     }
     move_all(host, IN_COMMAND).1
 }
 
-/// Does what the groups have to do outside of commands, where any key can be opened. False if the
-/// gate is shut.
+/// Does the work for groups outside of commands, where any key can be opened. False if the gate is
+/// shut.
 pub(crate) fn carry_on_in_sweep<H: Host>(host: &H) -> (bool, Vec<Report>) {
     let done = move_all(host, IN_SWEEP);
     search_stood(host, None);
     done
 }
 
-/// Revokes the rest of each grant of several locks of which a part has ended. The end of that part
-/// and this are one unit, so it does not wait for the next portion of the sweep.
+/// Revokes the remaining parts of each grant of several locks of which a part has ended. That end
+/// and this revocation are one unit, so they do not wait for the next portion of the sweep.
 pub(crate) fn finish_revocations<H: Host>(host: &H) -> Vec<Report> {
     let (mut told, mut shut) = (Vec::new(), Vec::new());
     while let Some(work) = host.state(|state| state.manager.next_revocation()) {
@@ -112,7 +112,8 @@ fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
     (is_open, told)
 }
 
-/// In a cluster each key has a gate of its own, and what the group has reached may have moved.
+/// In a Cluster, each key has a gate of its own, and keys that the group has reached may have
+/// moved.
 fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
     if !host.is_cluster() {
         return Gate::Open;
@@ -129,7 +130,7 @@ fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
     gates.max_by_key(rank).unwrap_or(Gate::Open)
 }
 
-/// Does this. Returns how much it was, counted in steps at one lock.
+/// Does this work. Returns its amount, counted in steps at one lock.
 fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
     match work {
         GroupWork::Serve(id) => at_one(host, id, Input::Tick).map_or(1, |done| tell(done, told)),
@@ -156,7 +157,7 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
         }
         GroupWork::Join(id, waiters) => join(host, id, waiters, told),
         GroupWork::Back(id, waiter) => {
-            // A change that no step has seen yet may have given the group its turn again.
+            // A change that no step has seen yet may have given the group its turn back.
             let seen = at_one(host, id, Input::Tick).map_or(1, |done| tell(done, told));
             host.state(|state| state.manager.goes_back(id, *waiter)).saturating_add(seen)
         }
@@ -175,7 +176,7 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
     }
 }
 
-/// Keeps what is to be told of a step. Returns how much the step did.
+/// Keeps the report of a step. Returns the amount of work.
 fn tell(done: Report, told: &mut Vec<Report>) -> usize {
     let size = done.size();
     if !done.is_silent() {
@@ -184,7 +185,7 @@ fn tell(done: Report, told: &mut Vec<Report>) -> usize {
     size
 }
 
-/// These groups come to a lock, whose queue is served then.
+/// These groups reach a lock, whose queue is then served.
 fn join<H: Host>(host: &H, id: &LockId, waiters: &[WaiterId], told: &mut Vec<Report>) -> usize {
     let mut size: usize = 0;
     for (place, waiter) in waiters.iter().enumerate() {
@@ -205,7 +206,8 @@ fn join<H: Host>(host: &H, id: &LockId, waiters: &[WaiterId], told: &mut Vec<Rep
 fn at_one<H: Host>(host: &H, id: &LockId, input: Input<'_>) -> Result<Report, RequestError> {
     host.with_name(id, |name| {
         let mut key = unit::open(host, || host.open(name, Access::Writes));
-        // The server may have removed an expired lock, and with it a session of this connection.
+        // The server may have removed an expired lock, and thereby ended a session of this
+        // connection.
         if let Input::Join(join) = &input
             && let Some(waiter) = join.kind.group()
             && host.state(|state| state.manager.group(waiter).is_none())
@@ -226,24 +228,24 @@ fn at_one<H: Host>(host: &H, id: &LockId, input: Input<'_>) -> Result<Report, Re
     })
 }
 
-/// The wait of a group ends with an error.
+/// Ends the wait of a group with an error.
 fn refuse<H: Host>(host: &H, waiter: WaiterId, why: Refusal) {
     end(host, waiter, Reply::Refused(why), Outcome::Refused);
 }
 
-/// The time of a group has passed.
+/// The wait of a group has timed out.
 pub(crate) fn time_out<H: Host>(host: &H, waiter: WaiterId) {
     let wait_ms = time_to_wait(host, waiter);
     end(host, waiter, Reply::NotNow { wait_ms }, Outcome::TimedOut);
 }
 
-/// The wait of a group ends with this reply. Those behind it are served with the next work.
+/// Ends the wait of a group with this reply. The waiters behind it are served with the next work.
 fn end<H: Host>(host: &H, waiter: WaiterId, reply: Reply, by: Outcome) {
     let now = host.now();
     host.state(|state| state.manager.end_group_with(waiter, reply, by, now));
 }
 
-/// Grants a group that has reached all of its locks: all are looked at, then all are changed.
+/// Grants a group that has reached all of its locks: first all are examined, then all are changed.
 fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Report>) {
     let keys: Vec<&[u8]> = group.keys.iter().map(|key| &*key.key).collect();
     let wants: Vec<Want<'_>> = group
@@ -272,7 +274,7 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
     });
 }
 
-/// Grants it, unless somebody is in the way again. Returns the reply, if it is due now.
+/// Grants the group, unless something is in the way again. Returns the reply, if it is due now.
 fn grant<'a, H: Host>(
     host: &H,
     waiter: WaiterId,
@@ -282,7 +284,7 @@ fn grant<'a, H: Host>(
     group: &Group,
 ) -> Option<Wake> {
     let judged = unit.judge_all(locks).ok()?;
-    // What had come due may have sent it back.
+    // Handling due items may have sent the group back.
     if !host.state(|state| state.manager.has_reached_all(waiter)) {
         return None;
     }
@@ -330,7 +332,7 @@ pub(crate) fn withdraw_tickets<H: Host>(host: &H, group: &Group) -> Vec<Report> 
     told
 }
 
-/// Searches for cycles, in a later iteration of the loop, where groups came to stand.
+/// Searches for cycles, in a later loop iteration, where groups came to stand.
 pub(crate) fn search_stood<H: Host>(host: &H, searched: Option<WaiterId>) {
     let stood = host.state(|state| state.manager.take_stood());
     if stood.is_empty() || !host.settings().detects_deadlocks {
@@ -341,7 +343,7 @@ pub(crate) fn search_stood<H: Host>(host: &H, searched: Option<WaiterId>) {
     }
 }
 
-/// Searches in a later iteration of the loop, and refuses this wait if it has closed a cycle.
+/// Searches in a later loop iteration, and refuses this wait if it has closed a cycle.
 pub(crate) fn search_soon<H: Host>(host: &H, waiter: WaiterId) {
     let is_first = host.state(|state| {
         state.unsearched.push_back(waiter);
@@ -352,14 +354,14 @@ pub(crate) fn search_soon<H: Host>(host: &H, waiter: WaiterId) {
     }
 }
 
-/// The time in the reply to a group that was not granted: the longest at a lock that it has not
-/// reached; `None` if it is not known.
+/// The time in the reply to a group that was not granted: the longest estimate for a lock that it
+/// has not reached; `None` if unknown.
 pub(crate) fn time_to_wait<H: Host>(host: &H, waiter: WaiterId) -> Option<u64> {
     let with_ttl = |state: &State<H::Blocked>| {
         let asks = state.manager.parked(waiter).is_some_and(|parked| parked.with_ttl);
         asks || state.manager.is_told(waiter)
     };
-    // Only then it is told.
+    // The group is reported only then.
     let group =
         host.state(|state| state.manager.group(waiter).filter(|_| with_ttl(state)).cloned())?;
     let bounds = host.settings().bounds;

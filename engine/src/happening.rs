@@ -18,7 +18,7 @@ pub enum Happening<'e> {
         events: &'e [Event],
         /// The reply to the caller.
         reply: &'e Reply,
-        /// The owner that asks for the lock, if that was decided.
+        /// The owner that asked for the lock, if this was the decision about its request.
         asks: Option<&'e [u8]>,
         /// Blocked connections whose grant now waits for acknowledgments.
         pending: &'e [WaiterId],
@@ -27,21 +27,22 @@ pub enum Happening<'e> {
         /// When.
         now: Now,
     },
-    /// A replica made changes that its primary had made, with these events.
+    /// A replica applied changes that its primary had made, with these events.
     Replayed(&'e [Event]),
-    /// A caller that is not blocked gets this reply to `RLOCK.ACQUIRE`.
+    /// A caller that is not blocked got this reply to `RLOCK.ACQUIRE`.
     Acquired(&'e Reply),
-    /// A caller gets this reply to `RLOCK.RENEW`.
+    /// A caller got this reply to `RLOCK.RENEW`.
     Renewed(&'e Reply),
-    /// A blocked connection has its reply.
+    /// A blocked connection got its reply.
     Answered(&'e Wake),
-    /// The server ended the wait of a blocked connection before we did, with this reply.
+    /// The server itself ended the wait of a blocked connection, with this reply.
     Unblocked(WaiterId, &'e Reply),
-    /// A request waits for a message from now on, with this number; perhaps in place of another.
+    /// From now on, a request waits for a message, with this number; perhaps in place of another
+    /// request.
     Waits(WaiterId),
     /// A message was sent.
     Told,
-    /// Nobody had subscribed to the channel when a message or a grant was due.
+    /// The channel had no subscriber when a message or a grant was due.
     Untold(WaiterId),
     /// A ticket has its turn.
     Turn {

@@ -1,4 +1,4 @@
-//! What the engine asks of the server around it.
+//! What the engine needs from the server around it.
 
 use std::ffi::CStr;
 use std::rc::Rc;
@@ -31,10 +31,10 @@ pub enum Content<'k> {
 
 /// An open key; dropping it closes it.
 pub trait OpenKey {
-    /// Shows what is at the key. The borrow ends before the next call of the server.
+    /// Passes what is at the key to the caller. The borrow ends before the next call of the server.
     fn content(&mut self) -> Content<'_>;
 
-    /// Puts a lock at the key, in place of whatever is there.
+    /// Puts a lock at the key, replacing whatever is there.
     fn set(&mut self, lock: Lock);
 
     /// Deletes the key.
@@ -46,7 +46,8 @@ pub trait OpenKey {
     /// Sets when the key expires, in milliseconds since the Unix epoch.
     fn expire_at(&mut self, at_ms: u64);
 
-    /// Returns the lock at the key, or `free` if there is no key; `None` if it is something else.
+    /// Returns the lock at the key, or `free` if there is no key; `None` if the value has another
+    /// type.
     fn lock<'k>(&'k mut self, free: &'k Lock) -> Option<&'k Lock> {
         match self.content() {
             Content::Missing => Some(free),
@@ -59,42 +60,42 @@ pub trait OpenKey {
 /// Whether a key may be written outside a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// The server would let a client's write through.
+    /// The server would accept a client's write.
     Open,
-    /// Another server serves the key's slot, or this one would send a client there for this very
-    /// key.
+    /// Another server serves the key's slot, or this server would redirect a client there for this
+    /// very key.
     Elsewhere,
-    /// The server would refuse it: too few replicas, a disk error, a cluster that is down.
+    /// The server would refuse the write: too few replicas, a disk error, or a Cluster that is
+    /// down.
     Shut,
 }
 
 /// The replication stream of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Replication {
-    /// Its length in bytes, with everything written so far.
+    /// Its length in bytes, including everything written so far.
     pub offset: u64,
-    /// How much of it each replica has acknowledged: only replicas that are connected, fully
-    /// loaded, and have acknowledged anything.
+    /// The offset that each replica has acknowledged; only of replicas that are connected and fully
+    /// loaded, and have acknowledged something.
     pub acknowledged: Vec<u64>,
 }
 
-/// Something that the engine does in a later iteration of the server's loop:
-/// [`crate::run_deferred`].
+/// Work that the engine does in a later loop iteration: [`crate::run_deferred`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Deferred {
-    /// Sweeps, because something is due.
+    /// A sweep, because something is due.
     Sweep,
-    /// Sweeps, because the gate may have opened.
+    /// A sweep, because the gate may have opened.
     Retry,
     /// Tells observers.
     Observers,
-    /// Answers connections that the last command blocked, or that a script could not answer.
+    /// Replies to connections that the last command blocked, or to which a script could not reply.
     Answer,
-    /// Searches for cycles that waits have closed.
+    /// A search for cycles that waits have closed.
     Search,
-    /// Ends the subscription to the sleeps of the loop, if nothing waits for acknowledgments.
+    /// The end of the subscription to the sleeps of the loop, if nothing waits for acknowledgments.
     Unsubscribe,
-    /// Asks a newly connected replica for its first acknowledgment.
+    /// A request to a newly connected replica for its first acknowledgment.
     Greet,
 }
 
@@ -109,8 +110,8 @@ pub struct Settings {
 
 /// A server, as the engine uses it in one callback: a command, a timer, an event.
 ///
-/// The engine holds no borrow of its state across a call of these, except within
-/// [`Host::state`] itself: the server may call the engine back.
+/// Any of these functions may call the engine back, so the engine borrows its state across none of
+/// them, except within [`Host::state`] itself.
 pub trait Host: Replies {
     /// A key's name.
     type Name<'n>: KeyName;
@@ -123,19 +124,19 @@ pub trait Host: Replies {
 
     // --- the engine's own ----------------------------------------------------------------------
 
-    /// Accesses the engine's state. `work` calls the server for nothing.
+    /// Accesses the engine's state. `work` must not call the server.
     fn state<T>(&self, work: impl FnOnce(&mut State<Self::Blocked>) -> T) -> T;
 
-    /// Returns the settings as they are now.
+    /// Returns the current settings.
     fn settings(&self) -> Settings;
 
-    /// Returns the wall clock, on which deadlines are.
+    /// Returns the wall clock, which deadlines refer to.
     fn now(&self) -> Now;
 
-    /// Returns a clock that is never set back, to measure how long the engine works.
+    /// Returns a clock that is never set back, which measures how long the engine works.
     fn monotonic(&self) -> Duration;
 
-    /// Reports what happened: counters, and whoever watches.
+    /// Reports what happened, for counters and for observers of the engine.
     fn observe(&self, happening: Happening<'_>);
 
     /// Writes a warning to the server's log.
@@ -146,7 +147,7 @@ pub trait Host: Replies {
     /// Returns the selected database.
     fn db(&self) -> i32;
 
-    /// Does `work` in the database of a lock, with the name of its key.
+    /// Does `work` in the database of a lock, with the lock's key name.
     fn with_name<T>(&self, id: &LockId, work: impl FnOnce(&Self::Name<'_>) -> T) -> T;
 
     /// The same for several keys of one database.
@@ -160,66 +161,66 @@ pub trait Host: Replies {
     /// Opens a key of the selected database.
     fn open(&self, name: &Self::Name<'_>, access: Access) -> Self::Key<'_>;
 
-    /// Propagates `RLOCK.APPLY name [name ...] effects` to replicas and the append-only file: one
-    /// effect for each name.
+    /// Propagates `RLOCK.APPLY name [name ...] effects` to replicas and the append-only file, with
+    /// one effect for each name.
     fn replicate(&self, names: &[&Self::Name<'_>], effects: &[u8]);
 
     /// Propagates the running command unchanged to replicas and the append-only file.
     fn replicate_as_it_came(&self);
 
-    /// Tells `WATCH` and client-side caches that the key changed.
+    /// Notifies `WATCH` and client-side caches that the key changed.
     fn signal_modified(&self, name: &Self::Name<'_>);
 
     /// Publishes a keyspace notification.
     fn notify(&self, event: &CStr, name: &Self::Name<'_>);
 
-    /// Calls [`crate::events::key_came`] for each new key from now on, at least for those of types
-    /// that the server does not report to the connections that are blocked there
+    /// From now on, [`crate::events::key_came`] is to be called for new keys, at least for those
+    /// whose type the server does not report to the connections that are blocked there
     /// ([`crate::blocked::key_came`]).
     fn watch_new_keys(&self);
 
-    /// Asks whether the server would let a client write this key now.
+    /// Returns whether the server would let a client write this key now.
     fn gate_of(&self, name: &Self::Name<'_>) -> Gate;
 
-    /// Whether nothing may be written now, because the server asserts that.
+    /// Whether the server is paused, and asserts that nothing is written.
     fn is_paused(&self) -> bool;
 
-    /// Whether each key has a gate of its own, and another node may serve it.
+    /// Whether each key has a gate of its own, and may be served by another node.
     fn is_cluster(&self) -> bool;
 
     // --- the caller ----------------------------------------------------------------------------
 
-    /// Returns the caller's connection, if it is one of its own: no script's, no other module's.
+    /// Returns the caller's connection, if it has one; scripts and other modules do not.
     fn client(&self) -> Option<ClientId>;
 
-    /// Returns the user as which the caller is logged in; the name need not be UTF-8. Only for a
-    /// caller that may be blocked ([`Host::denies_blocking`]): another module has no user.
+    /// Returns the user as which the caller is authenticated; the name need not be UTF-8. Only for
+    /// a caller that may be blocked ([`Host::denies_blocking`]): another module has no user.
     fn user(&self) -> Rc<[u8]>;
 
     /// Whether the caller cannot be blocked.
     fn denies_blocking(&self) -> bool;
 
-    /// Whether the command came from this server's primary, from a node that hands over a slot, or
-    /// from the server's own file.
+    /// Whether the command came from this server's primary, from a node that migrates a slot to
+    /// this one, or from the server's own file.
     fn is_from_primary(&self) -> bool;
 
     /// Whether the server is loading its data.
     fn is_loading(&self) -> bool;
 
-    /// Whether an answer to a blocked connection would leave before the writes of the script that
-    /// is running.
+    /// Whether a reply to a blocked connection would leave before the writes of the running script.
     fn must_answer_later(&self) -> bool;
 
     // --- blocked connections -------------------------------------------------------------------
 
-    /// Returns the user as [`Host::user`] does, for any caller: empty for another module.
+    /// Returns the user, like [`Host::user`], but for any caller; empty if the caller is another
+    /// module.
     fn any_user(&self) -> Rc<[u8]>;
 
-    /// Whether the command runs in a transaction, a script, or for another module: a message must
-    /// not leave before that has ended.
+    /// Whether the command is part of a transaction or a script, or comes from another module: a
+    /// message must not leave before that has ended.
     fn is_in_longer(&self) -> bool;
 
-    /// Whether the server says who listens to a shard channel ([`Host::has_listener`]): an
+    /// Whether the server reports the subscribers of a shard channel ([`Host::has_listener`]): an
     /// administrator can take that away, until the next restart.
     fn knows_listeners(&self) -> bool;
 
@@ -231,19 +232,20 @@ pub trait Host: Replies {
         channels.iter().map(|channel| self.has_listener(channel)).collect()
     }
 
-    /// Whether this user may publish to this channel now. Nobody's user may.
+    /// Whether this user may publish to this channel now. `None` stands for another module, which
+    /// always may.
     fn may_publish(&self, user: Option<&[u8]>, channel: &[u8]) -> bool;
 
     /// Publishes a message to the subscribers of a shard channel. Returns whether this server has
     /// any; in a cluster, other servers may have some as well.
     fn publish_message(&self, channel: &[u8], message: &[u8]) -> bool;
 
-    /// Blocks the caller at these keys, under this number, until it is unblocked: the engine's own
+    /// Blocks the caller at these keys, with this number, until it is unblocked: the engine's own
     /// timers end each wait. `None` if the server does not allow it.
     fn block(&self, names: &[Self::Name<'_>], waiter: u64) -> Option<Self::Blocked>;
 
-    /// Makes the server ask for the connection's reply ([`crate::blocked::reply`]), in this call
-    /// or in this iteration of its loop.
+    /// Makes the server ask for the connection's reply ([`crate::blocked::reply`]), in this call or
+    /// in this loop iteration.
     fn unblock(&self, blocked: Self::Blocked);
 
     /// Whether this user may acquire this lock for this owner now.
@@ -255,30 +257,30 @@ pub trait Host: Replies {
     /// Whether this user may observe this lock now.
     fn may_observe(&self, user: &[u8], name: &Self::Name<'_>) -> bool;
 
-    /// Whether a connection can be closed without harm: otherwise there are no sessions.
+    /// Whether a connection can be closed without harm; if not, there are no sessions.
     fn can_close(&self) -> bool;
 
-    /// Calls [`crate::events::command_is_read`] before each command while there are sessions
-    /// ([`rlock_core::manager::Manager::watches_commands`]).
+    /// From now on, [`crate::events::command_is_read`] is to be called before each command while
+    /// there are sessions ([`rlock_core::manager::Manager::watches_commands`]).
     fn watch_commands(&self);
 
-    /// Closes the connections that lost a session, or sees to it that they are
+    /// Closes the connections that lost a session, at once or later
     /// ([`rlock_core::manager::Manager::has_closing`]).
     fn close_lost(&self, during: During);
 
     // --- the server's loop ---------------------------------------------------------------------
 
-    /// Calls [`crate::run_deferred`] after so many milliseconds; 0 is in this iteration of the loop
+    /// Calls [`crate::run_deferred`] after this many milliseconds; 0 means in this loop iteration
     /// or the next.
     fn defer(&self, ms: u64, work: Deferred);
 
     /// Runs [`Deferred::Sweep`] at this moment, or earlier.
     fn set_alarm(&self, at: EpochMs);
 
-    /// Calls [`crate::acks::before_sleep`] before each sleep of the loop from now on, or no more.
+    /// Sets whether [`crate::acks::before_sleep`] is called before each sleep of the loop.
     fn watch_sleep(&self, is_on: bool);
 
-    /// Returns the replication stream, and how far the replicas are.
+    /// Returns the state of the replication stream.
     fn replication(&self) -> Replication;
 
     /// Asks the replicas for acknowledgments, which they otherwise send once a second.
@@ -286,7 +288,7 @@ pub trait Host: Replies {
 
     // --- for tests -----------------------------------------------------------------------------
 
-    /// Whether this fault is planted in the engine. Only a test's host has one.
+    /// Whether this fault is planted in the engine. Only hosts of tests have any.
     fn has_fault(&self, _: PlantedFault) -> bool {
         false
     }
@@ -300,17 +302,17 @@ pub trait Host: Replies {
     }
 }
 
-/// What is running when a session is lost.
+/// What is being executed when a session is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
     /// A command of ours.
     Command,
     /// An unknown command.
     Callback,
-    /// An unknown command, or the server is serving those who are blocked at a key: it removed
+    /// An unknown command, or the server is serving connections blocked at a key, and removed
     /// another key that one of them opens.
     Removal,
-    /// No command yet: the server has read one ([`crate::events::command_is_read`]).
+    /// No command yet: the server has only read one ([`crate::events::command_is_read`]).
     Reading,
     /// No command.
     Sweep,

@@ -1,5 +1,5 @@
-//! Carries out what `rlock_core` decides: opens keys, saves, replicates, publishes, answers blocked
-//! connections, and works through what is due.
+//! Carries out what `rlock_core` decides: opens keys, saves, replicates, publishes, replies to
+//! blocked connections, and does what comes due.
 //!
 //! The engine is written once and is generic over a [`Host`]. The server module, the simulated
 //! server and the tests' map of keys are hosts, so the tests run the code that ships.
@@ -47,7 +47,7 @@ pub use host::{Content, Deferred, During, Gate, Host, KeyName, OpenKey, Replicat
 pub use planted::PlantedFault;
 pub use state::State;
 
-/// Does what was deferred with [`Host::defer`].
+/// Does the work that was deferred with [`Host::defer`].
 pub fn run_deferred<H: Host>(host: &H, work: Deferred) {
     match work {
         Deferred::Sweep => sweep::come(host),

@@ -1,5 +1,6 @@
-//! Observers: connections that are blocked until WRITE is held otherwise than they know. They are
-//! told outside commands, in portions, after those who wait for locks. Nothing is written for them.
+//! Observers: connections that are blocked until the holder of WRITE differs from the one they know
+//! of. They get their replies outside commands, in portions, after the waiters. Nothing is written
+//! for them.
 
 use std::rc::Rc;
 use std::slice;
@@ -15,13 +16,14 @@ use crate::planted::PlantedFault;
 use crate::sink::{self, Block};
 use crate::{answers, blocked, gate, reply, timers};
 
-/// How long the engine tells observers in one callback: hand-offs come between.
+/// How long the engine replies to observers in one callback: hand-offs come in between.
 const PORTION: Duration = Duration::from_micros(125);
 
 const ON_REPLICA: &str = "ERR RLOCK.AWAIT cannot block on a replica: ask the primary, or leave \
                           out BLOCK";
 
-/// Replies who holds WRITE if that is news for the caller; else blocks it, if it wants that.
+/// Replies who holds WRITE if that is news for the caller; otherwise blocks the caller, if it asked
+/// for that.
 pub(crate) fn ask<H: Host>(
     host: &H,
     name: &H::Name<'_>,
@@ -104,8 +106,8 @@ pub(crate) fn come<H: Host>(host: &H) {
     timers::settle(host);
 }
 
-/// Tells a portion of the observers for which there is news, in order of arrival, and those whose
-/// time has passed.
+/// Replies to a portion of the observers for which there is news, in order of arrival, and to those
+/// that timed out.
 pub(crate) fn tell_some<H: Host>(host: &H) {
     if host.state(|state| state.manager.observer_count() == 0) {
         return;
@@ -129,12 +131,12 @@ pub(crate) fn tell_some<H: Host>(host: &H) {
     }
 }
 
-/// Tells the observers of one lock what is seen there now, until the portion is over.
+/// Replies to the observers of one lock until the portion is used up.
 fn look<H: Host>(host: &H, id: &LockId, is_over: &impl Fn() -> bool) {
     host.with_name(id, |name| {
         let is_elsewhere = host.is_cluster() && gate::of(host, name) == Gate::Elsewhere;
         let sight = if is_elsewhere { Err(Refusal::TryAgain) } else { see(host, name) };
-        // Most of them are the same user.
+        // Most observers have the same user.
         let mut known: Option<(Rc<[u8]>, bool)> = None;
         while let Some(waiter) = host.state(|state| state.manager.next_observer(id, &sight)) {
             let end = end_of(&sight, may(host, name, waiter, &mut known));

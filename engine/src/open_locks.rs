@@ -1,5 +1,5 @@
-//! Several locks, open at one moment: all are looked at, then all are changed and handed to the
-//! replicas, before anybody hears of it.
+//! Several locks, open at one moment: all are examined, then all are changed and replicated, before
+//! anything is reported.
 
 mod decisions;
 
@@ -25,17 +25,17 @@ pub(crate) struct OpenKeys<'h, 'n, 'm, 'a, H: Host> {
     keys: Vec<Unsaved<H::Key<'h>>>,
     db: i32,
     bounds: Bounds,
-    /// One time for all locks, so that what was judged is still true when the locks are acquired.
+    /// One time for all locks, so that the judgment is still true when the locks are acquired.
     now: Now,
     /// To be published.
     decisions: Decisions<'a>,
-    /// What this command did before, at other locks.
+    /// What this command did earlier, at other locks.
     before: Vec<Report>,
     is_plain: bool,
 }
 
 impl<H: Host> Drop for OpenKeys<'_, '_, '_, '_, H> {
-    /// Whatever was decided reaches the replicas, even if the rest of the step is refused.
+    /// Whatever was decided is replicated, even if the rest of the step is refused.
     fn drop(&mut self) {
         self.host.state(|state| state.manager.several_change(false));
         self.send();
@@ -75,7 +75,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
         })
     }
 
-    /// This command did something before, which is told with the rest.
+    /// Adds what this command did earlier, to be reported with the rest.
     pub(crate) fn tell_also(&mut self, before: Vec<Report>) {
         self.is_plain &= before.is_empty();
         self.before = before;
@@ -85,7 +85,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
         At { db: self.db, key: self.name_of(place).map_or(&[], KeyName::bytes), now: self.now }
     }
 
-    /// Hands what was decided to the replicas.
+    /// Replicates the decisions.
     pub(crate) fn send(&mut self) {
         let (names, wants) = (self.names, self.wants);
         self.decisions.send(self.host, self.db, self.now, |place| name_of(names, wants, place));
@@ -95,8 +95,8 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
         name_of(self.names, self.wants, place)
     }
 
-    /// Closes the keys, then publishes what was done, then replies (`say`), then answers who
-    /// waited. `others` is what came of it at other locks.
+    /// Closes the keys, then publishes what was done, then replies to the caller (`say`), then to
+    /// the waiters. `others` returns what followed at other locks.
     pub(crate) fn finish(mut self, others: impl FnOnce(&H) -> Vec<Report>, say: impl FnOnce(&H)) {
         let decisions = self.close();
         let (host, is_plain) = (self.host, self.is_plain);
@@ -107,7 +107,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
             let Done { changes, events, .. } = done.parts();
             unit::publish_events(host, name, !changes.is_empty(), events);
         }
-        // A plain request leaves nothing to be done later, so the timers stay as they are.
+        // A plain request leaves no work for later, so the timers stay as they are.
         if is_plain {
             return say(host);
         }
@@ -130,7 +130,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
         }
     }
 
-    /// Closes the keys. Returns what was done, to be told with what led to it.
+    /// Closes the keys. Returns what was done, to be reported together with its cause.
     pub(crate) fn into_reports(mut self) -> Vec<Report> {
         let (db, wants) = (self.db, self.wants);
         let told = self.close().into_iter().filter_map(|Decision { place, done, .. }| {
@@ -143,7 +143,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
         told.collect()
     }
 
-    /// Hands what was decided to the replicas, and closes the keys. Returns the decisions.
+    /// Replicates the decisions, and closes the keys. Returns the decisions.
     fn close(&mut self) -> Vec<Decision<'a>> {
         self.host.state(|state| state.manager.several_change(false));
         self.send();
@@ -208,7 +208,7 @@ impl<'a, H: Host> OpenLocks<'a> for OpenKeys<'_, '_, '_, 'a, H> {
 }
 
 impl<H: Host> OpenKeys<'_, '_, '_, '_, H> {
-    /// A planted fault forgets the last of several.
+    /// A planted fault omits the last of several locks.
     fn is_left_out(&self, place: usize, input: &Input<'_>) -> bool {
         let fault = match input {
             Input::Enter(_) => PlantedFault::LockLeftOut,
@@ -219,7 +219,7 @@ impl<H: Host> OpenKeys<'_, '_, '_, '_, H> {
     }
 }
 
-/// The name of the lock at this place in key order.
+/// The name of the lock at this index in key order.
 fn name_of<'n, N>(names: &'n [N], wants: &[Want<'_>], place: usize) -> Option<&'n N> {
     wants.get(place).and_then(|want| names.get(want.number))
 }

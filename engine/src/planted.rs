@@ -1,13 +1,13 @@
-//! Faults in the engine itself, to show that the tests find them.
+//! Faults in the engine itself, to show that the tests detect them.
 
 /// A fault that a test plants in the engine: [`crate::Host::has_fault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedFault {
-    /// A replica does not note the tokens that it hears of.
+    /// A replica does not record the tokens that it receives.
     TokensUnseen,
-    /// The end of a hold that replicas did not acknowledge is forgotten.
+    /// A hold is not ended although replicas did not acknowledge it.
     RevocationForgotten,
-    /// Observers are not told that the lock changed.
+    /// Observers are not notified that the lock changed.
     ObserversForgotten,
     /// The last of several locks is not entered.
     LockLeftOut,
@@ -15,16 +15,16 @@ pub enum PlantedFault {
     RenewalLeftOut,
     /// Groups do not move on.
     GroupsForgotten,
-    /// A grant of several locks is told without the acknowledgments that it needs.
+    /// A grant of several locks is reported without the acknowledgments that it needs.
     SeveralToldAtOnce,
-    /// Nobody asks whether somebody listens before a grant is made or told.
+    /// A grant is made or reported without a check that somebody listens.
     ListenersNotAsked,
-    /// The right to the channel is not asked for again when a message is due.
+    /// When a message is due, the permission for the channel is not checked again.
     ChannelRightsForgotten,
-    /// What was granted in a message that was sent is revoked.
+    /// A grant in a message that was sent is revoked.
     MessageUnheard,
     /// A message is sent twice.
     ToldTwice,
-    /// Where a grant of several locks is revoked, one of them stays.
+    /// When a grant of several locks is revoked, one of them remains.
     PartNotRevoked,
 }

@@ -1,5 +1,4 @@
-//! Replies of the server, as it writes them (RESP2). To have it read them for us takes longer than
-//! to make them.
+//! Replies of the server in RESP2. Parsing them here is faster than letting the server parse them.
 
 use crate::host::Replication;
 
@@ -14,7 +13,7 @@ impl<'r> Rest<'r> {
         Some(taken)
     }
 
-    /// A number, or a length: `sign` says of what.
+    /// A number or a length; `sign` says which kind.
     pub fn number(&mut self, sign: u8) -> Option<u64> {
         let len = self.0.iter().position(|byte| *byte == b'\r')?;
         let line = self.take(len)?;
@@ -32,7 +31,7 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// `ROLE` of a primary, which lists the replicas that are connected and fully loaded.
+/// The reply to `ROLE` of a primary, which lists the replicas that are connected and fully loaded.
 pub fn replication(role: &[u8]) -> Option<Replication> {
     let mut rest = Rest(role);
     if rest.number(b'*')? != 3 || rest.bytes()? != b"master" {
@@ -51,7 +50,7 @@ pub fn replication(role: &[u8]) -> Option<Replication> {
     Some(Replication { offset, acknowledged })
 }
 
-/// `PUBSUB SHARDNUMSUB`: how many subscribers each of the channels has.
+/// The reply to `PUBSUB SHARDNUMSUB`: how many subscribers each channel has.
 pub fn subscribers(reply: &[u8]) -> Option<impl Iterator<Item = u64>> {
     let mut rest = Rest(reply);
     let channels = rest.number(b'*')? / 2;

@@ -1,5 +1,5 @@
-//! Keyspace notifications that follow from no change of this step: locks that something other than
-//! RLOCK removed, and turns of tickets.
+//! Keyspace notifications that do not come from a change of this step: of locks that something
+//! other than RLOCK removed, and of turns of tickets.
 
 use std::ffi::CString;
 
@@ -14,12 +14,12 @@ pub(crate) fn is_quiet<H: Host>(host: &H) -> bool {
     host.state(|state| state.manager.is_quiet())
 }
 
-/// Publishes removed locks, except those that move with their slot: in the next iteration of the
-/// loop, or before the next event of any lock.
+/// Publishes removed locks, except those that move with their slot: in the next loop iteration, or
+/// before the next event of any lock.
 pub(crate) fn removed<H: Host>(host: &H) {
     let is_primary = host.state(|state| state.manager.is_primary());
-    // Nothing redirects the commands of a node that hands over a slot: what they remove is looked
-    // at afterward, like anybody else's.
+    // The commands of a node that migrates a slot are not redirected: what they remove is handled
+    // afterward, like any other removal.
     if is_quiet(host) || is_primary && host.is_from_primary() {
         return;
     }
@@ -38,8 +38,8 @@ pub(crate) fn removed<H: Host>(host: &H) {
     }
 }
 
-/// Publishes that a ticket has its turn. The event has its owner's name as it is, so that its owner
-/// can subscribe to it; only a NUL, which no event can carry, is four characters instead.
+/// Publishes that a ticket has its turn. The event has the owner's name unescaped, so that the
+/// owner can subscribe to it; only a NUL, which no event can contain, becomes four characters.
 pub(crate) fn turn<H: Host>(host: &H, name: &H::Name<'_>, owner: &[u8]) {
     let mut event = b"rlock.turn:".to_vec();
     for &byte in owner {

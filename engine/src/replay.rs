@@ -1,4 +1,4 @@
-//! Effects of a primary: on a replica, from the append-only file, and by hand.
+//! Effects of a primary, which arrive on a replica, from the append-only file, or from a client.
 
 use std::slice;
 
@@ -15,12 +15,12 @@ use crate::timers;
 use crate::unit::{RequestError, announce, life_of, open, remove, set_ttl};
 use crate::unsaved::{self, Unsaved};
 
-/// If a client sends an append-only file line by line, the line that renews a hold may still
-/// follow: so a key is kept for this many milliseconds after its deadline.
+/// If a client sends an append-only file line by line, the renewal of a hold may come in a later
+/// line: so a key is kept for this many milliseconds after its deadline.
 const BY_HAND_MS: u64 = 60_000;
 
-/// Makes the changes of one step: an effect for each of these keys, in key order. All of them are
-/// made before the first is published.
+/// Applies the changes of one step: one effect for each of these keys, in key order. All of them
+/// are applied before the first is published.
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
@@ -60,7 +60,7 @@ pub(crate) fn effects<H: Host>(
     Ok(())
 }
 
-/// Makes the changes at one key, and returns the events. If the effect begins a new lock, it
+/// Applies the changes at one key, and returns the events. An effect that begins a new lock
 /// replaces any value at the key.
 fn at_one<H: Host>(
     host: &H,
@@ -125,12 +125,12 @@ pub(crate) fn release<H: Host>(
     Ok(())
 }
 
-/// Publishes the events of each lock, and schedules a sweep of its waiters. The command is
+/// Publishes the events of each lock, and schedules a sweep of its waiters. The command has been
 /// propagated, and every key is closed.
 fn finish<H: Host>(host: &H, names: &[H::Name<'_>], events: &[Vec<Event>]) {
-    // A server publishes what happens now. It does not publish what it reads from its own file,
-    // nor, as a primary, what another node sends with a slot: that node publishes until the slot
-    // has moved.
+    // A server publishes current events. It publishes neither what it reads from its own file nor,
+    // as a primary, what another node sends while it migrates a slot: that node publishes until the
+    // slot has moved.
     let (is_primary, decides) =
         host.state(|state| (state.manager.is_primary(), state.manager.decides()));
     let was_told = host.is_loading() || is_primary && (!decides || host.is_from_primary());

@@ -52,7 +52,7 @@ pub fn to_acquire(host: &impl Replies, reply: &Reply, with_ttl: bool, key: &[u8]
     }
 }
 
-/// Replies to `RLOCK.AWAIT` with the hold that is seen, or with 0 and nil.
+/// Replies to `RLOCK.AWAIT` with the visible hold, or with 0 and nil.
 pub fn to_await(host: &impl Replies, held: Option<&SeenHold>) {
     host.reply_array(2);
     host.reply_integer(held.map_or(0, |held| held.token.get().cast_signed()));
@@ -62,7 +62,7 @@ pub fn to_await(host: &impl Replies, held: Option<&SeenHold>) {
     }
 }
 
-/// What a message says that is the late reply to a request; `id` begins it.
+/// The text of a message that is the late reply to a request; it begins with `id`.
 pub fn message_of(id: &[u8], end: &WaitEnd, key: &[u8], owner: &[u8]) -> Vec<u8> {
     let mut message = Vec::with_capacity(id.len().saturating_add(ROOM));
     message.extend_from_slice(id);
@@ -97,10 +97,10 @@ pub fn message_of(id: &[u8], end: &WaitEnd, key: &[u8], owner: &[u8]) -> Vec<u8>
     message
 }
 
-/// How much most messages add to their `id`: a word and two numbers.
+/// How many bytes most messages add to their `id`: a word and two numbers.
 const ROOM: usize = 48;
 
-/// The digits of a number: a hand-off has no time for the formatter.
+/// The digits of a number: the standard formatter is too slow for a hand-off.
 fn add_number(bytes: &mut Vec<u8>, number: u64) {
     let mut digits = [0; 20];
     let (mut rest, mut count) = (number, 0_usize);

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::host::Host;
 use crate::{acks, answers, publish, unit};
 
-/// What a step did at one key that is not published yet, and the connections that it answers.
+/// What a step did at one key and has not published yet, and the connections that get a reply.
 #[derive(Debug)]
 pub(crate) struct Report {
     id: LockId,
@@ -31,7 +31,7 @@ impl Report {
         Self { id, has_changed: true, events, turns, awaits_acks: false, wakes: Vec::new() }
     }
 
-    /// The answer to a connection, and nothing else.
+    /// A reply to a connection, and nothing else.
     pub(crate) fn of_answer(id: LockId, wake: Wake) -> Self {
         Self { wakes: vec![wake], ..Self::of_step(id, Effects::default()) }
     }
@@ -44,7 +44,7 @@ impl Report {
         !has_changed && !awaits_acks && events.is_empty() && turns.is_empty() && wakes.is_empty()
     }
 
-    /// How much the step did: at least one.
+    /// The amount of work of the step: at least 1.
     pub(crate) fn size(&self) -> usize {
         let all = [self.events.len(), self.turns.len(), self.wakes.len()];
         all.into_iter().fold(1, usize::saturating_add)
@@ -60,8 +60,8 @@ pub(crate) fn publish<H: Host>(host: &H, all: &[Report]) {
     }
 }
 
-/// Publishes turns, and answers blocked connections; the one that this command blocks when the
-/// command has ended.
+/// Publishes turns, and replies to blocked connections; to the one that this command blocked, when
+/// the command has ended.
 pub(crate) fn answer<H: Host>(host: &H, all: Vec<Report>, parked: Option<WaiterId>) {
     let mut wakes = Vec::new();
     for one in all {
@@ -82,7 +82,7 @@ pub(crate) fn answer<H: Host>(host: &H, all: Vec<Report>, parked: Option<WaiterI
     own.iter().chain(&own_due).for_each(|wake| answers::send_later(host, wake));
 }
 
-/// Publishes what changed, then answers as [`answer`].
+/// Publishes what changed, then continues as [`answer`].
 pub(crate) fn deliver<H: Host>(host: &H, all: Vec<Report>, parked: Option<WaiterId>) {
     publish(host, &all);
     answer(host, all, parked);

@@ -1,5 +1,5 @@
-//! Requests for several locks. Every key is looked at before any is changed; all are changed and in
-//! the replication stream before anybody hears of it.
+//! Requests for several locks. Every key is examined before any is changed; all are changed and
+//! replicated before anything is reported.
 
 use std::rc::Rc;
 
@@ -20,9 +20,9 @@ use crate::sink::{self, Block};
 use crate::unit::RequestError;
 use crate::{blocked, groups, held_back, timers};
 
-/// `RLOCK.MACQUIRE`: all of the locks, or none. [`Reply::MustConfirm`] if replicas must acknowledge
-/// it first, and nothing changed; [`Reply::Pending`] if they must, and it is done for a `caller`
-/// who waits for that.
+/// `RLOCK.MACQUIRE`: all of the locks, or none. If replicas must acknowledge it first, the reply is
+/// [`Reply::MustConfirm`], and nothing has changed; or [`Reply::Pending`] and the locks are
+/// granted, if a `caller` waits for that.
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
@@ -33,7 +33,8 @@ pub(crate) fn acquire<'a, H: Host>(
     caller: Option<AckDeadline>,
 ) -> Result<ReplyAbout, RequestError> {
     let mut locks = OpenKeys::open(host, names, unit.wants)?;
-    // Where groups wait, what has expired at all of the locks is followed by whom it lets in.
+    // If groups wait, the end of expired holds at these locks is followed by the grants that it
+    // makes possible.
     let has_groups = host.state(|state| state.manager.group_totals()[0] > 0);
     if has_groups && catch_up(&mut locks, unit.wants.len())? {
         let mut before = locks.into_reports();
@@ -55,7 +56,7 @@ pub(crate) fn acquire<'a, H: Host>(
     Ok(about)
 }
 
-/// The owner may enter all of the locks. It does, unless its caller must wait first.
+/// The owner may enter all of the locks, and does so unless its caller must wait first.
 fn enter<'a, H: Host>(
     host: &H,
     locks: &mut OpenKeys<'_, '_, '_, 'a, H>,
@@ -67,14 +68,14 @@ fn enter<'a, H: Host>(
         Ok(ready) => ready,
         Err(reply) => return Ok(reply),
     };
-    // It is granted at once, and has its reply at once if replicas need not acknowledge it.
+    // It is granted at once, and gets its reply at once unless replicas must acknowledge it.
     let since = locks.at(0).now;
     let caller = caller.filter(|_| judged.acks > 0);
     let caller = caller.map(|caller| AckDeadline { since, ..caller });
     held_back::enter(host, locks, unit, ready, caller, || new_group(host, unit))
 }
 
-/// Blocks the caller until replicas have acknowledged what it asks for.
+/// Blocks the caller until replicas have acknowledged its request.
 ///
 /// # Errors
 /// Why it cannot be blocked.
@@ -97,8 +98,8 @@ fn block_for_acks<H: Host>(
     parking.ok_or(Refusal::CannotConfirm)
 }
 
-/// Blocks the caller after [`Reply::MustConfirm`]. Returns the reply to send at once instead, if it
-/// cannot be blocked.
+/// Blocks the caller after [`Reply::MustConfirm`]. If it cannot be blocked, returns the reply to
+/// send at once instead.
 pub(crate) fn park_to_confirm<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
@@ -112,7 +113,7 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
     };
     let Parking { waiter, ends_at, .. } = parking;
     let caller = AckDeadline { waiter, since: host.now(), ends_at };
-    // The locks may have changed in between.
+    // The locks may have changed meanwhile.
     let reply = match acquire(host, names, unit, Some(caller)) {
         Ok(about) => about.reply,
         Err(_) => Reply::Refused(Refusal::WrongType),
@@ -128,10 +129,10 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
     None
 }
 
-/// Lets the caller of an `RLOCK.MACQUIRE` wait. Returns the reply to send at once instead, if it
-/// cannot wait. `decided` is its reply if it does not wait, and the lock at which it is going to
-/// stand in line. If that reply is [`Reply::MustConfirm`], it need not wait once its tickets are
-/// withdrawn, and `acks` replicas must acknowledge the grant.
+/// Lets the caller of an `RLOCK.MACQUIRE` wait. If it cannot wait, returns the reply to send at
+/// once instead. `decided` has the reply that it gets if it does not wait, and the lock at which it
+/// will stand in line. If that reply is [`Reply::MustConfirm`], it need not wait once its tickets
+/// are withdrawn, but `acks` replicas must acknowledge the grant.
 pub(crate) fn park<H: Host>(
     host: &H,
     names: &[H::Name<'_>],
@@ -162,7 +163,7 @@ pub(crate) fn park<H: Host>(
     let user = parked.user.clone();
     let claim = unit.claim(want);
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Asking(claim) };
-    // In a cluster a command can open only keys of its own slot, so the search runs after it.
+    // In a Cluster, a command can open only keys of its own slot, so the search runs after it.
     let is_searched = !host.is_cluster();
     let given_up = GivenUp::of(host, unit.wants, unit.owner);
     if is_searched
@@ -180,8 +181,8 @@ pub(crate) fn park<H: Host>(
     None
 }
 
-/// A blocked caller begins to wait. A search for a cycle has been done for one that stands at
-/// `searched`.
+/// A blocked caller begins to wait. If it stands at `searched`, the search for a cycle is done
+/// already.
 fn stand<H: Host>(
     host: &H,
     unit: &Unit<'_, '_>,
@@ -194,11 +195,11 @@ fn stand<H: Host>(
     group.is_told = said.tell.is_some();
     group.ends_at = parking.ends_at;
     let mut told = groups::withdraw_tickets(host, &group);
-    // Without the tickets it may stand elsewhere.
+    // Without the tickets, it may stand elsewhere.
     let searched = searched.filter(|_| told.is_empty());
     host.state(|state| state.manager.group_begins(parking.waiter, group));
     told.extend(groups::moves(host));
-    // The search has been done for the lock at which the request was going to stand in line.
+    // The search was done for the lock at which the request was going to stand in line.
     let stands_there = |lock: &&LockId| {
         host.state(|state| {
             let place = state.manager.group(parking.waiter).and_then(Group::next_key);
@@ -221,7 +222,7 @@ fn new_group<H: Host>(host: &H, unit: &Unit<'_, '_>) -> Group {
     group
 }
 
-/// Tells what a command did at several locks.
+/// Publishes and sends what a command did at several locks.
 pub(crate) fn tell<H: Host>(host: &H, told: Vec<Report>, parked: Option<WaiterId>) {
     reports::deliver(host, told, parked);
     timers::settle(host);
@@ -232,7 +233,7 @@ pub(crate) fn tell<H: Host>(host: &H, told: Vec<Report>, parked: Option<WaiterId
 }
 
 /// `RLOCK.MRELEASE`: every hold of the owner, or those with the token. Replies with their number,
-/// before those who waited have their replies ([`crate::carry_out::request_count`]).
+/// before the waiters get their replies ([`crate::carry_out::request_count`]).
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
@@ -249,8 +250,9 @@ pub(crate) fn release<'a, H: Host>(
     Ok(())
 }
 
-/// `RLOCK.MRENEW`: the owner's holds of all the locks, or none of them. [`Reply::MustConfirm`] if
-/// replicas must acknowledge it before the reply, and nobody is blocked (`parking`).
+/// `RLOCK.MRENEW`: the owner's holds of all the locks, or none of them. The reply is
+/// [`Reply::MustConfirm`] if replicas must acknowledge the renewals first, and no connection is
+/// blocked yet (`parking`).
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
@@ -286,8 +288,8 @@ pub(crate) fn renew<'a, H: Host>(
     Ok(about)
 }
 
-/// Blocks the caller of an `RLOCK.MRENEW` after [`Reply::MustConfirm`]. Returns the reply to send
-/// at once instead, if it cannot be blocked.
+/// Blocks the caller of an `RLOCK.MRENEW` after [`Reply::MustConfirm`]. If it cannot be blocked,
+/// returns the reply to send at once instead.
 pub(crate) fn park_renewal<H: Host>(
     host: &H,
     names: &[H::Name<'_>],
@@ -299,7 +301,7 @@ pub(crate) fn park_renewal<H: Host>(
         Ok(parking) => parking,
         Err(refusal) => return Some(Reply::Refused(refusal)),
     };
-    // The locks may have changed in between.
+    // The locks may have changed meanwhile.
     let reply = match renew(host, names, wants, said.renew(), Some(parking)) {
         Ok(about) => about.reply,
         Err(_) => Reply::Refused(Refusal::WrongType),

@@ -1,5 +1,5 @@
-//! A request for several locks: it is granted or refused at once, takes the place of one that waits
-//! with TELL, or waits itself.
+//! A request for several locks: it is granted or refused at once, replaces a waiting one with TELL,
+//! or waits itself.
 
 use rlock_core::grammar::{Arguments, SeveralKeys};
 use rlock_core::manager::{LockId, Replacement};
@@ -13,7 +13,7 @@ use crate::sink::{self, Block};
 use crate::unit::RequestError;
 use crate::{groups, several, timers};
 
-/// Decides a request for several locks. `None`: the reply comes later.
+/// Decides a request for several locks. `None` means that the reply comes later.
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
@@ -53,7 +53,8 @@ pub(crate) fn request<'a, H: Host>(
     Ok(Some(about))
 }
 
-/// A request takes the place of one with TELL. Returns the reply to send at once instead.
+/// A request replaces a waiting one with TELL. Returns the reply to send at once instead, if there
+/// is one.
 fn takes_place<H: Host>(
     host: &H,
     names: &[H::Name<'_>],
@@ -80,9 +81,10 @@ fn takes_place<H: Host>(
     None
 }
 
-/// The reply to a request once its owner's tickets are withdrawn: an error, or that it has to wait.
-/// [`Reply::MustConfirm`] if it need not, and how many replicas must acknowledge it then. Nothing
-/// changes but what was due: with an error the tickets stay.
+/// The reply that a request would get if its owner's tickets were withdrawn: an error, or that it
+/// has to wait. If it need not wait, the reply is [`Reply::MustConfirm`], with the number of
+/// replicas that must acknowledge it. Only due items are handled: after an error, the tickets
+/// remain.
 fn dry_run_without_tickets<H: Host>(
     host: &H,
     names: &[H::Name<'_>],

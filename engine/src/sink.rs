@@ -1,5 +1,5 @@
-//! Where the late reply of a request goes: to a blocked connection, or as a message to a channel.
-//! Only this file knows the difference.
+//! The destination of a request's late reply: a blocked connection, or a message to a channel. Only
+//! this file distinguishes the two.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,12 +15,12 @@ use crate::host::{Host, KeyName};
 use crate::planted::PlantedFault;
 use crate::{reply, timers};
 
-/// Whether a request may wait: it blocks its connection, or its reply is a message.
+/// Whether a request may wait: it blocks its connection, or asks for a message.
 pub(crate) fn may_wait<H: Host>(host: &H, said: &Arguments<'_>) -> bool {
     said.block_ms.is_some() && (said.tell.is_some() || !host.denies_blocking())
 }
 
-/// Checks that a message may be sent where the request asks for one.
+/// Checks that a message may be sent to the channel that the request names.
 ///
 /// # Errors
 /// The refusal; nothing changed.
@@ -36,12 +36,12 @@ pub(crate) fn may_tell<H: Host>(host: &H, said: &Arguments<'_>) -> Result<(), Re
     if host.knows_listeners() { Ok(()) } else { Err(Refusal::NotListed) }
 }
 
-/// The user on whose behalf a request waits.
+/// The user of a request that waits.
 pub(crate) fn user_of<H: Host>(host: &H, said: &Arguments<'_>) -> Rc<[u8]> {
     if said.tell.is_some() { host.any_user() } else { host.user() }
 }
 
-/// Who asks, as one that is going to wait for `lock`.
+/// A description of the caller, as of one that waits for `lock`.
 pub(crate) fn asker<H: Host>(host: &H, lock: LockId, said: &Arguments<'_>) -> Parked {
     let (owner, user) = (Owner::from(said.owner), user_of(host, said));
     Parked::new(client_of(host, said), lock, owner, user, said.with_ttl)
@@ -52,8 +52,8 @@ pub(crate) fn client_of<H: Host>(host: &H, said: &Arguments<'_>) -> Option<rlock
     if said.tell.is_none() || said.session { host.client() } else { None }
 }
 
-/// Begins to wait with this number, or waits on with it for another reply. `None` if the server
-/// does not allow it; then nothing changed.
+/// Begins to wait with this number, or continues a wait with another destination. `None` if the
+/// server does not allow it; nothing has changed then.
 pub(crate) fn open<H: Host>(
     host: &H,
     waiter: WaiterId,
@@ -93,22 +93,22 @@ pub(crate) fn open<H: Host>(
 /// How long somebody waits.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
-    /// When the wait ends; `None` is never.
+    /// When the wait ends; `None` means never.
     pub(crate) ends_in_ms: Option<u64>,
     /// For several locks.
     pub(crate) is_for_several: bool,
 }
 
 impl Block {
-    /// As long as the request says.
+    /// As long as the request asks for.
     pub(crate) fn of(said: &Arguments<'_>, is_for_several: bool) -> Self {
         Self { ends_in_ms: said.block_ms.filter(|ms| *ms > 0), is_for_several }
     }
 }
 
 /// Asks the server to block the caller, who waits for several locks. It is blocked at none of their
-/// keys: for each new key the server asks everybody who is blocked there, and a grant of many locks
-/// makes many keys. The engine hears of values that come to free names otherwise
+/// keys: for each new key, the server checks every connection that is blocked there, and a grant of
+/// many locks creates many keys. The engine learns of values at free names in another way
 /// ([`crate::events::key_came`]).
 fn block_aside<H: Host>(host: &H, names: &[H::Name<'_>], waiter: u64) -> Option<H::Blocked> {
     let first = names.first().map_or(&[][..], KeyName::bytes);
@@ -116,7 +116,8 @@ fn block_aside<H: Host>(host: &H, names: &[H::Name<'_>], waiter: u64) -> Option<
     host.with_name(&at, |name| host.block(std::slice::from_ref(name), waiter))
 }
 
-/// A name for no key, in the same hash slot; in a cluster a key without a hash tag is its own.
+/// A name that is no key's, in the same hash slot; in a Cluster, a key without a hash tag serves as
+/// its own.
 fn aside(key: &[u8], is_cluster: bool) -> Cow<'_, [u8]> {
     const ASIDE: &[u8] = b"\0rlock";
     if !is_cluster {
@@ -140,12 +141,12 @@ fn may_publish<H: Host>(host: &H, user: Option<&[u8]>, channel: &[u8]) -> bool {
     host.may_publish(user, channel) || host.has_fault(PlantedFault::ChannelRightsForgotten)
 }
 
-/// Who listens, asked for several requests at once: so the server is asked once for all of their
-/// channels.
+/// Which channels have subscribers, asked for several requests with a single question to the
+/// server.
 #[derive(Default)]
 pub(crate) struct Audience(BTreeMap<Publisher, bool>);
 
-/// A user that publishes, and the channel.
+/// A user that publishes, and a channel.
 type Publisher = (Option<Rc<[u8]>>, Rc<[u8]>);
 
 impl Audience {
@@ -174,9 +175,9 @@ impl Audience {
         Self(all)
     }
 
-    /// The same for requests whose outcomes are decided. Without a cluster a message reaches only
-    /// this server's subscribers, and publishing says whether there are any: they are not asked
-    /// for.
+    /// The same for requests whose results are decided. Without a Cluster, a message reaches only
+    /// this server's subscribers, and publishing reports whether there are any: so no question is
+    /// needed.
     pub(crate) fn of_decided<H: Host>(
         host: &H,
         waiters: impl ExactSizeIterator<Item = WaiterId>,
@@ -184,7 +185,7 @@ impl Audience {
         if host.is_cluster() { Self::of(host, waiters) } else { Self::default() }
     }
 
-    /// Whether a message may be sent whose outcome is decided.
+    /// Whether a message may be sent whose content is decided.
     fn may_hear<H: Host>(&self, host: &H, line: &Line) -> bool {
         match host.is_cluster() {
             true => self.hears(host, line),
@@ -201,7 +202,8 @@ impl Audience {
     }
 }
 
-/// The right of this waiter to a lock; `is_allowed` asks for that of its user, for this owner.
+/// The permission of this waiter for a lock; `is_allowed` asks for that of its user, for this
+/// owner.
 pub(crate) fn right_of<H: Host>(
     host: &H,
     waiter: WaiterId,
@@ -216,7 +218,7 @@ pub(crate) fn right_of<H: Host>(
         let parked = state.manager.parked(waiter)?;
         Some((Some(parked.user.clone()), parked.owner.clone()?, None))
     });
-    // Nobody is there any more.
+    // The waiter no longer exists.
     let Some((user, owner, line)) = asks else { return Right::Unheard };
     if line.is_some_and(|line| !audience.hears(host, &line)) {
         return Right::Unheard;
@@ -226,22 +228,23 @@ pub(crate) fn right_of<H: Host>(
     if may { Right::May } else { Right::MayNot }
 }
 
-/// Whether the reply of this waiter has to wait for the end of what is running.
+/// Whether the reply of this waiter has to wait until the running command, script or transaction
+/// ends.
 pub(crate) fn is_late<H: Host>(host: &H, waiter: WaiterId) -> bool {
     host.state(|state| state.manager.is_told(waiter)) && host.is_in_longer()
 }
 
-/// Whether it is known that the one who gets a reply listens.
+/// Whether it is known that the recipient of a reply listens.
 #[derive(Clone, Copy)]
 pub(crate) enum Listener<'a> {
-    /// The step that decided the reply has asked before.
+    /// The step that decided the reply has checked it.
     Asked,
-    /// Nobody has asked since the reply was decided, except for these.
+    /// Nothing has been checked since the reply was decided, except for these.
     Unknown(&'a Audience),
 }
 
-/// Sends the reply that was noted: makes the server ask a blocked connection for it, or publishes
-/// the message.
+/// Sends the reply that was set: makes the server ask for it, for a blocked connection, or
+/// publishes the message.
 pub(crate) fn send<H: Host>(host: &H, waiter: WaiterId, listener: Listener<'_>) {
     if let Some(blocked) = host.state(|state| state.blocked.remove(&waiter)) {
         return host.unblock(blocked);
@@ -268,14 +271,14 @@ pub(crate) fn send<H: Host>(host: &H, waiter: WaiterId, listener: Listener<'_>) 
     ended(host, waiter);
 }
 
-/// A message counts as a reply that was sent: what was granted in it stands.
+/// A message counts as a reply that was sent: its grant is final.
 fn ended<H: Host>(host: &H, waiter: WaiterId) {
     if host.state(|state| state.manager.heard_or_forgotten(waiter)) {
         timers::settle(host);
     }
 }
 
-/// Nobody has heard of it, and nobody will.
+/// Nobody got the reply, and nobody will.
 fn lost<H: Host>(host: &H, waiter: WaiterId) {
     let now = host.now();
     host.state(|state| {
@@ -286,12 +289,12 @@ fn lost<H: Host>(host: &H, waiter: WaiterId) {
     timers::settle(host);
 }
 
-/// A request that waits with this number gets another reply at once, and no late one.
+/// A request that waits with this number gets another reply at once, and no late reply.
 pub(crate) fn close<H: Host>(host: &H, waiter: WaiterId) {
     ended(host, waiter);
 }
 
-/// The slot of a key or of a channel, as a cluster computes it.
+/// The slot of a key or of a channel, as a Cluster computes it.
 fn slot(name: &[u8]) -> u16 {
     let open = name.iter().position(|byte| *byte == b'{').map(|at| at.saturating_add(1));
     let inside = open.and_then(|from| name.get(from..));

@@ -1,29 +1,29 @@
-//! What the engine remembers outside keys.
+//! What the engine stores outside keys.
 
 use std::collections::{HashMap, VecDeque};
 
 use rlock_core::WaiterId;
 use rlock_core::manager::Manager;
 
-/// The memory of one server process. `B` is the server's handle of a blocked connection.
+/// The state of one server process. `B` is the server's handle of a blocked connection.
 pub struct State<B> {
     /// The lock manager.
     pub manager: Manager,
     /// The server's handles of blocked connections without a reply.
     pub(crate) blocked: HashMap<WaiterId, B, foldhash::fast::RandomState>,
-    /// Kept from one effect to the next, so that writing one allocates nothing.
+    /// Reused from one effect to the next, so that writing an effect allocates nothing.
     pub(crate) effect: Vec<u8>,
-    /// Blocked connections for which the search for a cycle is still to be done.
+    /// Blocked connections for which the search for a cycle has yet to be done.
     pub(crate) unsearched: VecDeque<WaiterId>,
-    /// Groups have something to do outside of commands.
+    /// Whether groups have work to be done outside of commands.
     pub(crate) has_late_groups: bool,
-    /// Connections to answer in a later iteration of the loop.
+    /// Connections to which to reply in a later loop iteration.
     pub(crate) late: Vec<WaiterId>,
-    /// [`crate::Deferred::Sweep`] is on its way.
+    /// Whether [`crate::Deferred::Sweep`] is scheduled.
     pub(crate) is_coming: bool,
-    /// [`crate::Deferred::Observers`] is on its way.
+    /// Whether [`crate::Deferred::Observers`] is scheduled.
     pub(crate) is_telling: bool,
-    /// [`crate::Deferred::Retry`] is on its way.
+    /// Whether [`crate::Deferred::Retry`] is scheduled.
     pub(crate) is_retrying: bool,
     pub(crate) acks: ReplicaWatch,
 }
@@ -46,8 +46,8 @@ impl<B> Default for State<B> {
 }
 
 impl<B> State<B> {
-    /// How many bytes the buffer for effects keeps: one of a hundred thousand holds that end
-    /// together had megabytes.
+    /// How many bytes of capacity the buffer for effects keeps: a hundred thousand holds that end
+    /// together need megabytes.
     const EFFECT_KEPT: usize = 64 << 10;
 
     /// Lends the buffer for effects.
@@ -62,17 +62,17 @@ impl<B> State<B> {
         self.effect = bytes;
     }
 
-    /// Nothing is left for the next iteration of the loop.
+    /// Whether nothing remains for the next loop iteration.
     pub fn is_at_rest(&self) -> bool {
         !self.is_coming && !self.is_telling && self.late.is_empty() && self.unsearched.is_empty()
     }
 
-    /// The gate was found shut, and is to be asked again.
+    /// Whether the gate was found shut, and will be checked again.
     pub fn is_retrying(&self) -> bool {
         self.is_retrying
     }
 
-    /// Whether this connection is to be answered in the next iteration of the loop.
+    /// Whether this connection gets its reply in the next loop iteration.
     pub fn is_late(&self, waiter: WaiterId) -> bool {
         self.late.contains(&waiter)
     }
@@ -81,11 +81,11 @@ impl<B> State<B> {
 /// How the replicas are watched.
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaWatch {
-    /// The server calls us before each sleep of its loop.
+    /// Whether the server calls the engine before each sleep of its loop.
     pub(crate) is_on: bool,
-    /// Ask replicas for their offset as soon as anything may be written.
+    /// Whether replicas must be asked for their offset as soon as writes are allowed.
     pub(crate) is_asking: bool,
-    /// At least this many replicas are connected and have acknowledged anything. Valid since the
+    /// At least this many replicas are connected and have acknowledged something. Valid since the
     /// server was last asked, until a replica disconnects.
     pub(crate) online: usize,
 }

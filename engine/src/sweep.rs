@@ -9,7 +9,7 @@ use rlock_core::{Input, Lock, Refusal};
 use crate::host::{During, Gate, Host, OpenKey};
 use crate::{answers, carry_out, gate, groups, observers, publish, reports, timers};
 
-/// How long it works on tasks at least: there may be much to publish every time.
+/// How long a sweep works on tasks at least, even if there is much to publish every time.
 const FOR_TASKS: Duration = Duration::from_micros(125);
 
 /// [`crate::Deferred::Sweep`].
@@ -59,8 +59,8 @@ fn run<H: Host>(host: &H) {
     timers::settle(host);
 }
 
-/// Whether the gate need not be checked again in this portion: there is one gate for all keys,
-/// except in a cluster, where each key has its own.
+/// Whether the gate need not be checked again in this portion: all keys share one gate, except in a
+/// Cluster, where each key has its own.
 fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
     match task {
         Task::Sweep(id, due_at, why) => {
@@ -97,7 +97,7 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
                 true => Gate::Open,
                 false => gate::of(host, name),
             });
-            // In a cluster each key is asked for before it is changed.
+            // In a Cluster, the gate of each key is checked before the key is changed.
             let is_shut = match gate {
                 Gate::Shut => true,
                 Gate::Open | Gate::Elsewhere => {

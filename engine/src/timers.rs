@@ -6,13 +6,13 @@ use rlock_core::manager::Next;
 
 use crate::host::{Deferred, Host};
 
-/// How long the engine works in one callback; the rest is done in the next iteration of the loop.
+/// How long the engine works in one callback; the rest is done in the next loop iteration.
 pub const PORTION: Duration = Duration::from_micros(500);
 
-/// While nothing may be written, how often to check the gate, in milliseconds.
+/// While the gate is shut, how often to check it, in milliseconds.
 const RETRY_MS: u64 = 50;
 
-/// Sets the timers for the manager's next task. Follows anything that may change it.
+/// Sets the timers for the manager's next task. Called after anything that may change it.
 pub fn settle<H: Host>(host: &H) {
     set(host, host.state(|state| state.manager.next_call()));
 }
@@ -38,18 +38,18 @@ pub(crate) fn set<H: Host>(host: &H, next: Next) {
     }
 }
 
-/// Schedules a sweep in this iteration of the loop or the next: the caller may not write.
+/// Schedules a sweep in this loop iteration or the next, for a caller that may not write.
 pub fn soon<H: Host>(host: &H) {
     if !host.state(|state| std::mem::replace(&mut state.is_coming, true)) {
         host.defer(0, Deferred::Sweep);
     }
 }
 
-/// The machine's clock was set. A server's timers follow it: if it went back, those that are
-/// pending come late by as much, and no others would be asked for. So their work is done now.
+/// The machine's clock was set. A server's timers follow it: if it was set back, pending timers
+/// come late by as much, and the engine would set no others. So their work is done now.
 pub fn clock_was_set<H: Host>(host: &H) {
     use Deferred::{Answer, Observers, Retry, Search, Sweep};
-    // No caller waits for the rest. Each task does nothing if nothing is due.
+    // No caller waits for the rest. Each kind of work does nothing if nothing is due.
     for work in [Sweep, Retry, Observers, Answer, Search] {
         host.defer(0, work);
     }

@@ -1,4 +1,4 @@
-//! The parts of a step at one key: open, decide, save, replicate, publish, answer. A step changes
+//! The parts of a step at one key: open, decide, save, replicate, publish, reply. A step changes
 //! one key, or several.
 
 use std::slice;
@@ -18,14 +18,14 @@ use crate::sink::{self, Audience};
 use crate::state::State;
 use crate::{acks, answers, publish};
 
-/// What refuses a request before the core decides.
+/// A refusal before the core decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestError {
     /// The key is not a lock.
     WrongType,
     /// This server is a replica.
     ReadOnly,
-    /// A client brought a token that no server with a correct clock issues.
+    /// A client sent a token that no server with a correct clock issues.
     Implausible,
 }
 
@@ -43,8 +43,8 @@ impl RequestError {
     }
 }
 
-/// Opens one key for writing, or several. Publishes expiries caused by opening them first, after
-/// closing them: a subscriber may be another module that changes a key.
+/// Opens one key for writing, or several. If opening them caused expiries, closes them, publishes
+/// these, and opens the keys again: a subscriber may be another module that changes a key.
 pub(crate) fn open<H: Host, K>(host: &H, open: impl Fn() -> K) -> K {
     let keys = open();
     if publish::is_quiet(host) {
@@ -55,8 +55,8 @@ pub(crate) fn open<H: Host, K>(host: &H, open: impl Fn() -> K) -> K {
     open()
 }
 
-/// Lets the manager decide about the lock at the open key, saves it, and sets the key's expiry.
-/// Nobody is granted whose right to the lock is not checked.
+/// Lets the manager decide about the lock at the open key, saves it, and sets the key's expiry. No
+/// waiter is granted whose permission for the lock was not checked.
 #[inline(always)]
 pub(crate) fn decide<'a, H: Host>(
     host: &H,
@@ -127,7 +127,7 @@ fn lock_at<'k>(
 /// Which blocked connections may be granted.
 type Checked = SmallVec<[(WaiterId, Right); 1]>;
 
-/// Asks whether the users of these blocked connections still have the right to the lock.
+/// Checks whether the users of these blocked connections still have permission for the lock.
 fn check<H: Host>(host: &H, name: &H::Name<'_>, waiters: &[WaiterId], rights: &mut Checked) {
     let audience = Audience::of(host, waiters.iter().copied());
     for waiter in waiters {
@@ -136,7 +136,7 @@ fn check<H: Host>(host: &H, name: &H::Name<'_>, waiters: &[WaiterId], rights: &m
     }
 }
 
-/// Whether nothing happened but that holds ended which replicas did not acknowledge.
+/// Whether the only change was the end of holds that replicas did not acknowledge.
 fn revokes_only(effects: &Effects<'_>) -> bool {
     let is_it = |change: &Change<'_>| matches!(change, Change::Ended { by: End::Unconfirmed, .. });
     !effects.changes.is_empty() && effects.changes.iter().all(is_it)
@@ -152,8 +152,8 @@ pub(crate) fn set_ttl(key: &mut impl OpenKey, ttl: ExpiryAction) {
     }
 }
 
-/// Deletes the key. A lock that the engine itself removes leaves its name free: that was published,
-/// or will be with this step.
+/// Deletes the key. The end of a lock that the engine itself removes is published with its change,
+/// in this step or before.
 pub(crate) fn remove(key: &mut impl OpenKey) {
     match key.content() {
         Content::Missing => return,
@@ -163,13 +163,13 @@ pub(crate) fn remove(key: &mut impl OpenKey) {
     key.delete();
 }
 
-/// Returns how long the key of a lock must live.
+/// Returns when the key of a lock must expire.
 pub(crate) fn life_of<H: Host>(host: &H, lock: &Lock, name: &H::Name<'_>) -> KeyExpiry {
     let db = host.db();
     host.state(|state| state.manager.life(lock, db, name.bytes()))
 }
 
-/// What a decision did, to be carried out.
+/// The results of a decision, to be carried out.
 #[derive(Clone, Copy)]
 pub(crate) struct Done<'e> {
     pub(crate) changes: &'e [Change<'e>],
@@ -177,7 +177,8 @@ pub(crate) struct Done<'e> {
     pub(crate) reply: &'e Reply,
     pub(crate) pending: &'e [WaiterId],
     pub(crate) replaced: &'e [Token],
-    /// The request that is decided says all to a replica, so it is replicated as it came.
+    /// Whether a replica can derive everything from the request, which is then replicated
+    /// unchanged.
     pub(crate) is_request_enough: bool,
 }
 
@@ -209,8 +210,8 @@ impl<'e> Done<'e> {
     }
 }
 
-/// Replicates the changes, and reports them. What follows may call other modules, which change
-/// keys: so every key is closed by then.
+/// Replicates the changes, and reports them. Later parts may call other modules, which may change
+/// keys: so every key must be closed before them.
 #[inline(always)]
 pub(crate) fn pass_on<H: Host>(
     host: &H,
@@ -226,7 +227,7 @@ pub(crate) fn pass_on<H: Host>(
     report(host, at, asks, done);
 }
 
-/// Reports a decision whose changes have been handed to the replicas.
+/// Reports a decision whose changes have been replicated.
 #[inline(always)]
 pub(crate) fn report<H: Host>(host: &H, at: At<'_>, asks: Option<&[u8]>, done: Done<'_>) {
     let Done { changes, events, reply, pending, replaced, .. } = done;
@@ -254,7 +255,7 @@ pub(crate) fn publish_events<H: Host>(
     if has_changed {
         announce(host, name, events);
     } else {
-        // These holds ended because a writer's grant replaced them: that grant was the change.
+        // These holds ended because a writer's grant replaced them: the grant was the change.
         events.iter().for_each(|event| host.notify(event.name(), name));
     }
 }
@@ -276,7 +277,7 @@ pub(crate) fn announce<H: Host>(host: &H, name: &H::Name<'_>, events: &[Event]) 
     }
 }
 
-/// Publishes turns, and answers blocked connections.
+/// Publishes turns, and replies to blocked connections.
 pub(crate) fn answer<H: Host>(host: &H, name: &H::Name<'_>, effects: &mut Effects<'_>) {
     for owner in &effects.turns {
         publish::turn(host, name, owner.as_bytes());

@@ -1,15 +1,15 @@
-//! Several open keys. The locks that begin there are put at their keys at the end of the step: then
-//! the server reports new keys to other modules, which may change keys. By then replicas have all
-//! effects, and no other key is open.
+//! Several open keys. New locks are put at their keys at the end of the step, because the server
+//! then reports new keys to other modules, which may change keys. By then, all effects are
+//! replicated, and no other key is open.
 
 use rlock_core::Lock;
 
 use crate::host::{Content, OpenKey};
 
-/// An open key. A lock that begins there is kept aside until [`save`].
+/// An open key. A new lock is kept aside until [`save`].
 pub(crate) struct Unsaved<K> {
     key: K,
-    /// With the expiry of its key.
+    /// The new lock, and the expiry of its key.
     new: Option<(Lock, Option<u64>)>,
 }
 
@@ -49,7 +49,7 @@ impl<K: OpenKey> OpenKey for Unsaved<K> {
     }
 }
 
-/// Closes the keys, and puts the locks that begin at theirs.
+/// Closes the keys, and puts the new locks at theirs.
 pub(crate) fn save<K: OpenKey>(keys: Vec<Unsaved<K>>) {
     let new = |Unsaved { key, new }: Unsaved<K>| Some((key, new?));
     let begun: Vec<_> = keys.into_iter().filter_map(new).collect();

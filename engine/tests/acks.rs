@@ -1,10 +1,10 @@
-//! Grants and renewals that replicas must acknowledge before their caller is told.
+//! Grants and renewals that replicas must acknowledge before their caller gets its reply.
 
 use crate::support::MapHost;
 use rlock_core::WaiterId;
 use rlock_engine::{Deferred, acks, blocked};
 
-/// A primary with replicas that have acknowledged this much.
+/// A primary with replicas that have acknowledged these offsets.
 fn primary_with(replicas: &[u64]) -> MapHost {
     let host = MapHost::primary();
     host.world().acknowledged = replicas.to_vec();

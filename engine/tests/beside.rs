@@ -1,4 +1,4 @@
-//! Holds that expire beside another hold: nobody waits for the lock, and the server expires no key.
+//! Holds that expire beside another hold of a lock without waiters: the server expires no key then.
 
 use rlock_engine::{Deferred, Gate, events};
 
@@ -17,7 +17,7 @@ fn two_readers() -> MapHost {
     host
 }
 
-/// How often the expiry is published in a turn of the loop at this time.
+/// How often the expiry is published in a loop iteration at this time.
 fn published_at(host: &MapHost, ms: u64) -> usize {
     host.at(ms);
     host.turn();

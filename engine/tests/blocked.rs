@@ -1,4 +1,4 @@
-//! Blocked connections: how they begin to wait, what ends a wait, and who hears of it.
+//! Blocked connections: how their waits begin and end, and who gets which reply.
 
 use crate::support::MapHost;
 use rlock_core::WaiterId;
@@ -240,7 +240,7 @@ fn a_wait_for_a_session_ties_the_hold_to_the_connection() {
     assert_eq!(host.turn(), ["3: #3"]);
 }
 
-/// It was going to wait for acknowledgments, and somebody took the lock first.
+/// The request was going to wait for acknowledgments, but another one got the lock first.
 #[test]
 fn who_waits_for_the_lock_after_all_waits_as_long_as_it_said() {
     for command in ["acquire b ann ACKS 1", "macquire 2 a b ann ACKS 1"] {

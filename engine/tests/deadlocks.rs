@@ -1,5 +1,5 @@
-//! Waits that would close a cycle of owners: refused before the connection is blocked, in a cluster
-//! soon after.
+//! Waits that would close a cycle of owners: refused before the connection is blocked; in a
+//! Cluster, soon after.
 
 use crate::support::MapHost;
 use rlock_engine::Deferred;
@@ -179,7 +179,7 @@ fn a_refused_wait_lets_those_behind_it_enter() {
     assert!(told[0].starts_with("2: -DEADLOCK") && told[1] == "3: #3", "{told:?}");
 }
 
-/// In the grace period a re-entry waits for nobody but the end of the grace.
+/// In the grace period, a re-entry waits only for the end of the period.
 #[test]
 fn an_owner_that_asks_again_in_the_grace_for_what_it_holds_is_in_no_cycle() {
     for again in ["acquire a ann BLOCK 0", "macquire 2 a z ann BLOCK 0"] {
@@ -195,7 +195,7 @@ fn an_owner_that_asks_again_in_the_grace_for_what_it_holds_is_in_no_cycle() {
     }
 }
 
-/// Nor does anybody wait, through such a re-entry, for those who stand before it.
+/// Nor does anybody wait, through such a re-entry, for those ahead of it.
 #[test]
 fn a_parked_re_entry_in_the_grace_is_no_link_of_a_cycle() {
     let host = MapHost::primary();
@@ -204,7 +204,8 @@ fn a_parked_re_entry_in_the_grace_is_no_link_of_a_cycle() {
     host.world().bounds.grace_ms = 5000;
     assert_eq!(host.ask(4, "acquire a cy BLOCK 0"), "");
     assert_eq!(host.ask(3, "acquire a ann BLOCK 0"), "");
-    // cy waits for ann. ann waits only for the end of the grace, not for cy before it.
+    // cy waits for ann. ann waits only for the end of the grace period, not for cy, who stands
+    // ahead.
     host.ask(5, "acquire c cy LEASE 60000");
     assert_eq!(host.ask(6, "acquire a dan BLOCK 0"), "");
 }

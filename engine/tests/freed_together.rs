@@ -1,16 +1,16 @@
-//! S1: one event may free several locks. All that it frees is free before the first queue is
-//! served, and the queues are served in key order: a group that came first is not passed at a later
-//! key by somebody who waits for that one alone.
+//! S1: one event may free several locks. All of them are free before the first queue is served, and
+//! queues are served in key order: a group that came first is not overtaken at a later key by a
+//! waiter for that key alone.
 
 use crate::support::MapHost;
 
-/// A group waits for `a` and `b`, and somebody who came later for `b` alone, or for `c`.
+/// A group waits for `a` and `b`, and a later waiter for `b` alone, or for `c`.
 fn waits(host: &MapHost) {
     assert_eq!(host.ask(21, "macquire 2 a b g BLOCK 0"), "");
     assert_eq!(host.ask(22, "acquire b s BLOCK 0"), "");
 }
 
-/// What both are told in the end, and the line of `b`.
+/// The replies of both in the end, and the line of `b`.
 fn told(host: &MapHost) -> (Vec<String>, String) {
     let told = [host.turn(), host.turn(), host.turn()].concat();
     let who = told.iter().map(|line| line.split(' ').next().unwrap().to_owned());
@@ -80,8 +80,8 @@ fn a_flush_lets_in_the_group_that_came_first() {
     }
 }
 
-/// A group loses its turn at `a` to a lock that comes from outside, and before it has gone back,
-/// `a` and `b` are flushed. What it does next is decided on what the keys hold by then.
+/// A group loses its turn at `a` to a lock from outside, and before it has gone back, `a` and `b`
+/// are flushed. Its next move depends on what the keys have by then.
 #[test]
 fn a_group_about_to_go_back_keeps_its_places_where_a_flush_frees_all() {
     for next in ["", "acquire a y", "release d o"] {
@@ -116,7 +116,7 @@ fn a_group_about_to_go_back_keeps_its_places_where_a_flush_frees_all() {
     }
 }
 
-/// A wait for several locks that ends leaves all of them at once.
+/// A group that ends leaves all of its locks at once.
 #[test]
 fn a_group_that_leaves_its_locks_lets_in_the_group_that_came_first() {
     type Ends = fn(&MapHost);
@@ -137,7 +137,7 @@ fn a_group_that_leaves_its_locks_lets_in_the_group_that_came_first() {
     }
 }
 
-/// A grant that nobody heard of is revoked at all of its locks at once.
+/// An unheard grant is revoked at all of its locks at once.
 #[test]
 fn a_revoked_group_lets_in_the_group_that_came_first() {
     let host = MapHost::primary();
@@ -150,7 +150,7 @@ fn a_revoked_group_lets_in_the_group_that_came_first() {
     assert_eq!(told(&host), group_first());
 }
 
-/// The same chain over more keys, with single waits at each of the later ones.
+/// The same chain over more keys, with waiters for a single lock at each of the later ones.
 #[test]
 fn a_group_gets_every_lock_that_one_release_frees() {
     let host = MapHost::primary();
@@ -179,7 +179,7 @@ fn force_of_one_hold_of_a_session_is_two_steps() {
     assert_eq!([host.turn(), host.turn()].concat(), ["22: #3"]);
 }
 
-/// `RENAME c a`: all holds of one grant have its token, and the one that comes to `a` is READ.
+/// `RENAME c a`: all holds of one grant share its token, and the hold that comes to `a` is a READ.
 #[test]
 fn a_hold_from_another_key_does_not_cover_what_its_token_covered() {
     let host = MapHost::primary();
@@ -199,7 +199,7 @@ fn a_hold_from_another_key_does_not_cover_what_its_token_covered() {
     assert!(told.first().is_some_and(|line| line.starts_with("21: #")), "{told:?}");
 }
 
-/// A lease by which a group had reached a lock ends beside the hold of another.
+/// A hold that covered a lock for a group expires beside the hold of another owner.
 #[test]
 fn the_end_of_a_lease_that_covers_a_lock_is_noticed() {
     for waits in [true, false] {
@@ -219,7 +219,7 @@ fn the_end_of_a_lease_that_covers_a_lock_is_noticed() {
     }
 }
 
-/// The same where the key comes back to it at once: nothing is lost.
+/// The same, but the key returns to the group at once: nothing is lost.
 #[test]
 fn a_lease_that_covers_a_lock_ends_and_its_group_keeps_what_it_has() {
     let host = MapHost::primary();
@@ -257,7 +257,7 @@ fn the_slow_log_names_the_lock_at_which_a_group_waited_last() {
     }
 }
 
-/// A group leaves between the step that freed its lock and the one that serves the queue.
+/// A group departs between the step that freed its lock and the step that serves the queue.
 #[test]
 fn nothing_is_left_of_a_group_that_leaves_before_it_is_served() {
     let host = MapHost::primary();

@@ -1,5 +1,5 @@
-//! Random histories of grants of several locks that replicas acknowledge late, or never: what is
-//! told is held and acknowledged as a whole, and nothing stays of what nobody was told.
+//! Random histories of grants of several locks that replicas acknowledge late, or never: a reported
+//! grant is held and acknowledged as a whole, and nothing remains of an unreported one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::support::replica::primary;
 pub const KEYS: [&str; 3] = ["a", "b", "c"];
 pub const OWNERS: [&str; 3] = ["ann", "bob", "cy"];
 
-/// A small generator of numbers: histories are the same on every machine.
+/// A small random number generator: histories are the same on every machine.
 pub struct Noise(pub u64);
 
 impl Noise {
@@ -43,15 +43,15 @@ struct Course {
     noise: Noise,
     clients: u64,
     asked: BTreeMap<u64, Asked>,
-    /// Holds by their token and key, and where the stream was when they had begun.
+    /// Holds by token and key, with the length of the stream when they had begun.
     begun: BTreeMap<(u64, &'static str), usize>,
-    /// Tokens of holds that somebody was told of, with each key.
+    /// Tokens of reported holds, with each key.
     told: BTreeSet<(u64, &'static str)>,
-    /// How much of the stream the replica has acknowledged, at most.
+    /// How much of the stream the replica has acknowledged at most.
     acknowledged: usize,
     grants: usize,
     no_acks: usize,
-    /// What was asked and told.
+    /// Requests and replies.
     log: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ impl Course {
         all
     }
 
-    /// Notes what has begun, and goes through the server's loop.
+    /// Records new holds, and runs one loop iteration.
     fn turn(&mut self) {
         let told = self.host.turn();
         self.turn_begun();
@@ -111,7 +111,8 @@ impl Course {
         self.is_told(&asked, Some(token));
     }
 
-    /// Its owner holds all of it, and the replica has it if it was to acknowledge it.
+    /// A reported grant: its owner holds all of it, and the replica has it if it had to acknowledge
+    /// it.
     fn is_told(&mut self, asked: &Asked, newest: Option<u64>) {
         let holds = self.holds();
         let mut tokens = Vec::new();
@@ -189,7 +190,7 @@ impl Course {
         self.host.world().acknowledged = vec![u64::try_from(self.acknowledged).unwrap()];
     }
 
-    /// Nobody waits for acknowledgments anymore, so every hold has been reported to a caller.
+    /// Nobody waits for acknowledgments any more, so every hold has been reported to a caller.
     fn rests(&mut self) {
         let is_busy = |host: &MapHost| {
             let keys = KEYS.map(str::as_bytes).into_iter();

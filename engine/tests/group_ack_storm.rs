@@ -1,5 +1,5 @@
-//! Random histories of whatever can happen to grants of several locks with acknowledgments: what
-//! was told stays, and in the end nothing is left.
+//! Random histories of everything that can happen to grants of several locks with acknowledgments:
+//! reported holds remain, and in the end nothing is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +25,8 @@ struct Storm {
     clients: u64,
     now: u64,
     asked: BTreeMap<u64, Asked>,
-    /// Holds that somebody was told of, by key and token: the owner, until when, and the connection
-    /// of the session.
+    /// Reported holds, by key and token: the owner, the deadline, and the connection of the
+    /// session.
     told: BTreeMap<(&'static str, u64), (&'static str, u64, Option<u64>)>,
     /// Holds whose session's connection has closed.
     gone: BTreeSet<(&'static str, u64)>,
@@ -116,7 +116,7 @@ impl Storm {
         self.told.retain(|(key, _), (owner, _, _)| !what(key, owner));
     }
 
-    /// What was told stands, unless something ended it.
+    /// Reported holds exist, unless something ended them.
     fn look(&mut self) {
         let now = self.now;
         self.told.retain(|_, (_, until, _)| *until > now);
@@ -153,7 +153,7 @@ impl Storm {
         self.told.retain(|_, (_, _, session)| *session != Some(client));
     }
 
-    /// Somebody asks for something, or something happens to a key or a connection.
+    /// A request, or something that happens to a key or a connection.
     fn deed(&mut self) {
         let (owner, mut keys) = (self.noise.one_of(&OWNERS), self.noise.keys());
         let key = self.noise.one_of(&KEYS);
@@ -269,7 +269,7 @@ impl Storm {
                 return;
             }
         };
-        // The server refuses what writes.
+        // The server refuses writes.
         if self.host.world().gate == Gate::Shut {
             return;
         }
@@ -326,7 +326,7 @@ impl Storm {
                 _ => self.turn(),
             }
         }
-        // Everything comes to its end.
+        // All waits and holds end.
         self.host.world().gate = Gate::Open;
         for _ in 0..40 {
             self.turn();

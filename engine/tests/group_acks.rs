@@ -1,5 +1,5 @@
-//! Grants and renewals of several locks that replicas must acknowledge before their caller is told:
-//! all of it is told, or nothing of it stays.
+//! Grants and renewals of several locks that replicas must acknowledge before their caller gets its
+//! reply: all of a grant is reported, or nothing of it remains.
 
 use crate::support::MapHost;
 use crate::support::replica::{ANN, acknowledge, counted, held, lines, pending, primary};
@@ -167,7 +167,7 @@ fn whatever_ends_one_of_its_holds_ends_all() {
     }
 }
 
-/// The time for a portion of the sweep ends between any two tasks.
+/// The time for a portion of the sweep may end between any two tasks.
 #[test]
 fn a_part_whose_time_is_over_takes_the_rest_along_however_short_the_portion() {
     let host = primary();
@@ -213,7 +213,7 @@ fn a_closed_connection_and_client_unblock_end_it() {
     }
 }
 
-/// The server's own timeout came first, and no reply of ours.
+/// The server's own timeout came first, so the module sent no reply.
 #[test]
 fn it_ends_if_the_server_forgets_its_connection() {
     let host = primary();
@@ -236,7 +236,7 @@ fn a_demotion_forgets_it() {
     assert_eq!(counted(&host, "a b", "ann"), "11", "they are ordinary holds of the data now");
 }
 
-/// While nothing may be written, its caller gets its error, and the holds end later.
+/// While the gate is shut, the caller gets its error, and the holds end later.
 #[test]
 fn a_shut_gate_keeps_its_holds_until_it_opens() {
     let host = primary();
@@ -253,7 +253,7 @@ fn a_shut_gate_keeps_its_holds_until_it_opens() {
     assert_eq!(held(&host, "a b"), ["no key"; 2]);
 }
 
-/// One of its keys changed and is not swept yet: replicas must have that change, too.
+/// One of its keys changed and was not swept yet: replicas must acknowledge that change, too.
 #[test]
 fn a_change_that_was_not_swept_is_acknowledged_first() {
     let host = primary();
@@ -266,8 +266,8 @@ fn a_change_that_was_not_swept_is_acknowledged_first() {
     assert!(has_no_acks(&told, 1), "{told:?}");
 }
 
-/// An effect of another node changed one of its keys, and no sweep came yet: replicas must have
-/// that change as well.
+/// An effect of another node changed one of its keys, and the key was not swept yet: replicas must
+/// acknowledge that change as well.
 #[test]
 fn a_key_that_changed_unseen_is_acknowledged_with_its_change() {
     let host = primary();

@@ -1,4 +1,4 @@
-//! Waiting for several locks: deadlocks, sessions, the grace, the gate, and values from outside.
+//! Groups: deadlocks, sessions, the grace period, the gate, and values from outside.
 
 use crate::support::MapHost;
 
@@ -45,7 +45,7 @@ fn a_group_that_closes_a_cycle_where_it_comes_to_stand_ends_in_the_next_iteratio
     assert_eq!(host.take_log().iter().filter(|line| *line == "seen: deadlock").count(), 1);
 }
 
-/// M25: whoever keeps the order is in no cycle.
+/// M25: owners that keep to the key order are in no cycle.
 #[test]
 fn waits_in_key_order_close_no_cycle() {
     let host = MapHost::primary();
@@ -158,8 +158,8 @@ fn a_demoted_server_forgets_its_groups() {
     assert_eq!(host.ask(3, "macquire 2 a b cy"), "#2");
 }
 
-/// A group whose owner's own hold at one of the keys waits for acknowledgments is granted with the
-/// same acknowledgments.
+/// If a hold of the group's owner at one of the keys is pending, the grant of the group waits for
+/// the same acknowledgments.
 #[test]
 fn a_pending_cover_holds_the_reply_back() {
     let host = MapHost::primary();
@@ -176,7 +176,7 @@ fn a_pending_cover_holds_the_reply_back() {
     assert_eq!(told, ["2: #2", "3: #3"]);
 }
 
-/// The server's own end of the wait: `CLIENT UNBLOCK`, or its net.
+/// The server itself ends the wait: by `CLIENT UNBLOCK`, or when it closes the connection.
 #[test]
 fn an_unblocked_group_leaves_all_its_places() {
     let host = MapHost::primary();
@@ -206,7 +206,7 @@ fn the_slow_log_has_one_entry_for_a_group() {
     assert_eq!(shown, [("ann".into(), "b".into(), 3, "granted", 200)], "it waited at b");
 }
 
-/// Waits of one command that change more locks than one call may.
+/// A command whose waits change more locks than one call may.
 #[test]
 fn hundreds_of_groups_move_in_portions() {
     let host = MapHost::primary();
@@ -223,7 +223,7 @@ fn hundreds_of_groups_move_in_portions() {
     assert_eq!(told, 600);
 }
 
-/// A replica that follows sees all holds of a grant or none, after every command.
+/// A replica has all holds of a grant or none, after every command.
 #[test]
 fn a_replica_never_sees_a_part_of_a_grant() {
     let (host, replica) = (MapHost::primary(), MapHost::replica());
@@ -255,7 +255,7 @@ fn behind_a_shut_gate_a_sweep_asks_the_gate_once_for_all_groups() {
     assert!(asked <= 2, "the gate was asked {asked} times");
 }
 
-/// Its tickets are withdrawn, those behind them are served, and then it may enter at once.
+/// Its tickets are withdrawn, the waiters behind them are served, and then it may enter at once.
 #[test]
 fn a_group_that_is_granted_in_the_call_that_blocks_it_is_answered_after_it() {
     let host = MapHost::primary();

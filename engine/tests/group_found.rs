@@ -1,4 +1,4 @@
-//! What a hostile reader found in waits for several locks.
+//! Defects in groups that a hostile reader found.
 
 use crate::support::MapHost;
 use rlock_engine::{Deferred, Gate};
@@ -7,13 +7,13 @@ fn turns(host: &MapHost) -> Vec<String> {
     (0..3).flat_map(|_| host.turn()).collect()
 }
 
-/// Somebody else's value is at a key now.
+/// A value of another type is at a key now.
 fn another_type_comes(host: &MapHost, key: &str) {
     host.put_other(key);
     rlock_engine::events::key_came(host, 0, key.as_bytes());
 }
 
-/// Two READ turns, the first of which is of the owner whose WRITE a RENAME brings.
+/// Two READ turns; the first belongs to the owner whose WRITE arrives by RENAME.
 #[test]
 fn a_turn_to_read_is_void_beside_anothers_write() {
     for first in ["acquire k o1 READ QUEUE 60000", "macquire 2 k m o1 MODES READ WRITE BLOCK 0"] {
@@ -128,8 +128,8 @@ fn those_behind_a_group_hear_that_the_slot_moves() {
     assert!(told.iter().any(|line| line.starts_with("3: -TRYAGAIN")), "{told:?}");
 }
 
-/// A hold expires that a connection's session relied on, and the step that finds this is the one in
-/// which a group of that connection comes to the lock. The step stops for the rights of the next.
+/// A hold of a connection's session expires, and the step that notices is the one in which a group
+/// of that connection reaches the lock. The step stops for the permissions of the next waiter.
 #[test]
 fn who_comes_where_its_session_ends_leaves_no_place() {
     let host = MapHost::primary();

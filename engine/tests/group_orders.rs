@@ -1,5 +1,5 @@
-//! M25: where everybody who waits holds and reserves only keys that come before, in key order,
-//! nobody is ever refused with a deadlock, and everybody is granted once the others release.
+//! M25: if every waiting owner holds and reserves only earlier keys, in key order, no request is
+//! ever refused as a deadlock, and each is granted once the others release.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::support::MapHost;
 const KEYS: [&str; 5] = ["a", "a:1", "b", "c", "d"];
 const OWNERS: u64 = 6;
 
-/// A small generator of numbers: histories are the same on every machine.
+/// A small random number generator: histories are the same on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -24,7 +24,7 @@ impl Dice {
     }
 }
 
-/// What each owner holds, and what it waits for, by its connection.
+/// The holds of each owner, and its waits by connection.
 struct Town {
     host: MapHost,
     held: BTreeMap<u64, Vec<usize>>,
@@ -57,7 +57,7 @@ impl Town {
         }
     }
 
-    /// The owner asks for something behind all that it holds, or releases everything.
+    /// The owner requests a key after all that it holds, or releases everything.
     fn acts(&mut self, client: u64, dice: &mut Dice) {
         if self.waits.contains_key(&client) {
             return;

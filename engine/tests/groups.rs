@@ -1,4 +1,4 @@
-//! Waiting for several locks: the turns of a group, its grant, and how its wait ends.
+//! Groups: their turns, their grant, and how their waits end.
 
 use crate::support::MapHost;
 
@@ -34,7 +34,7 @@ fn a_group_has_no_place_behind_the_lock_where_it_stands() {
     assert_eq!(host.turn(), ["2: #3"]);
 }
 
-/// M30: the release and the grant that it leads to are replicated as one unit, before any reply.
+/// M30: a release and the grant that follows from it are replicated as one unit, before any reply.
 #[test]
 fn all_that_a_release_leads_to_is_replicated_before_anything_is_told() {
     let host = MapHost::primary();
@@ -59,7 +59,7 @@ fn all_that_a_release_leads_to_is_replicated_before_anything_is_told() {
     );
 }
 
-/// M14: a group stands where its arrival puts it, not at the end.
+/// M14: a group stands in the order of its arrival, not at the end.
 #[test]
 fn a_group_stands_before_those_who_arrived_after_it() {
     let host = MapHost::primary();
@@ -92,7 +92,7 @@ fn a_single_request_of_the_same_owner_does_not_use_the_turn() {
     assert_eq!(host.line("a"), "", "the grant ends the ticket");
 }
 
-/// M13: what the owner holds is reached; M16: it is not renewed meanwhile.
+/// M13: a key counts as reached if the owner holds it. M16: that hold is not renewed meanwhile.
 #[test]
 fn a_hold_of_the_owner_covers_its_key() {
     let host = MapHost::primary();
@@ -172,8 +172,8 @@ fn a_group_whose_time_has_passed_is_never_granted() {
     assert_eq!((host.holds("a"), host.holds("b")), ("no key".into(), "no key".into()));
 }
 
-/// Its time has passed when it comes to its next lock, or has reached all of them; before the next
-/// sweep the clock goes back.
+/// Its wait has timed out when it reaches its next lock, or all of them; before the next sweep, the
+/// clock is set back.
 #[test]
 fn a_group_whose_time_has_passed_ends_at_once_for_the_clock_may_go_back() {
     for released in ["a", "b"] {
@@ -213,7 +213,7 @@ fn a_closed_connection_ends_a_group() {
     assert_eq!(host.line("c"), "");
 }
 
-/// Part one, section 6: a grant that nobody heard of is taken back as a whole.
+/// Part one, section 6: an unheard grant is revoked as a whole.
 #[test]
 fn a_grant_whose_connection_closes_before_its_reply_is_taken_back_everywhere() {
     let host = MapHost::primary();
@@ -228,7 +228,7 @@ fn a_grant_whose_connection_closes_before_its_reply_is_taken_back_everywhere() {
     }
 }
 
-/// A replica sees all of the holds of a grant, or none, also when it is revoked.
+/// A replica has all of the holds of a grant or none, also when the grant is revoked.
 #[test]
 fn a_grant_that_nobody_heard_of_is_revoked_in_one_unit() {
     let host = MapHost::primary();
@@ -246,7 +246,7 @@ fn a_grant_that_nobody_heard_of_is_revoked_in_one_unit() {
     assert_eq!(host.holds("c"), "no key");
 }
 
-/// The time for a portion ends between any two tasks, and not within one.
+/// The time for a portion may end between any two tasks, but not within one.
 #[test]
 fn many_grants_that_nobody_heard_of_are_revoked_one_unit_each() {
     let host = MapHost::primary();

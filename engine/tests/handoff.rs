@@ -1,4 +1,4 @@
-//! Hand-off: in which order the engine replicates, publishes and answers, and whom it answers.
+//! Hand-off: the order in which the engine replicates, publishes and replies, and who gets a reply.
 
 use crate::support::MapHost;
 use rlock_core::WaiterId;
@@ -16,7 +16,7 @@ fn held_with_waiters(count: u64) -> MapHost {
     host
 }
 
-/// The same, each logged in as `u2`, `u3`, ….
+/// The same, each authenticated as `u2`, `u3`, ….
 fn held_with_users(count: u64) -> MapHost {
     let host = MapHost::primary();
     host.ask(1, "acquire k ann");
@@ -52,7 +52,7 @@ fn a_hand_off_is_replicated_then_published_then_answered() {
     assert_eq!(host.holds("k"), "o2 write depth=1 until=30000");
 }
 
-/// The server writes first to the connection that it got output for last.
+/// The server writes to connections in the reverse order of their replies.
 #[test]
 fn a_count_is_replied_before_those_who_waited_are_answered() {
     for free in ["release k ann", "force k", "mrelease 1 k ann"] {
@@ -223,7 +223,7 @@ fn what_was_refused_is_in_no_effect_and_no_event() {
     assert_eq!(host.turn()[1..], ["3: #2"], "and no token is spent");
 }
 
-/// Bob reads, waits to write as connection 3, and asks to upgrade as connection 4.
+/// Bob holds READ, waits for WRITE on connection 3, and asks to upgrade on connection 4.
 fn upgraded_with_a_waiter(denied: &[&str]) -> MapHost {
     let host = MapHost::primary();
     host.ask(1, "acquire k ann");

@@ -1,4 +1,4 @@
-//! How long the engine lets a key live, and what it publishes when the server removes one.
+//! How long the engine lets a key live, and what it publishes when the server removes a key.
 
 use crate::support::MapHost;
 use rlock_engine::{Deferred, Gate, events};

@@ -1,9 +1,9 @@
-//! S2: what a request for several locks gives up, and what it is told, is decided on the state that
-//! it would leave behind; and a request that is refused changes nothing of what its owner had.
+//! S2: a request for several locks that gives up tickets is decided as if these were withdrawn
+//! already; and a refused request leaves its owner everything that it had.
 
 use crate::support::MapHost;
 
-/// All that is told in the next iterations of the loop.
+/// All replies in the next loop iterations.
 fn told(host: &MapHost) -> Vec<String> {
     [host.turn(), host.turn(), host.turn()].concat()
 }
@@ -12,7 +12,8 @@ fn code(line: &str) -> &str {
     line.split([' ', ':']).find(|word| word.starts_with('-')).unwrap_or(line)
 }
 
-/// The wait is refused that closes the cycle, also if it closes it only by giving up a ticket.
+/// A wait that would close a cycle is refused, even if it closes the cycle only by giving up a
+/// ticket.
 #[test]
 fn the_request_is_refused_that_would_close_a_cycle_and_its_ticket_stays() {
     let host = MapHost::primary();
@@ -29,7 +30,7 @@ fn the_request_is_refused_that_would_close_a_cycle_and_its_ticket_stays() {
     assert_eq!(host.ask(2, "acquire b o0"), "#4");
 }
 
-/// The same over a group that would pass more than one lock.
+/// The same with a group that would move on over more than one lock.
 #[test]
 fn a_group_that_would_move_on_over_free_locks_is_followed() {
     let host = MapHost::primary();
@@ -43,7 +44,7 @@ fn a_group_that_would_move_on_over_free_locks_is_followed() {
     assert_eq!((host.line("b"), told(&host)), ("o0! o1".into(), vec![]));
 }
 
-/// A cycle that exists only through a ticket is none: that ticket is withdrawn first.
+/// A cycle that exists only because of a ticket is no deadlock: that ticket is withdrawn first.
 #[test]
 fn nobody_is_refused_who_closes_no_cycle_once_its_ticket_is_gone() {
     let host = MapHost::primary();
@@ -56,7 +57,7 @@ fn nobody_is_refused_who_closes_no_cycle_once_its_ticket_is_gone() {
     assert_eq!(host.line("c"), "o1! o0");
 }
 
-/// A request that need not wait once its own ticket is gone does not wait, whatever its limits.
+/// A request that need not wait without its own ticket does not wait, whatever its limits.
 #[test]
 fn what_is_free_without_its_own_ticket_is_granted() {
     for (words, most) in [("MAXQUEUE 1", 9), ("MAXQUEUE 0", 9), ("", 1)] {
@@ -74,7 +75,7 @@ fn what_is_free_without_its_own_ticket_is_granted() {
     }
 }
 
-/// A limit that refuses a wait changes nothing of what its owner has.
+/// A request that a limit refuses leaves its owner everything that it had.
 #[test]
 fn a_refused_request_loses_no_ticket() {
     type Limits = fn(&MapHost);
@@ -98,7 +99,7 @@ fn a_refused_request_loses_no_ticket() {
     }
 }
 
-/// Nor does one that need not wait, where there may be no more sessions.
+/// The same for a request that need not wait, if the limit of sessions is reached.
 #[test]
 fn too_many_sessions_leave_the_ticket() {
     for (others, modes) in [(0, "WRITE"), (1, "MODES 3")] {
@@ -115,7 +116,8 @@ fn too_many_sessions_leave_the_ticket() {
     }
 }
 
-/// Locks that are all free without its own tickets are granted although the limits are reached.
+/// Locks that are all free without the owner's own tickets are granted although the limits are
+/// reached.
 #[test]
 fn too_many_do_not_keep_anybody_from_what_is_free() {
     let host = MapHost::primary();
@@ -128,7 +130,7 @@ fn too_many_do_not_keep_anybody_from_what_is_free() {
     assert_eq!((said.as_str(), told(&host)), ("#2", vec![]));
 }
 
-/// The time to wait is that without the ticket that the request withdraws.
+/// The estimated wait is that without the ticket that the request withdraws.
 #[test]
 fn the_time_to_wait_does_not_count_the_own_ticket() {
     let host = MapHost::primary();

@@ -1,4 +1,4 @@
-//! `RLOCK.AWAIT`: who is told what, when, and that nothing else depends on it.
+//! `RLOCK.AWAIT`: who gets which reply, when, and that nothing else depends on it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rlock_engine::{Deferred, Gate, blocked, events};
 
 const NOBODY: &str = "*2 0 nil";
 
-/// The lock `k` is ann's, and connection 2 observes that.
+/// ann holds `k`, and connection 2 observes that.
 fn observed() -> MapHost {
     let host = MapHost::primary();
     host.ask(1, "acquire k ann LEASE 5000");
@@ -58,7 +58,7 @@ fn without_waiters_it_is_told_in_the_same_iteration_of_the_loop() {
     assert_eq!(host.turn(), [format!("2: {NOBODY}")]);
 }
 
-/// Whoever comes between the deadline and the alarm knows the lock as free.
+/// An observer that comes between the deadline and the alarm knows the lock as free.
 #[test]
 fn it_is_told_of_the_deadline_though_another_observer_comes_just_then() {
     let host = observed();
@@ -80,7 +80,7 @@ fn it_never_gets_its_own_token_back() {
     host.ask(1, "release k ann");
     host.ask(5, "await k 0 BLOCK 0");
     host.ask(1, "acquire k ann READ");
-    // All that was there meanwhile is gone: 5 knows that already.
+    // All earlier news is old: 5 knows of it already.
     assert_eq!(host.turn(), [format!("2: {NOBODY}"), format!("4: {NOBODY}")]);
     assert_eq!(observers(&host), 1);
     host.ask(6, "await k 0 BLOCK 0");
@@ -434,7 +434,7 @@ fn it_is_told_of_what_requests_for_several_locks_hold() {
     assert_eq!(host.turn(), [format!("2: {NOBODY}"), format!("3: {NOBODY}")]);
 }
 
-/// The lock changes, and its last observer departs before it gets the reply.
+/// The lock changes, and its last observer departs before its reply.
 #[test]
 fn nothing_is_due_when_the_last_observer_has_gone() {
     let host = observed();

@@ -1,5 +1,5 @@
-//! Replayed effects: on a replica, from the append-only file, from a node that hands over a slot,
-//! and by hand.
+//! Replayed effects: on a replica, from the append-only file, from a node that migrates a slot, and
+//! from a client.
 
 use crate::support::{MapHost, START_MS, replica};
 use rlock_core::snapshot::{self, Start};
@@ -34,7 +34,7 @@ fn by_hand(host: &MapHost, start: Start, changes: &[Change<'_>]) -> String {
     host.call(Some(9), effect(start, changes))
 }
 
-/// From the primary, the append-only file, or a node that hands over a slot.
+/// From the primary, the append-only file, or a node that migrates a slot.
 fn from_primary(host: &MapHost, start: Start, changes: &[Change<'_>]) -> String {
     host.world().is_from_primary = true;
     let said = host.call(None, effect(start, changes));
@@ -157,7 +157,7 @@ fn a_replica_makes_all_changes_of_a_step_before_it_publishes_the_first() {
     }
 }
 
-/// Law: of the effects in one command all are made, or none.
+/// Law: of the effects in one command, all are applied, or none.
 #[test]
 fn if_one_of_several_effects_is_refused_nothing_changes() {
     let host = MapHost::primary();
@@ -459,7 +459,8 @@ fn planted_a_forgotten_revocation_leaves_the_hold() {
     assert_eq!(host.holds("k"), "ann write depth=1 until=30000");
 }
 
-/// `rlock.max-depth` bounds the depth that a command may name, and may be smaller where it is read.
+/// `rlock.max-depth` bounds the depth that a command may name, and the server that reads the
+/// command may have a smaller value.
 #[test]
 fn a_release_to_a_depth_is_replicated_as_what_it_did() {
     let host = replica::primary();

@@ -1,4 +1,4 @@
-//! Several locks in one step: all or none, one token, one unit in the replication stream.
+//! Several locks in one step: all or none, with one token, as one unit in the replication stream.
 
 use crate::support::MapHost;
 use rlock_engine::events;
@@ -37,7 +37,8 @@ fn all_locks_are_replicated_before_the_first_is_published() {
     }
 }
 
-/// Law: a replica has what its primary has, whatever another module does when it hears of a key.
+/// Law: a replica has what its primary has, whatever another module does when it is notified of a
+/// key.
 #[test]
 fn what_another_module_does_when_a_lock_begins_follows_all_effects_of_the_step() {
     let (host, replica) = (MapHost::primary(), MapHost::replica());
@@ -77,7 +78,7 @@ fn a_step_at_one_of_the_keys_is_replicated_as_one_at_a_single_key() {
     assert_eq!((words.len(), words[1].as_slice()), (3, &b"b"[..]));
 }
 
-/// The second effect at a key belongs to another command: a command has each key once.
+/// The second effect at a key belongs to another command: a command names each key once.
 #[test]
 fn what_had_expired_at_the_keys_is_replicated_before_they_are_entered() {
     let (host, replica) = (MapHost::primary(), MapHost::replica());
@@ -205,7 +206,7 @@ fn sessions_of_all_keys_count_before_any_begins() {
     }
 }
 
-/// A hold that has ended takes no room under `rlock.max-sessions`, however its key is asked for.
+/// A hold that has ended does not count for `rlock.max-sessions`, however its key is requested.
 #[test]
 fn a_session_that_has_ended_does_not_count() {
     for request in ["acquire a", "macquire 1 a", "macquire 2 a b"] {

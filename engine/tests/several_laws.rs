@@ -1,4 +1,4 @@
-//! Requests for several locks in random histories, beside requests for single ones.
+//! Requests for several locks in random histories, together with requests for single locks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::support::small::every_history;
 const KEYS: [&str; 4] = ["a", "a:1", "b", "c"];
 const OWNERS: [&str; 4] = ["ann", "bob", "cy", "dan"];
 
-/// A small generator of numbers: histories are the same on every machine.
+/// A small random number generator: histories are the same on every machine.
 struct Noise(u64);
 
 impl Noise {
@@ -28,7 +28,7 @@ impl Noise {
     }
 }
 
-/// What happens at one time.
+/// A step and its time.
 #[derive(Clone, Debug)]
 struct Deed {
     at_ms: u64,
@@ -36,7 +36,7 @@ struct Deed {
     line: String,
 }
 
-/// One of several keys, as wanted.
+/// One of several keys, and its mode.
 type Wanted = (&'static str, &'static str);
 
 fn wants(noise: &mut Noise) -> Vec<Wanted> {
@@ -96,13 +96,13 @@ fn history(noise: &mut Noise) -> Vec<Deed> {
     for number in 0..8 + noise.below(12) {
         at_ms += noise.one_of(&[0, 0, 1, 20, 100]);
         let words: Vec<String> = any_line(noise).split_whitespace().map(str::to_owned).collect();
-        // Each on a connection of its own, which may be blocked for ever.
+        // Each on a connection of its own, which may be blocked forever.
         deeds.push(Deed { at_ms, client: 100 + number, line: words.join(" ") });
     }
     deeds
 }
 
-/// A server on which all of that has happened.
+/// A server after all these steps.
 fn after(deeds: &[Deed]) -> MapHost {
     let host = MapHost::primary();
     for deed in deeds {
@@ -114,7 +114,7 @@ fn after(deeds: &[Deed]) -> MapHost {
     host
 }
 
-/// The holds at each key, but for those that are over.
+/// The holds at each key, except expired ones.
 fn picture(host: &MapHost, now_ms: u64) -> Vec<Vec<String>> {
     let stands = |hold: &String| {
         let until = hold.split_once("until=").map(|(_, ms)| ms.parse::<u64>().unwrap());
@@ -131,8 +131,8 @@ fn has_ticket(host: &MapHost, key: &str, owner: &str) -> bool {
     })
 }
 
-/// M7, M8, M9, M11, M12: it is granted if and only if every key alone would be, and then all holds
-/// are those that the single requests would have begun, with one token.
+/// M7, M8, M9, M11, M12: the request is granted if and only if every key alone would be. All holds
+/// then are those that single requests would have begun, but with one token.
 #[test]
 fn several_are_granted_exactly_where_each_alone_would_be() {
     let (mut noise, mut granted, mut refused) = (Noise(0x5eed), 0, 0);
@@ -190,8 +190,8 @@ fn several_are_granted_exactly_where_each_alone_would_be() {
     assert!(granted > 100 && refused > 100, "{granted} granted, {refused} refused");
 }
 
-/// M30: a replica that follows has the same locks after every command. So has one to which the
-/// effects of each command come one by one, as an older primary sent them.
+/// M30: a replica that follows has the same locks after every command. So has a replica that gets
+/// the effects of each command one by one, as an older primary sent them.
 #[test]
 fn a_replica_has_the_same_locks_after_every_command() {
     let (mut noise, mut units) = (Noise(0xacce55), 0);
@@ -223,13 +223,13 @@ fn a_replica_has_the_same_locks_after_every_command() {
 
 // --- every history of a small world -------------------------------------------------------------
 
-/// A naive model without time: who reads, and who writes, each key.
+/// A naive model without time: who reads and who writes each key.
 #[derive(Clone, Default)]
 struct Naive {
     holds: BTreeSet<(usize, usize, bool)>,
 }
 
-/// What a naive request is told.
+/// The result of a naive request.
 #[derive(Debug, PartialEq)]
 enum Told {
     Token,
@@ -238,7 +238,7 @@ enum Told {
     Count(usize),
 }
 
-/// Whether one owner may have one key: `None` is a deadlock.
+/// Whether an owner may acquire a key: `None` is a deadlock.
 impl Naive {
     fn may(&self, owner: usize, key: usize, mode: Small) -> Option<bool> {
         let has = |write| self.holds.contains(&(key, owner, write));
@@ -293,7 +293,7 @@ const DEEDS: [&[(usize, Small)]; 7] = [
     &[],
 ];
 
-/// One history, of numbers of deeds.
+/// One history, as numbers of steps.
 fn small_history(numbers: &[usize]) {
     let (host, mut naive) = (MapHost::primary(), Naive::default());
     let mut tokens: BTreeMap<(usize, usize, bool), u64> = BTreeMap::new();
@@ -323,7 +323,7 @@ fn small_history(numbers: &[usize]) {
             said => Told::Count(said.parse().unwrap()),
         };
         assert_eq!(told, owed, "{line} in {numbers:?}");
-        // One token for all that is new, and the greatest of all.
+        // One token for all new holds, greater than all others.
         if let Some(token) = said.strip_prefix('#').map(|place| host.token(place.parse().unwrap()))
         {
             tokens.retain(|hold, _| before.contains(hold));

@@ -1,4 +1,5 @@
-//! What the engine does by itself: in the order of deadlines, in portions, and behind the gate.
+//! What the engine does outside commands: in the order of deadlines, in portions, and only while
+//! the gate is open.
 
 use std::time::Duration;
 
@@ -304,7 +305,7 @@ fn a_session_that_cannot_be_renewed_is_closed_shortly_before_its_deadline() {
     assert_eq!(host.did(), ["closes 1 (Sweep)"]);
 }
 
-/// Replicas may acknowledge another hold of the lock meanwhile.
+/// Meanwhile, replicas may acknowledge another hold of the lock.
 #[test]
 fn acknowledgments_do_not_keep_a_session_that_cannot_be_renewed() {
     let host = MapHost::primary();

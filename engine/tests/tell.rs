@@ -1,4 +1,4 @@
-//! Requests that wait for a message: when it leaves, and who is left out.
+//! Requests that wait for a message: when it is sent, and who is left out.
 
 use crate::support::{MapHost, replica};
 use rlock_core::manager::LockId;
@@ -30,8 +30,8 @@ fn no_connection_is_blocked_and_the_message_follows_the_effects_and_the_events()
     assert!(event.is_some() && event < message, "{log:#?}");
 }
 
-/// Without a cluster publishing says whether anybody listens: then nobody asks about an outcome
-/// that is decided without that question.
+/// Without a Cluster, publishing reports whether anybody listens: so there is no question about a
+/// result that is decided without it.
 #[test]
 fn a_grant_asks_once_who_listens_and_an_outcome_that_comes_later_only_in_a_cluster() {
     for is_cluster in [false, true] {
@@ -56,8 +56,9 @@ fn asks_who_listens(is_cluster: bool) {
     assert_eq!((told(&host).len(), host.world().channels.asked), (1, asked));
 }
 
-/// One `WAITING` of each of three owners, of whom the second does not listen and the third lost the
-/// right to the channel. Fails if the first is not told once, or another one is told or granted.
+/// Three owners wait with `TELL`: the second does not listen, and the third lost the permission for
+/// the channel. Fails unless the first gets exactly one message, and neither of the others gets a
+/// message or a grant.
 fn is_told_once(fault: Option<PlantedFault>) -> Result<(), String> {
     let host = held();
     host.world().fault = fault;
@@ -152,7 +153,7 @@ fn a_session_ends_with_the_connection_that_asked_and_a_plain_wait_does_not() {
     assert!(all.len() == 1 && all[0].starts_with("told one: 2 token "), "{all:?}");
 }
 
-/// Behind a lock that was removed, or behind the turns of a request for several, the name is free.
+/// A lock that was removed, or reserved for groups, leaves a free name.
 #[test]
 fn a_value_of_another_type_ends_a_wait_by_message_where_nobody_is_blocked() {
     for ask in ["macquire 2 k z bob BLOCK 0 TELL one 7", "macquire 1 z bob BLOCK 0 TELL one 7"] {

@@ -1,13 +1,12 @@
-//! Requests with TELL that are asked again (T7), in the core's own reach: whatever differs from the
-//! first request, one message follows, to where the last one wants it, and it is true of what that
-//! one asked for.
+//! Requests with TELL that are sent again (T7): whatever differs from the first request, one
+//! message follows, to the destination of the last request, and it is right for that request.
 
 use rlock_core::ClientId;
 use rlock_engine::events;
 
 use crate::support::{MapHost, replica};
 
-/// A primary with two replicas and a subscriber of `one`, to whom the requests go.
+/// A primary with two replicas and a subscriber of `one`, the channel of the requests.
 fn primary() -> MapHost {
     let host = MapHost::primary();
     host.world().acknowledged = vec![0, 0];
@@ -23,8 +22,8 @@ fn told(host: &MapHost) -> Vec<String> {
 const PENDING: [&str; 4] =
     ["acquire a ann", "macquire 2 a b ann", "renew a ann", "mrenew 2 a b ann"];
 
-/// What the second request has that the first one has not, what is done to let it be told, and how
-/// long the holds last from then on, in milliseconds.
+/// Options that only the second request has; what lets it be granted; and how long the holds last
+/// from then on, in milliseconds.
 const AGAIN: [(&str, u64); 3] =
     [("LEASE 5000 ACKS 1", 5000), ("LEASE 60000 ACKS 1", 60_000), ("LEASE 5000 ACKS 2", 5000)];
 
@@ -41,7 +40,7 @@ fn t7_a_pending_request_that_is_asked_again_is_told_once_and_as_it_was_asked_las
             assert_eq!(host.ask(1, &first), "WAITING", "{case}");
             assert_eq!(host.ask(2, &format!("{request} {again} TELL one 2")), "WAITING", "{case}");
             assert_eq!(host.state_of(|state| state.manager.tell_count()), 1, "{case}");
-            // All that the first one needs.
+            // Everything that the first request needs.
             host.take_log();
             host.turn();
             let needs_both = again.contains("ACKS 2");
@@ -114,7 +113,7 @@ fn t7_a_group_whose_time_has_passed_ends_and_what_is_asked_again_is_a_new_reques
     host.ask(1, "acquire b zoe LEASE 2000");
     host.ask(2, "macquire 2 a b ann LEASE 5000 BLOCK 0 TELL one 1");
     host.at(2500);
-    // The lock is free, and nobody has swept yet: neither it nor the wait.
+    // The lock is free, but neither it nor the wait was swept yet.
     host.take_log();
     host.ask(3, "release b eve");
     assert_eq!(host.ask(2, "macquire 2 a b ann LEASE 5000 BLOCK 0 TELL one 2"), "#2");
@@ -128,7 +127,7 @@ fn t7_a_group_whose_time_has_passed_ends_and_what_is_asked_again_is_a_new_reques
 fn t8_who_waits_for_a_message_is_told_that_another_value_has_come() {
     for wait in ["acquire a ann", "macquire 2 a b ann", "await a 0"] {
         let host = primary();
-        // It is a ticket's turn, so the lock is free and the others wait.
+        // A ticket has its turn, so the lock is free while others wait.
         host.ask(1, "acquire a zoe");
         host.ask(1, "acquire a tim QUEUE 60000");
         host.ask(1, "release a zoe");
@@ -190,7 +189,8 @@ fn t20_requests_that_wait_for_acknowledgments_count() {
     }
 }
 
-/// Its own ticket is in its way. Without that it is granted at once, and waits for acknowledgments.
+/// The owner's own ticket is in its way. Without it, the request is granted at once, and waits for
+/// acknowledgments.
 #[test]
 fn t20_a_request_that_gives_up_its_ticket_and_waits_for_acknowledgments_counts() {
     let host = primary();
@@ -241,8 +241,8 @@ fn t19_who_waits_for_a_message_is_part_of_a_cycle() {
     assert!(host.ask(2, "acquire a bob BLOCK 0").starts_with("-DEADLOCK"));
 }
 
-/// A group of the same owner is granted READ in the same command, before the caller is decided.
-/// The caller is refused, and nothing waits in its place.
+/// A group of the same owner is granted READ in the same command, before the caller is decided. The
+/// caller is refused, and nothing waits instead of it.
 #[test]
 fn t7_who_is_refused_when_it_asks_again_leaves_no_place() {
     for again in ["acquire b ann BLOCK 0", "acquire b ann BLOCK 0 TELL one 2"] {

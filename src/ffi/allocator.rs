@@ -1,4 +1,4 @@
-//! Memory comes from the server, so that it counts towards `maxmemory`. Outside a server there is
+//! Memory comes from the server, so that it counts toward `maxmemory`. Outside a server, there is
 //! none.
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -10,7 +10,7 @@ use redis_module::alloc::RedisAlloc;
 /// map, which reads 16 bytes at once, would crash there.
 pub struct Aligned;
 
-/// The alignment of every server's blocks.
+/// The alignment that every server's blocks have.
 const SERVERS: usize = 8;
 
 // SAFETY: blocks of the server's allocator, whole or from an aligned byte on, are freed as they
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Aligned {
         if start.is_null() {
             return start;
         }
-        // At least 8, because both are multiples of 8: enough room to note the distance. At most
+        // At least 8, because both are multiples of 8: enough room to store the distance. At most
         // the alignment.
         let past = start.addr() & layout.align().wrapping_sub(1);
         let distance = layout.align().wrapping_sub(past);
@@ -50,8 +50,8 @@ unsafe impl GlobalAlloc for Aligned {
             // SAFETY: the caller's promises are the same.
             return unsafe { RedisAlloc.dealloc(block, layout) };
         }
-        // SAFETY: `alloc` noted before the block its distance from the start, which came from the
-        // server.
+        // SAFETY: `alloc` stored, before the block, the distance from the block that the server
+        // returned.
         unsafe {
             let distance = block.cast::<usize>().sub(1).read();
             RedisAlloc.dealloc(block.sub(distance), layout);

@@ -4,22 +4,22 @@ use smallvec::SmallVec;
 
 use super::*;
 
-/// Whether the module makes the server ask for a reply now. If the server asks for `CLIENT
-/// UNBLOCK`, it keeps nothing aside.
+/// Whether the module is making the server ask for a reply now. If the server asks because of
+/// `CLIENT UNBLOCK`, it keeps nothing aside.
 static IS_ANSWERING: AtomicBool = AtomicBool::new(false);
 
 /// The server's callbacks for blocked connections, identified by the number passed to
 /// [`Ctx::block`].
 pub trait Waiting: 'static {
-    /// A value may have come to its key. May only remember that: the server reports it to everybody
-    /// who is blocked there.
+    /// A value may have appeared at its key. It may only record that: the server reports it for
+    /// every connection that is blocked there.
     fn on_key_ready(waiter: u64);
-    /// Its reply is due: it was granted, or its time passed. Must reply exactly once.
+    /// Its reply is due: it was granted, or it timed out. Must reply exactly once.
     fn reply(ctx: &Ctx, waiter: u64);
-    /// It departed, or got an error instead of its reply. Must only remember that.
+    /// It departed, or got an error instead of its reply. It may only record that.
     fn on_disconnect(waiter: u64);
-    /// From now on the connection may have read its reply; if `is_lost`, it never will. The server
-    /// calls this at the latest when it forgets the wait, and perhaps twice.
+    /// From now on, the connection may have read its reply; with `is_lost`, it never will. The
+    /// server calls this at the latest when it unblocks the connection, and perhaps twice.
     fn on_reply_flushed(waiter: u64, is_lost: bool);
 }
 
@@ -40,9 +40,9 @@ impl Blocked {
 
 impl Ctx {
     /// Blocks the caller on these keys. `None` if the server does not allow it. The server never
-    /// grants by itself: the callback that asks whether the key is ready says no. Nor does it end
-    /// the wait: a timeout of its own would cost a tenth of a hand-off, and the module's timers run
-    /// wherever the server's do.
+    /// serves the connection by itself: the callback always answers that the key is not ready. Nor
+    /// does the server end the wait: its own timeout would make a hand-off a tenth slower, and the
+    /// module's timers serve the same purpose.
     pub fn block<W: Waiting>(&self, names: &[Name<'_>], waiter: u64) -> Option<Blocked> {
         const NEVER: i64 = 0;
         type Words = *mut *mut raw::RedisModuleString;
@@ -62,8 +62,8 @@ impl Ctx {
             let waiter = waiter_of(ctx);
             let is_kept_aside = keeps_replies_aside() && IS_ANSWERING.load(Relaxed);
             W::reply(&Ctx(ctx), waiter);
-            // It is in the connection's output, which the server may send before it forgets that
-            // the connection was blocked.
+            // The reply is in the connection's output, which the server may send before it unblocks
+            // the connection.
             if !is_kept_aside {
                 W::on_reply_flushed(waiter, false);
             }

@@ -1,4 +1,4 @@
-//! Shard channels: who listens, who may publish, and publishing.
+//! Shard channels: their subscribers, the permission to publish, and publishing.
 
 use std::io::Error;
 
@@ -7,8 +7,8 @@ use rlock_engine::protocol;
 use super::*;
 
 impl Ctx {
-    /// Whether the server says who listens to a shard channel; an administrator can take the
-    /// command away that says so.
+    /// Whether the server reports the subscribers of a shard channel: an administrator can take
+    /// that command away.
     pub fn knows_listeners(&self) -> bool {
         /// Only a restart of the server can take the command away.
         static IS_THERE: AtomicBool = AtomicBool::new(false);
@@ -26,7 +26,7 @@ impl Ctx {
     /// The same for many channels at once.
     pub fn have_listeners(&self, channels: &[&[u8]]) -> Vec<bool> {
         // SAFETY: context; bytes; the format names a string, then a vector of strings of ours with
-        // its length, as given, which we free after the last use. Nobody else has the reply.
+        // its length, as given, which we free after the last use. Only we have the reply.
         let counted = unsafe {
             let create = there(raw::RedisModule_CreateString);
             let string = |bytes: &&[u8]| create(self.0, bytes.as_ptr().cast(), bytes.len());
@@ -90,18 +90,18 @@ impl Ctx {
         }
     }
 
-    /// The user as which any caller is logged in; empty for another module, which has none.
+    /// The caller's user; empty if the caller is another module, which has none.
     pub fn any_user_name(&self) -> std::rc::Rc<[u8]> {
         let has_user = self.connection().is_some()
             || self.flags().contains(ContextFlags::LUA) && self.has_user();
         if has_user { self.user_name() } else { std::rc::Rc::default() }
     }
 
-    /// Whether the context has a user. The server says so when it is asked to run a command as that
-    /// user, whether it may or not.
+    /// Whether the context has a user. The server's answer to a command that is to run as that user
+    /// shows it, whether or not the user may run it.
     fn has_user(&self) -> bool {
-        // SAFETY: context; the format names no arguments, and that the user's rights count. We free
-        // the reply, after reading `errno`, which holds the reason of a missing one.
+        // SAFETY: context; the format names no arguments, and demands the user's permissions. We
+        // free the reply, after reading `errno`, which holds the reason of a missing one.
         unsafe {
             let call = there(raw::RedisModule_Call);
             let reply = call(self.0, c"RLOCK.HELP".as_ptr(), c"C".as_ptr());
@@ -114,7 +114,7 @@ impl Ctx {
         }
     }
 
-    /// Whether this runs in a transaction, or inside something longer.
+    /// Whether this runs in a transaction, a script, or another module's call.
     pub fn is_in_longer(&self) -> bool {
         self.is_nested() || self.flags().contains(ContextFlags::MULTI)
     }

@@ -6,15 +6,15 @@ use super::*;
 /// What happens to whole databases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseChange {
-    /// This one is emptied; all of them, if `None`.
+    /// This database is emptied; `None` means all of them.
     Flushed(Option<c_int>),
     /// These two are swapped.
     Swapped(c_int, c_int),
 }
 
-/// Whether this is the number of a connection, and not of a script's or another module's client.
+/// Whether this is the ID of a connection, and not that of a script's or another module's client.
 pub fn is_connection(client: u64) -> bool {
-    // SAFETY: without a buffer for the answer the server only says whether it knows the number.
+    // SAFETY: without a buffer for the answer, the server only reports whether it knows the ID.
     unsafe { there(raw::RedisModule_GetClientInfoById)(null_mut(), client) == OK }
 }
 
@@ -28,20 +28,20 @@ impl Ctx {
             return None;
         }
         let id = self.connection()?;
-        // For another module's call as the caller's user Valkey 9 has an internal client that no
-        // list has.
+        // For another module's call as the caller's user, Valkey 9 has an internal client that is
+        // in no list.
         let is_listed = || self.describe_client(id).is_some_and(|line| !line.trim().is_empty());
         let is_sure = !IS_VALKEY_9.load(Relaxed) || !flags.contains(ContextFlags::MULTI);
         (is_sure || is_listed()).then_some(id)
     }
 
-    /// The number of the context's client, if it is a connection: not for another module's call.
+    /// The ID of the context's client if it is a connection, and not another module's call.
     pub(super) fn connection(&self) -> Option<u64> {
         // SAFETY: context; we free the string.
         unsafe {
             let id = there(raw::RedisModule_GetClientId)(self.0);
             let known = is_connection(id);
-            // Valkey 9 also knows its internal client for such a call, which has no user.
+            // For such a call, Valkey 9 also knows its internal client, which has no user.
             if !known || !IS_VALKEY_9.load(Relaxed) {
                 return known.then_some(id);
             }
@@ -54,8 +54,8 @@ impl Ctx {
         }
     }
 
-    /// Whether a connection can be closed without harm: only `CLIENT KILL` closes it at once, and
-    /// waits for I/O threads that work on it; an administrator can take `CLIENT` away.
+    /// Whether a connection can be closed without harm: only `CLIENT KILL` closes it at once and
+    /// waits for I/O threads that use it, but an administrator can take `CLIENT` away.
     pub fn can_close(&self) -> bool {
         /// Only a restart of the server can take the command away.
         static IS_THERE: AtomicBool = AtomicBool::new(false);
@@ -72,7 +72,7 @@ impl Ctx {
         let version = raw::REDISMODULE_CLIENTINFO_VERSION.into();
         let (flags, id, addr, port, db) = (0, 0, [0; 46], 0, 0);
         let mut info = raw::RedisModuleClientInfo { version, flags, id, addr, port, db };
-        // SAFETY: the structure is of the version that it says, and the server fills it.
+        // SAFETY: the structure has the version that it names, and the server fills it.
         let known = unsafe {
             let place = (&raw mut info).cast();
             there(raw::RedisModule_GetClientInfoById)(place, client)
@@ -81,8 +81,8 @@ impl Ctx {
         known == OK && info.flags & blocked != 0
     }
 
-    /// Closes a connection at once. Never the one whose command is running: the server would go on
-    /// using freed memory.
+    /// Closes a connection at once. Never call it for the connection whose command is running: the
+    /// server would continue to use freed memory.
     pub fn kill(&self, client: u64) {
         let id = c_string(&client.to_string());
         let words = c"ccc".as_ptr();
@@ -98,9 +98,9 @@ impl Ctx {
         }
     }
 
-    /// Closes a connection. One whose command is running is closed after its reply; until then it
-    /// acts as the default user. Only for Redis 7.0: where I/O threads run beside the main thread,
-    /// this breaks a connection that one of them works on.
+    /// Closes a connection. If its command is running, it is closed after the reply, and acts as
+    /// the default user until then. Only for Redis 7.0: on servers whose I/O threads run in
+    /// parallel to the main thread, this breaks a connection that an I/O thread is using.
     pub fn close(&self, client: u64) {
         // SAFETY: context; the server refuses an unknown connection.
         unsafe { there(raw::RedisModule_DeauthenticateAndCloseClient)(self.0, client) };

@@ -94,8 +94,8 @@ const NO_KEY: KeySpec = KeySpec {
     },
 };
 
-/// The key is the first argument, or several keys follow their number there, or every argument but
-/// the last is a key.
+/// The positions of the keys: the first argument; several keys after their number; or every
+/// argument but the last.
 fn key_spec(command: &Command) -> Option<KeySpec> {
     let flags = match command.access {
         Access::Keyless => return None,

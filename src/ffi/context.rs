@@ -126,7 +126,7 @@ impl Ctx {
         self.wrapped().get_flags()
     }
 
-    /// Whether nothing may be written now: the server asserts that.
+    /// Whether the server is paused, and asserts that nothing is written.
     pub fn is_paused(&self) -> bool {
         // SAFETY: takes nothing.
         unsafe { there(raw::RedisModule_AvoidReplicaTraffic)() != 0 }
@@ -162,8 +162,9 @@ impl Ctx {
     }
 
     /// Whether the server would accept a client's write of this key now. The probe is a write
-    /// command of ours that changes nothing and that nobody can rename. In script mode the server
-    /// checks it like a client's write: enough replicas, a writable disk, a slot that it serves.
+    /// command of the module that changes nothing and that nobody can rename. In script mode, the
+    /// server checks it like a client's write: enough replicas, a writable disk, a slot that it
+    /// serves.
     pub fn gate_of(&self, name: &Name<'_>) -> Gate {
         // SAFETY: context; the format names a string of the server, an empty one of ours, and the
         // mode: script mode, with errors as replies (Valkey 9.1 fails without that). We free the
@@ -183,8 +184,8 @@ impl Ctx {
         }
     }
 
-    /// Whether this node of a cluster serves the slot of a key. The probe is the one of `gate_of`,
-    /// but nothing besides the slot is checked.
+    /// Whether this node of a Cluster serves the slot of a key. The probe is that of `gate_of`, but
+    /// only the slot is checked.
     pub(super) fn serves(&self, name: *mut raw::RedisModuleString) -> bool {
         // SAFETY: context; the format names a string of the server, an empty one of ours, and that
         // errors are replies. We free the reply.
@@ -197,8 +198,8 @@ impl Ctx {
         }
     }
 
-    /// Whether the command came from this server's primary, from the node that hands over a slot,
-    /// or from the server's own file, and not from a client.
+    /// Whether the command came from this server's primary, from a node that migrates a slot to
+    /// this one, or from the server's own file, and not from a client.
     pub fn is_from_primary(&self) -> bool {
         self.flags().intersects(ContextFlags::REPLICATED | ContextFlags::LOADING)
     }
@@ -213,7 +214,7 @@ impl Ctx {
         }
     }
 
-    /// The context as the `redis-module` crate has it.
+    /// The context in the form of the `redis-module` crate.
     pub fn wrapped(&self) -> redis_module::Context {
         redis_module::Context::new(self.0)
     }

@@ -10,26 +10,26 @@ static FILTER: AtomicPtr<raw::RedisModuleCommandFilter> = AtomicPtr::new(null_mu
 pub enum Caller {
     /// This connection.
     Client(u64),
-    /// Redis 7.0 does not say; this is the size of the command's arguments in bytes.
+    /// Redis 7.0 does not report it; this is the size of the command's arguments in bytes.
     Unknown(usize),
 }
 
-/// Decides whose commands to stop.
+/// Decides whose commands are stopped.
 pub trait Closing: 'static {
-    /// Whether the command that the server is about to run may not run. To find the size of its
-    /// arguments may take a while.
+    /// Whether the command that the server is about to execute must be stopped. Finding the size of
+    /// its arguments may take a while.
     fn is_closing(caller: impl Fn() -> Caller) -> bool;
 }
 
-/// Whether the server says whose command it is about to run.
+/// Whether the server reports whose command it is about to execute.
 pub fn knows_callers() -> bool {
     // SAFETY: reading what initialisation has set.
     let client_of = unsafe { raw::RedisModule_CommandFilterGetClientId };
     client_of.is_some()
 }
 
-/// From now on no command of a connection that `is_closing` runs: the filter replaces it by an
-/// unknown command. It costs every command a little, so end it with [`unsilence`].
+/// From now on, no command of a connection that `is_closing` is executed: the filter replaces it by
+/// an unknown command. It costs every command a little, so end it with [`unsilence`].
 pub fn silence<C: Closing>() {
     extern "C" fn on_command<C: Closing>(command: *mut raw::RedisModuleCommandFilterCtx) {
         // SAFETY: the server's own handle of this callback. The name is ours, and passed on.

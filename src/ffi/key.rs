@@ -9,8 +9,8 @@ use std::marker::PhantomData;
 /// `REDISMODULE_KEYTYPE_EMPTY`
 const NO_KEY: c_int = 0;
 
-/// How many milliseconds later than the engine's the expiry must be that the server gets. The
-/// engine names the last millisecond through which the key lives.
+/// How many milliseconds later than the engine's time the server must expire the key: the engine
+/// names the last millisecond in which the key still exists.
 fn later_ms() -> u64 {
     u64::from(EXPIRES_WITHIN_ITS_MS.load(Relaxed))
 }
@@ -56,7 +56,7 @@ impl rlock_engine::OpenKey for Key<'_> {
             set(self.key, TYPE.load(Relaxed), value)
         };
         if status != OK {
-            // SAFETY: the server has not taken it.
+            // SAFETY: the server has not taken the value.
             unsafe { take(value) };
         }
     }

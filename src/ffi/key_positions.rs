@@ -1,5 +1,5 @@
-//! Which arguments of a command that names several keys are the keys, for the server: it asks where
-//! it routes commands in a cluster and checks rights.
+//! Which arguments of a command that names several keys are the keys: the server asks that to route
+//! commands in a Cluster and to check permissions.
 
 use rlock_core::grammar::key_count;
 

@@ -1,5 +1,6 @@
-//! The border to the server: the only folder with `unsafe`, one API call per function with the
-//! argument for its soundness. Nothing is decided here, and no raw pointer leaves it.
+//! The interface to the server: the only folder with `unsafe`. Each function makes one API call,
+//! with an argument for its soundness. Nothing is decided here, and no raw pointer leaves this
+//! folder.
 //!
 //! Three arguments recur. *Context*: a [`Ctx`] wraps the pointer that the server passed to a
 //! callback and lives no longer than that callback, or it is the module's own detached context,
@@ -43,7 +44,7 @@ pub use server::ServerChange;
 pub use timers::{after, epoch_us, when_readable};
 pub use value::{Values, lock_count};
 
-/// Memory comes from the server, so that it counts towards `maxmemory`. Outside a server there is
+/// Memory comes from the server, so that it counts toward `maxmemory`. Outside a server, there is
 /// none.
 #[cfg(not(test))]
 #[global_allocator]
@@ -70,8 +71,8 @@ static EXPIRES_WITHIN_ITS_MS: AtomicBool = AtomicBool::new(false);
 /// Whether the module is served by Valkey 9 or later. Set once at load.
 static IS_VALKEY_9: AtomicBool = AtomicBool::new(false);
 /// Whether an event of another database than the client's leaves the client there, so that `MOVE`
-/// changes the database of whoever sends it: Valkey from 8.1 on, and some 9.1 still. Set once at
-/// load.
+/// changes the selected database of its client: Valkey from 8.1 on, up to some releases of 9.1. Set
+/// once at load.
 static EVENTS_SELECT: AtomicBool = AtomicBool::new(false);
 
 /// A command's handler.
@@ -112,7 +113,7 @@ impl<'a> Argv<'a> {
         words.iter().map(|string| unsafe { bytes_of(*string) })
     }
 
-    /// The first argument, of which these are the bytes, as a key's name.
+    /// The first argument as a key's name; `bytes` are its bytes.
     pub fn name(&self, bytes: &'a [u8]) -> Option<Name<'a>> {
         self.0.get(1).map(|string| Name { string: *string, bytes })
     }
@@ -129,7 +130,7 @@ impl<'a> Argv<'a> {
 /// The bytes of a string, which do not move.
 ///
 /// # Safety
-/// It is the server's, which keeps it for `'a`.
+/// The string belongs to the server, which keeps it for `'a`.
 unsafe fn bytes_of<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
     let mut len = 0;
     unsafe {
@@ -193,7 +194,7 @@ pub fn text_of(reply: RedisValue) -> Option<String> {
     }
 }
 
-/// No text of ours has a NUL: names are escaped.
+/// Our texts contain no NUL: names are escaped.
 pub fn c_string(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
 }

@@ -33,7 +33,7 @@ impl Ctx {
         // In lower case, like the server's own commands in its statistics.
         let name = c_string(&command.name.to_ascii_lowercase());
         let flags = c_string(command.flags);
-        // Where there are several keys, the server asks where.
+        // For several keys, the server asks for their positions.
         let is_first = command.access != Access::Keyless && !command.has_several_keys();
         let at = c_int::from(is_first);
         // SAFETY: context, at load; the server copies the strings and the description.

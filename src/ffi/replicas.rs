@@ -1,4 +1,4 @@
-//! The replication stream: its length, and how far replicas have acknowledged it.
+//! The replication stream: its length, and the offsets that replicas have acknowledged.
 
 use std::ffi::CStr;
 
@@ -65,8 +65,9 @@ fn acknowledged_in(line: &str) -> Option<u64> {
     (field("state=") == Some("online") && offset > 0).then_some(offset)
 }
 
-/// Makes the server call `work` before each sleep of its loop: after everything done in the
-/// iteration, and before any of it is written. `None` ends that; never within that call.
+/// Makes the server call `work` before each sleep of its loop: after everything that is done in the
+/// iteration, and before any of its output is written. `None` ends that; do not call this from
+/// within `work`.
 pub fn before_sleep(work: Option<fn(&Ctx)>) {
     static WORK: std::sync::OnceLock<fn(&Ctx)> = std::sync::OnceLock::new();
     extern "C" fn on_event(

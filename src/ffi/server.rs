@@ -12,7 +12,7 @@ pub enum ServerChange {
     },
     /// Its settings, which are being changed at this moment.
     Settings,
-    /// A replica connected, and has all data or is about to read it; or it disconnected.
+    /// A replica connected, and has all data or is about to read it; or a replica disconnected.
     Replica {
         /// Whether it is connected.
         is_there: bool,
@@ -21,7 +21,7 @@ pub enum ServerChange {
     Synced,
     /// Slots moved to or from this node in one step.
     SlotsMoved,
-    /// It begins to load its data, or has loaded them or given up.
+    /// It begins to load its data, or has finished or given up.
     Loading {
         /// Whether it is done.
         is_over: bool,
@@ -31,8 +31,8 @@ pub enum ServerChange {
 /// Reports the fields of `INFO` one by one: name and number.
 pub type Fields = fn(&mut dyn FnMut(&str, u64));
 
-/// `REDISMODULE_EVENT_CLUSTER_SLOT_MIGRATION`, since Redis 8.4. Keys that have moved are then
-/// removed without a callback.
+/// `REDISMODULE_EVENT_CLUSTER_SLOT_MIGRATION`, since Redis 8.4. After a migration, the keys of its
+/// slots are removed without a callback.
 const CLUSTER_SLOT_MIGRATION: u64 = 18;
 
 impl Ctx {
@@ -58,7 +58,7 @@ impl Ctx {
                     ServerChange::Replica { is_there }
                 }
                 CLUSTER_SLOT_MIGRATION => ServerChange::SlotsMoved,
-                // It loads them beside those that it has, and then swaps the two.
+                // The server loads the new data beside its own, and then swaps the two.
                 raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD => match what {
                     raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_COMPLETED => ServerChange::Synced,
                     _ => return,
@@ -85,16 +85,15 @@ impl Ctx {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
             raw::subscribe_to_server_event(self.0, event, Some(on_event));
         }
-        // On Valkey the number means something else; an older Redis refuses it.
+        // On Valkey, this number means something else; an older Redis refuses it.
         if is_cluster() && !is_valkey() {
             let event = raw::RedisModuleEvent { id: CLUSTER_SLOT_MIGRATION, dataver: 1 };
             raw::subscribe_to_server_event(self.0, event, Some(on_event));
         }
     }
 
-    /// Calls `forked` when the server has forked a child that saves the data as they are now.
-    /// What the server writes to the append-only file from then on counts beside what that child
-    /// saves.
+    /// Calls `forked` when the server has forked a child that saves the present data. Whatever the
+    /// server writes to the append-only file from then on is in addition to what that child saves.
     pub fn watch_forks(&self, forked: fn(&Ctx)) {
         static FORKED: std::sync::OnceLock<fn(&Ctx)> = std::sync::OnceLock::new();
         extern "C" fn on_event(
@@ -116,7 +115,7 @@ impl Ctx {
     pub fn answer_info(&self, fields: Fields) {
         static FIELDS: std::sync::OnceLock<Fields> = std::sync::OnceLock::new();
         extern "C" fn on_info(ctx: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) {
-            // A crash may have left our state in the middle of a change.
+            // After a crash, our state may be in the middle of a change.
             if for_crash_report != 0 {
                 return;
             }

@@ -20,8 +20,8 @@ pub fn after(ms: u64, work: fn(&Ctx)) {
     }
 }
 
-/// Calls `work` in every loop iteration in which `file` is readable, also while the server is busy
-/// with a script: it may only read and set a timer. `file` must stay open.
+/// Calls `work` in every loop iteration in which `file` is readable, even while the server is busy
+/// with a script: `work` may only read the file and set a timer. `file` must stay open.
 ///
 /// # Errors
 /// The server already listens to as many files as `maxclients` allows.
@@ -45,7 +45,7 @@ pub fn when_readable(file: &impl AsRawFd, work: fn()) -> Result<(), String> {
 }
 
 /// The machine's clock, in microseconds since the Unix epoch; 0 before it. `SystemTime` would
-/// repeat these checks, for a hundred instructions.
+/// repeat checks that cost a hundred instructions.
 pub fn epoch_us() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a place for the result, and a clock that every system has.

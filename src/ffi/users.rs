@@ -1,4 +1,4 @@
-//! The server's users and their rights.
+//! The server's users and their permissions.
 
 use std::ffi::CStr;
 use std::mem::transmute;
@@ -20,8 +20,8 @@ type MayInDatabase = unsafe extern "C" fn(
     *mut c_int,
 ) -> c_int;
 
-/// Valkey's own check, since 9.1, where a user can be limited to databases. There the older check
-/// knows no database, and refuses every user with such a limit.
+/// Valkey's own check, since 9.1, where a user can be limited to databases. There, the older check
+/// knows of no database, and refuses every user with such a limit.
 fn may_in_database() -> Option<MayInDatabase> {
     static FOUND: OnceLock<Option<MayInDatabase>> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -36,7 +36,7 @@ fn may_in_database() -> Option<MayInDatabase> {
     })
 }
 
-/// A server's string, which lasts as long as this.
+/// A string of the server that lives as long as this value.
 struct Lasting {
     bytes: Vec<u8>,
     string: *mut raw::RedisModuleString,
@@ -55,15 +55,15 @@ impl Lasting {
 
 impl Drop for Lasting {
     fn drop(&mut self) {
-        // SAFETY: the string is ours, and nobody else has it.
+        // SAFETY: the string is ours, and only we have it.
         unsafe { there(raw::RedisModule_FreeString)(null_mut(), self.string) };
     }
 }
 
-/// Strings that are asked for again and again, the last ones first.
+/// Strings that are needed again and again, the most recent ones first.
 type Strings = Exclusive<Vec<Lasting>>;
 
-/// So many of them are kept.
+/// How many of them are kept.
 const KEPT: usize = 4;
 
 /// The names of commands.
@@ -71,7 +71,8 @@ static COMMANDS: Strings = Exclusive::empty();
 /// The names of users.
 static USERS: Strings = Exclusive::empty();
 
-/// The server's string of these bytes. It lasts until other strings of these have been asked for.
+/// The server's string with these bytes. It remains valid until `KEPT` other strings were requested
+/// from `of`.
 fn lasting(bytes: &[u8], of: &Strings) -> *mut raw::RedisModuleString {
     of.with(|all| {
         if let Some(known) = all.iter().find(|known| known.bytes == bytes) {
@@ -86,10 +87,10 @@ fn lasting(bytes: &[u8], of: &Strings) -> *mut raw::RedisModuleString {
 }
 
 impl Ctx {
-    /// The user as which the caller is logged in. Only for a caller that may be blocked: Redis up
-    /// to 7.4 and Valkey 7.2 crash if the caller is another module, which has no user.
+    /// The caller's user. Only for a caller that may be blocked: Redis up to 7.4 and Valkey 7.2
+    /// crash if the caller is another module, which has no user.
     pub fn user_name(&self) -> Rc<[u8]> {
-        /// The last caller's: most connections have the same.
+        /// That of the last caller: most connections have the same user.
         static LAST: Exclusive<Rc<[u8]>> = Exclusive::empty();
         // SAFETY: context of a caller with a user; we free the string, after copying its bytes.
         unsafe {

@@ -11,37 +11,38 @@ use super::*;
 
 /// The type of a lock's key, set once at load.
 pub(super) static TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(null_mut());
-/// Locks that the server keeps for us.
+/// The number of locks that the server keeps for the module.
 static LOCKS: AtomicI64 = AtomicI64::new(0);
 
-/// Whether the key that the server is about to unlink has expired, where `note_expiries` notes it.
+/// Whether the key that the server is about to unlink has expired, if `note_expiries` records that.
 static IS_EXPIRING: AtomicBool = AtomicBool::new(false);
 /// `REDISMODULE_AUX_BEFORE_RDB`
 const BEFORE_THE_KEYS: c_int = 1;
 
-/// Locks that the server keeps: at keys, or on their way to being freed.
+/// The number of locks that the server keeps: at keys, or about to be freed.
 pub fn lock_count() -> u64 {
     u64::try_from(LOCKS.load(Relaxed)).unwrap_or(0)
 }
 
-/// What the server asks the module about its values.
+/// What the server asks the module about values.
 pub trait Values: 'static {
-    /// A lock read from a snapshot, for this database and key; `None` refuses it. The caller says,
-    /// when asked, whether a client brought it of its own accord.
+    /// A lock read from a snapshot, for this database and key; `None` refuses it. The closure
+    /// returns whether a client sent the value itself.
     fn decode(
         bytes: &[u8],
         at: Option<(c_int, &[u8])>,
         is_of_a_client: impl Fn() -> bool,
     ) -> Option<Lock>;
-    /// A lock is removed from its key. Called in the middle of anything: may only remember it.
-    /// `is_served`: by this node of a cluster, as far as the server says so.
+    /// A lock is removed from its key. This may be called at any time, so it may only record the
+    /// removal. `is_served` says whether this node of a Cluster serves the key, as far as the
+    /// server reports that.
     fn unlinked(db: c_int, key: &[u8], lock: &Lock, is_served: bool);
-    /// The server expired or evicted a key, of whatever type. May only remember it.
+    /// The server expired or evicted a key, of whatever type. It may only record that.
     fn lost(db: c_int, key: &[u8], is_evicted: bool);
-    /// What to save beside the keys. `None` saves nothing, and the file then does not need the
+    /// The data to save beside the keys. `None` saves nothing, and the file then does not need the
     /// module.
     fn save_aux() -> Option<Vec<u8>>;
-    /// Loads what was saved beside the keys. False if it is not valid.
+    /// Loads the data that was saved beside the keys. False if it is not valid.
     fn load_aux(bytes: &[u8]) -> bool;
 }
 
@@ -52,7 +53,7 @@ pub(super) fn give(lock: Lock) -> *mut c_void {
 }
 
 /// Takes a lock back. May run in another thread of the server, for a lock that is no longer
-/// reachable: a lock holds no server memory except what the allocator provided.
+/// reachable: apart from memory of the allocator, a lock refers to nothing of the server.
 ///
 /// # Safety
 /// `value` came from [`give`], and is not used again.
@@ -61,8 +62,8 @@ pub(super) unsafe fn take(value: *mut c_void) {
     drop(unsafe { Box::from_raw(value.cast::<Lock>()) });
 }
 
-/// Whether this node may use the key's slot, for the server that says so at any time: Redis since
-/// 8.4. There a slot's changes arrive one by one before the slot does, all in one step perhaps.
+/// Whether this node may use the key's slot. Only Redis since 8.4 reports that at any time; there,
+/// a slot's changes arrive one by one before the slot itself moves.
 ///
 /// # Safety
 /// The name is the server's, of a key in this callback.
@@ -89,7 +90,7 @@ unsafe fn is_served(name: *const raw::RedisModuleString) -> bool {
     })
 }
 
-/// What the server calls for keys of our type.
+/// The server's callbacks for keys of the module's type.
 mod callbacks {
     use super::*;
 
@@ -110,8 +111,8 @@ mod callbacks {
         V::decode(bytes.as_ref(), at, || is_of_a_client(io)).map_or(null_mut(), give)
     }
 
-    /// Whether a client sent this value to a primary that serves the key. What comes for a slot
-    /// that this node imports is another node's, whatever command brings it.
+    /// Whether a client sent this value to a primary that serves the key. A value for a slot that
+    /// this node imports is another node's, whatever command brings it.
     fn is_of_a_client(io: *mut raw::RedisModuleIO) -> bool {
         // SAFETY: the server's own handle of this load; its context and the key's name live as
         // long.
@@ -218,7 +219,7 @@ mod callbacks {
         unsafe { take(value) };
     }
 
-    /// Nobody has it mutably: we keep no borrow of it across a call into the server.
+    /// No mutable borrow of it exists: we keep none across a call into the server.
     ///
     /// # Safety
     /// `value` came from [`give`], and the server keeps it for `'a`.
@@ -278,7 +279,7 @@ impl Ctx {
             OK
         }
         let kinds = match EVENTS_SELECT.load(Relaxed) {
-            // A key expires within a command of any database; it is evicted between commands.
+            // A key expires within a command, of any database; it is evicted between commands.
             true => {
                 self.note_expiries();
                 raw::REDISMODULE_NOTIFY_EVICTED
@@ -291,8 +292,8 @@ impl Ctx {
         }
     }
 
-    /// Notes of each key that is removed, whether it expired. The event comes just before the
-    /// callback for the value, and selects no database. It costs every removal of a key a little.
+    /// Records for each removed key whether it expired. The event comes just before the callback
+    /// for the value, and selects no database. This makes every removal of a key slightly slower.
     fn note_expiries(&self) {
         extern "C" fn on_event(
             _: *mut raw::RedisModuleCtx,
@@ -306,8 +307,8 @@ impl Ctx {
         raw::subscribe_to_server_event(self.0, event, Some(on_event));
     }
 
-    /// Subscribes to new keys, once and for good: `came` may only remember them. This costs the
-    /// server a context for each event.
+    /// Subscribes to new keys, permanently: `came` may only record them. For each event, the server
+    /// has to create a context.
     pub fn watch_new_keys(&self, came: fn(c_int, &[u8])) {
         static CAME: OnceLock<fn(c_int, &[u8])> = OnceLock::new();
         extern "C" fn on_event(
@@ -326,7 +327,7 @@ impl Ctx {
             return;
         }
         let kinds = match EVENTS_SELECT.load(Relaxed) {
-            // Events of these classes are of the client's own database.
+            // Events of these classes concern the client's own database.
             true => {
                 raw::REDISMODULE_NOTIFY_STRING
                     | raw::REDISMODULE_NOTIFY_HASH

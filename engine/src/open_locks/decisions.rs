@@ -1,5 +1,4 @@
-//! What was decided about several open locks: the replicas get it in one command, then it is
-//! reported.
+//! Decisions about several open locks: they are replicated in one command, and then reported.
 
 use rlock_core::manager::At;
 use rlock_core::snapshot::{self, Start};
@@ -12,24 +11,24 @@ use crate::unit::{self, Done};
 /// Decisions in the order in which they were made.
 pub(crate) struct Decisions<'a> {
     all: Vec<Decision<'a>>,
-    /// How many of the decisions were replicated, or need not be.
+    /// How many of the decisions were replicated, or need no replication.
     sent: usize,
-    /// The effects of the others, one after the other.
+    /// The effects of the remaining ones, one after another.
     effects: Vec<u8>,
 }
 
 /// A decision about one of the locks.
 pub(crate) struct Decision<'a> {
-    /// Which of the locks, in key order.
+    /// The index of the lock, in key order.
     pub(crate) place: usize,
-    /// The owner that asks for the lock, if that was decided.
+    /// The owner that asked for the lock, if this was the decision about its request.
     asks: Option<&'a [u8]>,
     pub(crate) done: ToPublish<'a>,
 }
 
-/// What is done, and is to be published when replicas have it.
+/// What was done, and is to be published once it is replicated.
 pub(crate) enum ToPublish<'a> {
-    /// At a lock of which nothing is remembered.
+    /// At a lock without waiters and sessions.
     Fast(FastStep<'a>),
     Step(Box<Effects<'a>>),
 }
@@ -44,18 +43,18 @@ impl ToPublish<'_> {
 }
 
 impl<'a> Decisions<'a> {
-    /// None yet, of so many locks. `effects` is an empty buffer.
+    /// No decisions yet about this many locks. `effects` is an empty buffer.
     pub(crate) fn new(locks: usize, effects: Vec<u8>) -> Self {
         Self { all: Vec::with_capacity(locks), sent: 0, effects }
     }
 
-    /// Whether a decision about this lock fits into the command with those before it, which has
-    /// its keys in key order.
+    /// Whether a decision about this lock fits into the command with the previous ones: the keys of
+    /// a command are in key order.
     pub(crate) fn continues(&self, place: usize) -> bool {
         self.unsent().last().is_none_or(|last| last.place < place)
     }
 
-    /// Adds one. Returns its reply.
+    /// Adds a decision. Returns its reply.
     pub(crate) fn add(
         &mut self,
         place: usize,
@@ -76,7 +75,7 @@ impl<'a> Decisions<'a> {
         self.all.get(self.sent..).unwrap_or_default()
     }
 
-    /// Hands the changes to the replicas in one command, and reports the decisions.
+    /// Replicates the changes in one command, and reports the decisions.
     pub(crate) fn send<'n, 'm: 'n, H: Host>(
         &mut self,
         host: &H,
@@ -102,7 +101,7 @@ impl<'a> Decisions<'a> {
         self.sent = self.all.len();
     }
 
-    /// Takes them, with the buffer.
+    /// Takes the decisions, and the buffer.
     pub(crate) fn take(&mut self) -> (Vec<Decision<'a>>, Vec<u8>) {
         (std::mem::take(&mut self.all), std::mem::take(&mut self.effects))
     }

@@ -1,4 +1,4 @@
-//! Waits for several locks in random histories and in every short one, against a naive model.
+//! Groups in random histories, and in every short history, compared with a naive model.
 
 mod model;
 
@@ -12,7 +12,7 @@ use rlock_core::Lock;
 /// Something that happens.
 #[derive(Clone, Debug)]
 enum Deed {
-    /// An owner asks for several locks, and waits for them or does not.
+    /// An owner requests several locks, and waits for them or does not.
     Several(usize, Wants, bool),
     One(usize, (usize, Mode)),
     Release(usize, Vec<usize>),
@@ -31,7 +31,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let host = MapHost::primary();
-        // Cycles are left to end by themselves.
+        // Cycles are not detected: they end by themselves.
         host.world().detects_deadlocks = false;
         Self { host, naive: Naive::default(), asked: 0, granted: 0 }
     }
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// Whoever waits is granted once the others release.
+    /// Every waiter is granted once the others release.
     fn ends(&mut self) {
         for _ in 0..200 {
             let waits = self.naive.lines.values().any(|line| !line.is_empty());
@@ -153,7 +153,7 @@ fn number_of(owner: &[u8]) -> usize {
     OWNERS.iter().position(|name| name.as_bytes() == owner).unwrap()
 }
 
-/// A small generator of numbers: histories are the same on every machine.
+/// A small random number generator: histories are the same on every machine.
 struct Chance(u64);
 
 impl Chance {
@@ -198,7 +198,7 @@ impl Chance {
     }
 }
 
-/// M7, M8, M13-M16, M18, M19, and that nobody is stuck.
+/// M7, M8, M13-M16, M18, M19, and that no waiter is stuck.
 #[test]
 fn groups_wait_and_are_granted_as_in_a_naive_model() {
     let (mut chance, mut granted) = (Chance(0x6709), 0);
@@ -233,7 +233,7 @@ fn small(number: usize) -> Deed {
     }
 }
 
-/// Two keys, three owners, every history of `RLOCK_STEPS` deeds, or of three.
+/// Two keys, three owners, every history of `RLOCK_STEPS` steps, or of three.
 #[test]
 fn every_short_history_of_groups_is_as_in_a_naive_model() {
     every_history(SMALL, 3, |history| {

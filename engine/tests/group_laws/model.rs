@@ -1,11 +1,11 @@
-//! Who holds and who waits for several locks: a naive model.
+//! A naive model of holders and of groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub const KEYS: [&str; 4] = ["a", "a:1", "b", "c"];
 pub const OWNERS: [&str; 4] = ["ann", "bob", "cy", "dan"];
 
-/// How a key is wanted: WRITE, or READ, perhaps under a limit.
+/// The requested mode: WRITE, or READ, perhaps with a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mode {
     Write,
@@ -45,19 +45,19 @@ pub struct Group {
     pub reached: usize,
 }
 
-/// Who holds and who waits, without time. A wait's arrival is the number of its connection.
+/// Holders and waiters, without time. A wait's arrival is the number of its connection.
 #[derive(Clone, Debug, Default)]
 pub struct Naive {
     pub holds: BTreeSet<(usize, usize, bool)>,
     pub lines: BTreeMap<usize, Vec<Wait>>,
     pub groups: BTreeMap<usize, Group>,
     pub moves: BTreeSet<usize>,
-    /// Keys that were freed, or left.
+    /// Keys that were freed, or that a waiter left.
     pub serves: BTreeSet<usize>,
     pub told: BTreeMap<usize, bool>,
 }
 
-/// What a request is told at once.
+/// The immediate result of a request.
 #[derive(Debug, PartialEq)]
 pub enum Said {
     Token,
@@ -96,7 +96,7 @@ impl Naive {
         self.has_room(key, owner, mode) && line.all(|wait| wait.has_turn)
     }
 
-    /// M14: behind the turns, and behind who arrived before.
+    /// M14: behind the turns, and behind those who arrived earlier.
     pub fn stand(&mut self, key: usize, wait: Wait) {
         let line = self.lines.entry(key).or_default();
         let place = line.iter().position(|other| !other.has_turn && other.arrival > wait.arrival);
@@ -132,7 +132,7 @@ impl Naive {
         }
     }
 
-    /// The owner holds: what it waits for at this key is covered, or a re-entry.
+    /// The owner holds: its waits at this key are covered, or re-entries.
     pub fn begin(&mut self, key: usize, owner: usize, mode: Mode) {
         self.holds.insert((key, owner, mode.writes()));
         loop {
@@ -151,7 +151,7 @@ impl Naive {
         }
     }
 
-    /// M18: who has reached this key no more gives up what is behind.
+    /// M18: a group that lost this key gives up the keys behind it.
     pub fn go_back(&mut self, key: usize) {
         let line = self.lines.get(&key).cloned().unwrap_or_default();
         for wait in line.iter().filter(|wait| wait.is_group && !wait.has_turn) {
@@ -170,7 +170,7 @@ impl Naive {
         }
     }
 
-    /// Ends all holds of an owner at a key, or of all.
+    /// Ends all holds of an owner at a key, or of all owners.
     pub fn end(&mut self, key: usize, owner: Option<usize>) {
         let is_it = |hold: &(usize, usize, bool)| {
             hold.0 == key && owner.is_none_or(|owner| hold.1 == owner)
@@ -178,7 +178,7 @@ impl Naive {
         let ended: BTreeSet<usize> =
             self.holds.iter().filter(|hold| is_it(hold)).map(|hold| hold.1).collect();
         self.holds.retain(|hold| !is_it(hold));
-        // Those that it covered stand in line.
+        // The groups that the hold covered stand in line.
         for (id, group) in self.groups.clone() {
             let number = group.wants.iter().position(|want| want.0 == key);
             let is_here = self.lines.get(&key).into_iter().flatten().any(|wait| wait.arrival == id);
@@ -195,14 +195,14 @@ impl Naive {
         self.serves.insert(key);
     }
 
-    /// Where a group comes next; `None` if it has reached all.
+    /// The next key of a group; `None` if it has reached all.
     fn next_of(&self, id: usize) -> Option<usize> {
         let group = &self.groups[&id];
         group.wants.get(group.reached).map(|want| want.0)
     }
 
-    /// M32: in key order. At each key those come first who move on, in the order of arrival; then
-    /// the line is served.
+    /// M32: in key order. At each key, groups that move on come first, in the order of arrival;
+    /// then the line is served.
     pub fn carry_on(&mut self) {
         loop {
             if let Some(id) = self.moves.iter().copied().find(|id| self.next_of(*id).is_none()) {

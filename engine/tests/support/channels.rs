@@ -1,21 +1,21 @@
-//! What leaves the server around the engine: its shard channels, and its replication stream.
+//! The server's outputs around the engine: its shard channels and its replication stream.
 
 use std::collections::BTreeSet;
 
 /// Shard channels and scripts, for messages.
 #[derive(Default)]
 pub struct Channels {
-    /// A transaction or a script runs.
+    /// Whether a transaction or a script is running.
     pub is_in_longer: bool,
-    /// Those with a subscriber here.
+    /// Channels with a subscriber here.
     pub listening: BTreeSet<Vec<u8>>,
-    /// How often that was asked.
+    /// How often the engine asked for subscribers.
     pub asked: usize,
-    /// The server does not say who listens.
+    /// Whether the server does not report subscribers.
     pub is_hidden: bool,
     /// Users that may not publish to a channel.
     pub silenced: BTreeSet<(String, String)>,
-    /// How many replies the caller had when those who waited got theirs.
+    /// How many replies the caller had got when the waiters got theirs.
     pub replied_before: Vec<usize>,
 }
 

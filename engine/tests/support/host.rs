@@ -1,4 +1,4 @@
-//! The map of keys as the engine's host. Every call of the engine is recorded, in order.
+//! The map of keys as the engine's host. Every call by the engine is recorded, in order.
 
 use std::ffi::CStr;
 use std::rc::Rc;
@@ -24,13 +24,13 @@ impl KeyName for Name<'_> {
     }
 }
 
-/// The server's handle of a blocked connection: there is one, and answering uses it up.
+/// The server's handle of a blocked connection: there is only one, and a reply uses it up.
 pub struct Handle {
     waiter: u64,
     _counted: Rc<()>,
 }
 
-/// An open key: what is at it is taken out of the map until it is closed.
+/// An open key: its value is outside of the map until it is closed.
 pub struct Key<'h> {
     host: &'h MapHost,
     at: LockId,

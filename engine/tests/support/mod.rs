@@ -1,8 +1,8 @@
 //! A map of keys as a server: the clock moves, deferred work is done and replies are delivered only
 //! when the test says so.
 //!
-//! A borrow of the engine's state across a call of the server panics here; so do a key that is
-//! open during a notification, and an answer in the call that blocks the connection.
+//! It panics if the engine borrows its state across a call of the server, keeps a key open during a
+//! notification, or replies in the call that blocks the connection.
 
 mod channels;
 mod host;
@@ -47,7 +47,7 @@ pub struct Slot {
 #[derive(Clone, Debug)]
 pub struct Waiting {
     pub client: u64,
-    /// Its reply may be asked for.
+    /// Whether its reply may be asked for.
     pub is_due: bool,
 }
 
@@ -58,17 +58,17 @@ pub struct Caller {
     pub words: Vec<Vec<u8>>,
 }
 
-/// The server around the engine; a test changes it by [`MapHost::world`].
+/// The server around the engine; tests change it through [`MapHost::world`].
 pub struct World {
     pub now: Now,
-    /// What each call of [`Host::monotonic`] takes: a portion has an end in every test.
+    /// How much time each call of [`Host::monotonic`] takes, so that a portion ends in every test.
     pub tick: Duration,
     worked: Duration,
     pub db: i32,
     pub keys: BTreeMap<LockId, Slot>,
     open: BTreeSet<LockId>,
     caller: Caller,
-    /// The wait that the running command has begun.
+    /// The wait that the running command began.
     parking: Option<u64>,
     replies: Vec<String>,
     log: Vec<String>,
@@ -94,7 +94,7 @@ pub struct World {
     pub gate: Gate,
     pub gates: BTreeMap<Vec<u8>, Gate>,
     pub offset: u64,
-    /// The offset is at least the number of effects.
+    /// Whether the offset is at least the number of effects.
     pub counts_stream: bool,
     pub acknowledged: Vec<u64>,
     pub is_paused: bool,
@@ -105,7 +105,7 @@ pub struct World {
     pub is_loading: bool,
     pub must_answer_later: bool,
     pub channels: Channels,
-    /// As Redis 7.0: the reply is asked for in the call that unblocks.
+    /// As in Redis 7.0: whether the reply is asked for in the call that unblocks.
     pub replies_at_once: bool,
     /// How long subscribers take with each event.
     pub notify_takes: Duration,
@@ -113,16 +113,16 @@ pub struct World {
     pub told_takes_ms: u64,
     /// What happens while a connection is being blocked.
     pub meanwhile: Option<fn(&MapHost)>,
-    /// What another module does when a key comes into being.
+    /// What another module does when a key is created.
     pub on_new: Option<fn(&MapHost, &[u8])>,
     pub fault: Option<PlantedFault>,
     /// `rlock.acks`
     pub acks: u8,
-    /// Nothing closes a connection safely.
+    /// Whether connections cannot be closed safely.
     pub cannot_close: bool,
-    /// The engine is told of new keys.
+    /// Whether the engine is notified of new keys.
     pub watches_keys: bool,
-    /// The engine is told of each command.
+    /// Whether the engine is notified of each command.
     pub watches_commands: bool,
 }
 
@@ -135,7 +135,7 @@ type Serve = fn(&MapHost, &Name<'_>, &Arguments<'_>) -> Result<(), String>;
 type ServeSeveral =
     fn(&MapHost, &[Name<'_>], &Arguments<'_>, &SeveralKeys<'_>) -> Result<(), String>;
 
-/// How the engine serves a command.
+/// How the engine handles a command.
 enum Served {
     One(Serve),
     Several(ServeSeveral),
@@ -216,27 +216,27 @@ impl MapHost {
         host
     }
 
-    /// The server. The engine must hold no borrow of its state when it asks for anything.
+    /// The server. The engine must not borrow its state when it calls the server.
     pub fn world(&self) -> RefMut<'_, World> {
         let is_free = self.state.try_borrow_mut().is_ok();
         assert!(is_free, "a borrow of the state is held across a call of the server");
         self.world.borrow_mut()
     }
 
-    /// Looks into the engine's state.
+    /// Reads the engine's state.
     pub fn state_of<T>(&self, see: impl FnOnce(&State<Handle>) -> T) -> T {
         see(&self.state.borrow())
     }
 
     // --- commands ------------------------------------------------------------------------------
 
-    /// Runs a command of this connection, like `acquire k ann BLOCK 0`; `#1` is the first token
-    /// that this server issued. Returns the reply; an empty one if there is none yet.
+    /// Runs a command of this connection, such as `acquire k ann BLOCK 0`; `#1` stands for the
+    /// first token that this server issued. Returns the reply, or "" if there is none yet.
     pub fn ask(&self, client: u64, line: &str) -> String {
         self.run_as(Some(client), line)
     }
 
-    /// Runs a command that has no connection of its own.
+    /// Runs a command without a connection of its own.
     pub fn ask_in_script(&self, line: &str) -> String {
         self.run_as(None, line)
     }
@@ -251,7 +251,7 @@ impl MapHost {
         self.call(client, words)
     }
 
-    /// Runs a command of which the words are given.
+    /// Runs a command that is given as words.
     pub fn call(&self, client: Option<u64>, words: Vec<Vec<u8>>) -> String {
         use Served::{One, Several};
         let (command, serve): (&Command, Served) = match words[0].as_slice() {
@@ -302,7 +302,7 @@ impl MapHost {
         said.join(" ")
     }
 
-    /// Does to this server what another one wrote into its stream.
+    /// Applies to this server what another one wrote into its stream.
     pub fn replay(&self, written: &Written) -> String {
         let before = std::mem::replace(&mut self.world().is_from_primary, true);
         let db = std::mem::replace(&mut self.world().db, written.db);
@@ -318,14 +318,14 @@ impl MapHost {
         said
     }
 
-    /// Replays all of another server's stream since the last time.
+    /// Replays what another server's stream has gained since the last call.
     pub fn follow(&self, primary: &Self) {
         for written in std::mem::take(&mut primary.world().stream) {
             self.replay(&written);
         }
     }
 
-    /// Who waits for a key: each owner, and `!` if it has its turn.
+    /// The waiters of a key: each owner, with `!` if it has its turn.
     pub fn line(&self, key: &str) -> String {
         self.state_of(|state| {
             let volatile = state.manager.volatile(0, key.as_bytes());
@@ -340,12 +340,12 @@ impl MapHost {
 
     // --- time and the server's loop ------------------------------------------------------------
 
-    /// Sets the clock to so many milliseconds after the start.
+    /// Sets the clock to this many milliseconds after the start.
     pub fn at(&self, ms: u64) {
         self.world().now = Now::from_ms(START_MS + ms);
     }
 
-    /// Does one thing that was deferred, whenever it is due.
+    /// Does one deferred piece of work, whether it is due or not.
     pub fn run(&self, work: Deferred) {
         let mut world = self.world();
         let place = world.deferred.iter().position(|(_, other)| *other == work);
@@ -359,8 +359,8 @@ impl MapHost {
         self.world().deferred.iter().any(|(_, other)| *other == work)
     }
 
-    /// One iteration of the loop: the alarm, deferred work that is due, replies, and a sleep.
-    /// Returns what blocked connections were told.
+    /// Runs one loop iteration: the alarm, deferred work that is due, replies, and a sleep. Returns
+    /// what blocked connections received.
     pub fn turn(&self) -> Vec<String> {
         let now = self.world().now;
         if self.world().alarm.take_if(|at| at.is_over_at(now)).is_some() {
@@ -383,12 +383,12 @@ impl MapHost {
         told
     }
 
-    /// Holds the manager to its invariants.
+    /// Checks the manager's invariants.
     fn check(&self) {
         self.state(|state| state.manager.check()).unwrap();
     }
 
-    /// Delivers the replies that are due; the connections have read them afterwards.
+    /// Delivers the replies that are due; the connections have read them afterward.
     pub fn deliver_all(&self) -> Vec<String> {
         let due = |world: &World| world.waiting.iter().find(|(_, one)| one.is_due).map(|(w, _)| *w);
         let mut told = Vec::new();
@@ -422,7 +422,7 @@ impl MapHost {
         *mine.unwrap_or_else(|| panic!("{client} is not blocked")).0
     }
 
-    /// A connection closes; if it is blocked, the server says so first.
+    /// A connection closes; if it is blocked, the server first reports that it departs.
     pub fn close(&self, client: u64) {
         let mine = self.world().waiting.iter().find(|(_, one)| one.client == client).map(|w| *w.0);
         if let Some(waiter) = mine {
@@ -466,14 +466,14 @@ impl MapHost {
         events::key_lost(self, self.db(), key.as_bytes(), true);
     }
 
-    /// Somebody puts a value of another type at a key.
+    /// A value of another type replaces a key.
     pub fn put_other(&self, key: &str) {
         self.remove(key);
         let at = LockId { db: self.db(), key: key.as_bytes().into() };
         self.world().keys.insert(at, Slot { value: Value::Other, expires_at: None });
     }
 
-    /// `RESTORE`: a lock comes from elsewhere.
+    /// `RESTORE`: a lock from elsewhere appears.
     pub fn put_lock(&self, key: &str, lock: Lock) {
         self.remove(key);
         events::lock_loaded(self, Some((self.db(), key.as_bytes())), &lock);

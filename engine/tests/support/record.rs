@@ -1,4 +1,4 @@
-//! What the engine did, for tests to read.
+//! What the engine did, in a form that tests can read.
 
 use rlock_core::manager::LockId;
 use rlock_core::{Mode, snapshot};
@@ -24,7 +24,7 @@ impl Written {
 }
 
 impl MapHost {
-    /// Who holds in the selected database, like `ann write depth=1 until=30000`.
+    /// The holds in the selected database, like `ann write depth=1 until=30000`.
     pub fn holds(&self, key: &str) -> String {
         let at = LockId { db: self.db(), key: key.as_bytes().into() };
         let world = self.world();
@@ -48,12 +48,12 @@ impl MapHost {
         expires_at.map(|at_ms| at_ms - START_MS)
     }
 
-    /// When the alarm is set to, in milliseconds after the start.
+    /// The time of the alarm, in milliseconds after the start.
     pub fn alarm(&self) -> Option<u64> {
         self.world().alarm.map(|at| at.get() - START_MS)
     }
 
-    /// Takes what is deferred, each with its delay after the start.
+    /// Takes the deferred work, each with its delay after the start.
     pub fn take_deferred(&self) -> Vec<(u64, Deferred)> {
         let deferred = std::mem::take(&mut self.world().deferred);
         deferred.into_iter().map(|(at, work)| (at - START_MS, work)).collect()
@@ -69,7 +69,7 @@ impl MapHost {
         std::mem::take(&mut self.world().log)
     }
 
-    /// Takes what the engine did, without what it reported of that.
+    /// Takes what the engine did, without what it reported about that.
     pub fn did(&self) -> Vec<String> {
         self.take_log().into_iter().filter(|line| !line.starts_with("seen: ")).collect()
     }
@@ -86,7 +86,7 @@ impl MapHost {
         log.iter().filter_map(|line| line.strip_prefix("published ").map(str::to_owned)).collect()
     }
 
-    /// A token that this server issued: the first one is 1.
+    /// The n-th token that this server issued; the first has number 1.
     pub fn token(&self, place: usize) -> u64 {
         self.world().issued[place - 1]
     }
@@ -95,7 +95,7 @@ impl MapHost {
         self.world().log.push(line);
     }
 
-    /// The same for what may call back into a module: no key is open.
+    /// The same for calls that may lead back into a module: no key may be open.
     pub fn log_closed(&self, line: String) {
         assert!(self.world().open.is_empty(), "a key is open: {line}");
         self.log(line);
@@ -105,7 +105,7 @@ impl MapHost {
         self.world().replies.push(said);
     }
 
-    /// Somebody who waited gets its reply.
+    /// A waiter gets its reply.
     pub fn note_replies(&self) {
         let mut world = self.world();
         let replies = world.replies.len();

@@ -9,7 +9,7 @@ pub fn primary() -> MapHost {
     host
 }
 
-/// The replica has everything that was written. Returns what connections are told.
+/// The replica acknowledges everything written so far. Returns what connections received.
 pub fn acknowledge(host: &MapHost) -> Vec<String> {
     let mut told = host.turn();
     host.world().acknowledged.fill(1_000_000);
