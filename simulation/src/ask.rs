@@ -38,14 +38,14 @@ pub struct Ask {
     pub patience: Patience,
     /// Tied to the connection.
     pub session: bool,
-    /// To be at this depth.
+    /// The depth to reach.
     pub depth: Option<u16>,
-    /// May put WRITE on READ.
+    /// Whether WRITE may be added to READ.
     pub upgrade: bool,
     /// Two numbers.
     pub with_ttl: bool,
-    /// While fewer others read than this.
+    /// Granted only while fewer other owners read than this.
     pub limit: Option<u8>,
-    /// How many replicas must acknowledge it.
+    /// How many replicas must acknowledge the request.
     pub acks: u8,
 }

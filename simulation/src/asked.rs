@@ -1,4 +1,4 @@
-//! The requests of clients, as laws and waits know them.
+//! The requests of clients, as the laws see them.
 
 use rlock_core::{LeaseMs, Mode, Now, Owner, Renew, Token};
 
@@ -20,21 +20,21 @@ pub struct Asked {
     pub lease: LeaseMs,
     /// Tied to the connection.
     pub session: bool,
-    /// How many replicas must acknowledge it.
+    /// How many replicas must acknowledge the request.
     pub acks: u8,
-    /// READ while fewer others read than this.
+    /// READ, granted only while fewer other owners read than this.
     pub limit: Option<u32>,
-    /// With a ticket until then, by the server's clock in milliseconds.
+    /// The end of its ticket, by the server's clock in milliseconds.
     pub ticket_until: Option<u64>,
-    /// May go in front, or has taken the place of a request that might.
+    /// Whether it may go to the front, or has replaced a request that might.
     pub upgrade: bool,
-    /// It asked for two numbers.
+    /// Whether it asked for two numbers.
     pub with_ttl: bool,
-    /// It asked for several locks, of which this is one.
+    /// Whether it asked for several locks, of which this is one.
     pub of_several: bool,
-    /// Its owner had a ticket, whose place it may have taken.
+    /// Whether its owner had a ticket, whose place it may have taken.
     pub had_ticket: bool,
-    /// Its owner held the lock already.
+    /// Whether its owner held the lock already.
     pub held: bool,
     /// The server's count of requests when it arrived.
     pub arrival: u64,
@@ -48,7 +48,7 @@ impl Asked {
         KeyRef { db: self.db, key: &self.key }
     }
 
-    /// An `RLOCK.AWAIT`, as far as it is one.
+    /// The fields of an `RLOCK.AWAIT`.
     pub fn to_observe(db: i32, key: &Key) -> Self {
         Self {
             db,
@@ -70,7 +70,7 @@ impl Asked {
         }
     }
 
-    /// An `RLOCK.RENEW`, as far as it is one.
+    /// The fields of an `RLOCK.RENEW`.
     pub fn to_renew(db: i32, key: &Key, ask: &Renew<'_>) -> Self {
         Self {
             owner: ask.owner.into(),
@@ -88,23 +88,23 @@ impl Asked {
 pub struct Pending {
     /// Which hold.
     pub token: Token,
-    /// A replica that has this effect has all of it.
+    /// A replica that has this effect has the whole grant.
     pub at: Point,
-    /// Since when, by the server's clock.
+    /// Since when it is pending, by the server's clock.
     pub granted_at: Now,
-    /// Until when, by the server's clock in milliseconds.
+    /// The deadline, by the server's clock in milliseconds.
     pub deadline: u64,
     /// It is a renewal.
     pub renews: bool,
     /// The mode of the hold.
     pub held: Mode,
-    /// The mode that was asked for, or all modes.
+    /// The mode that was asked for; `None` means all modes.
     pub mode: Option<Mode>,
-    /// Only what has this token.
+    /// If set, only the hold with this token.
     pub only: Option<Token>,
 }
 
-/// In what a lock changed.
+/// What changed a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum By {
     /// A release that this owner asked for.
@@ -117,11 +117,11 @@ pub enum By {
     Itself,
 }
 
-/// Where the message of a request goes.
+/// The destination of a request's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct To {
     /// The shard channel.
     pub channel: Vec<u8>,
-    /// What the message begins with.
+    /// The id with which the message begins.
     pub id: Vec<u8>,
 }

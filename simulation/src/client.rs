@@ -1,4 +1,4 @@
-//! Simulated clients: what they sent and heard, and the pipes to their servers.
+//! Simulated clients: what they sent and received, and their connections.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -9,10 +9,10 @@ use crate::command::Command;
 use crate::server::Server;
 use crate::words::{Message, Out, Said, Words};
 
-/// A connection and what is on its way.
+/// A connection with what is in transit on it.
 #[derive(Debug)]
 pub struct Pipe {
-    /// Its number at the server.
+    /// Its ID at the server.
     pub client: ClientId,
     /// The server.
     pub node: usize,
@@ -20,42 +20,42 @@ pub struct Pipe {
     pub to: VecDeque<Words>,
     /// To the client.
     pub from: VecDeque<Out>,
-    /// What the client has no answer to.
+    /// Commands without a reply so far.
     asked: VecDeque<Sent>,
     db: i32,
     /// What waits for `EXEC`.
     queued: Vec<Sent>,
-    /// It said `MULTI`, and no `EXEC` yet.
+    /// Whether it sent `MULTI`, and no `EXEC` yet.
     in_multi: bool,
     /// The channels to which it subscribed.
     channels: BTreeSet<u8>,
 }
 
 impl Pipe {
-    /// The next words that this server takes, unless it postpones them.
+    /// The next command that this server takes, unless it postpones it.
     pub fn pop_for(&mut self, server: &Server) -> Option<Words> {
         let is_next = self.to.front().is_some_and(|words| !server.postpones(self.client, words));
         if is_next { self.to.pop_front() } else { None }
     }
 
-    /// A connection in its first moment.
+    /// A new connection.
     pub fn new(client: ClientId, node: usize) -> Self {
         let (to, from, asked) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
         let (queued, in_multi, channels) = (Vec::new(), false, BTreeSet::new());
         Self { client, node, to, from, asked, db: 0, queued, in_multi, channels }
     }
 
-    /// It said `MULTI`, and no `EXEC` yet.
+    /// Whether it sent `MULTI`, and no `EXEC` yet.
     pub fn is_in_multi(&self) -> bool {
         self.in_multi
     }
 
-    /// It subscribed to this channel.
+    /// Whether it subscribed to this channel.
     pub fn listens(&self, channel: u8) -> bool {
         self.channels.contains(&channel)
     }
 
-    /// Commands that have no answer yet.
+    /// The number of commands without a reply.
     pub fn unanswered(&self) -> usize {
         self.asked.len()
     }
@@ -66,7 +66,7 @@ impl Pipe {
 pub struct Sent {
     /// What.
     pub command: Command,
-    /// When, in microseconds of the world.
+    /// When it was sent, in microseconds of the world.
     pub us: u64,
     /// In which database.
     pub db: i32,
@@ -100,37 +100,37 @@ impl Id {
 pub enum Heard {
     /// The replies to these.
     Replies(ClientId, Vec<(Sent, Said)>),
-    /// A message about this, which was asked on that connection.
+    /// A message about this request, which was sent on that connection.
     Told(ClientId, Sent, Said),
-    /// A message more than there may be.
+    /// A message that should not have come.
     TooMuch(Message),
-    /// Nothing that matters to it.
+    /// Nothing that concerns the client.
     Nothing,
     /// The end of its connection.
     Closed(ClientId),
 }
 
-/// Requests of which a client remembers that a message may come.
+/// For how many requests a client remembers that a message may come.
 const OPEN_MAX: usize = 6;
-/// How many ended requests a client remembers, to notice a message that comes too late.
+/// How many ended requests a client remembers, to detect messages that come too late.
 const DONE_MAX: usize = 64;
 
 /// A client.
 #[derive(Debug)]
 pub struct Actor {
-    /// The user as which it logs in.
+    /// The user as which it authenticates.
     pub user: Rc<str>,
     /// Its connection.
     pub pipe: Option<Pipe>,
-    /// Connections that it left, and of which the server does not know yet.
+    /// Connections that it closed, and of which the server does not know yet.
     pub hung: VecDeque<Pipe>,
-    /// The latest token of WRITE that it knows, for each lock.
+    /// For each lock, the latest token of WRITE that it knows of.
     known: BTreeMap<(i32, u8), i64>,
-    /// The token with which it was granted several locks last, for each owner.
+    /// For each owner, the token of its latest grant of several locks.
     granted: BTreeMap<(i32, u8), i64>,
-    /// Requests of which a message may come, and on which connection they were asked.
+    /// Requests for which a message may come, and the connection on which each was sent.
     open: BTreeMap<Id, (ClientId, Sent)>,
-    /// Requests that have their reply or their message.
+    /// Requests that got their reply or their message.
     done: VecDeque<Id>,
     next_id: u64,
 }
@@ -144,8 +144,8 @@ impl Actor {
         Self { user, pipe: None, hung: VecDeque::new(), known, granted, open, done, next_id }
     }
 
-    /// Sends a command, in which database; with `TELL`, if there is a channel. `None` without a
-    /// connection, or where it may not be sent.
+    /// Sends a command to a database; with `TELL`, if there is a channel. `None` if there is no
+    /// connection, or if the command may not be sent.
     pub fn send(&mut self, command: Command, us: u64, channel: Option<u8>) -> Option<i32> {
         let pipe = self.pipe.as_ref()?;
         let stays_out = matches!(
@@ -198,7 +198,7 @@ impl Actor {
         Some(sent.db)
     }
 
-    /// The id for a request, and whether it was asked before. An observer keeps its id.
+    /// The id for a request, and whether the request was sent before. An observer keeps its id.
     fn id_of(&mut self, command: Command, db: i32, channel: u8) -> (Option<Id>, bool) {
         let is_it = |sent: &Sent| match (sent.command, command) {
             (Command::Await(one, _), Command::Await(other, _)) => {
@@ -233,7 +233,7 @@ impl Actor {
                 Some(Heard::Closed(client))
             }
             Out::Message(message) => Some(self.reads(message, client)),
-            // A word in between, before the connection ends, answers nothing.
+            // A line in between, before the connection ends, is no reply.
             Out::Said(said) => {
                 let sent = pipe.asked.pop_front()?;
                 let replies = match (sent.command, said) {
@@ -285,7 +285,7 @@ impl Actor {
         }
     }
 
-    /// A message of a channel: its own, or another one's.
+    /// A message on a channel: the client's own, or another client's.
     fn reads(&mut self, message: Message, now: ClientId) -> Heard {
         let Some((word, outcome)) = message.parts() else { return Heard::TooMuch(message) };
         let is_it = |id: &Id| {
@@ -306,7 +306,7 @@ impl Actor {
         if self.done.iter().any(is_it) { Heard::TooMuch(message) } else { Heard::Nothing }
     }
 
-    /// Hangs up. Which connection it was.
+    /// Closes the connection. Returns which one it was.
     pub fn hang_up(&mut self) -> Option<ClientId> {
         let mut pipe = self.pipe.take()?;
         pipe.from.clear();
@@ -315,7 +315,7 @@ impl Actor {
         Some(client)
     }
 
-    /// A release of this owner's hold is on its way.
+    /// Whether a release of this owner's hold is on its way.
     pub fn is_releasing(&self, db: i32, owner: u8, key: u8) -> bool {
         let all = self.pipe.iter().flat_map(|pipe| pipe.asked.iter().chain(&pipe.queued));
         let mut releases = all.filter(|sent| sent.db == db);

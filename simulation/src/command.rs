@@ -1,4 +1,4 @@
-//! What simulated clients say: small data, so that a story of it can be read and shortened.
+//! The commands of simulated clients, as compact data, so that a story can be read and shortened.
 
 use std::fmt;
 
@@ -11,23 +11,24 @@ use crate::words::{Words, words};
 pub enum Command {
     /// `RLOCK.ACQUIRE`
     Acquire(Ask),
-    /// `RLOCK.RELEASE`: the owner, the key, all of it
+    /// `RLOCK.RELEASE`: the owner, the key, and whether with `ALL`
     Release(u8, u8, bool),
-    /// `RLOCK.RENEW`: the owner, the key, the lease, of what (READ, WRITE, or whatever it holds),
-    /// and how many replicas are to acknowledge it
+    /// `RLOCK.RENEW`: the owner, the key, the lease, the mode (READ, WRITE, or all that the owner
+    /// holds), and how many replicas must acknowledge it
     Renew(u8, u8, u32, Option<bool>, u8),
     /// `RLOCK.MACQUIRE`
     AcquireAll(AskAll),
-    /// `RLOCK.MRELEASE`: the owner, the keys, and whether only what the client knows the token of
+    /// `RLOCK.MRELEASE`: the owner, the keys, and whether only holds with the token that the client
+    /// knows of
     ReleaseAll(u8, Keys, bool),
-    /// `RLOCK.MRENEW`: the owner, the keys, the lease, and whether only what the client knows the
-    /// token of
+    /// `RLOCK.MRENEW`: the owner, the keys, the lease, whether only holds with the token that the
+    /// client knows of, and how many replicas must acknowledge it
     RenewAll(u8, Keys, u32, bool, u8),
     /// `RLOCK.CANCEL`: the owner, the key
     Cancel(u8, u8),
     /// `RLOCK.FORCE`
     Force(u8),
-    /// `RLOCK.AWAIT` with the token that its client knows of: the key, and for how long it is
+    /// `RLOCK.AWAIT` with the token that the client knows of: the key, and for how long it is
     /// blocked
     Await(u8, Option<u32>),
     /// `DEL`
@@ -56,15 +57,15 @@ pub enum Command {
     Unsubscribe(u8),
     /// `MULTI`
     Multi,
-    /// `EXEC`, or the same as a script
+    /// `EXEC`, or a script with the same commands
     Exec(bool),
 }
 
-/// Stands for a token that the client knows.
+/// Stands for the token that the client knows of.
 const KNOWN: &str = "known";
 
 impl Command {
-    /// As words on a connection of a client that knows of this token.
+    /// The command as words, on a connection of a client that knows of this token.
     pub fn words(&self, known: i64) -> Words {
         let mut words = words(&self.to_string());
         let token = words.iter_mut().find(|word| *word == KNOWN.as_bytes());
@@ -96,7 +97,7 @@ impl Command {
         }
     }
 
-    /// Whether it releases what this owner holds at this key.
+    /// Whether it releases this owner's hold of this key.
     pub fn releases(&self, owner: u8, key: u8) -> bool {
         match self {
             Self::Release(of, at, _) => (*of, *at) == (owner, key),

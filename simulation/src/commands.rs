@@ -47,7 +47,7 @@ fn ours(words: &[Vec<u8>]) -> Option<&'static Command> {
     commands::COMMANDS.iter().find(|command| command.name.as_bytes() == name.as_slice())
 }
 
-/// Whether a server refuses it where it refuses writes.
+/// Whether a server refuses the command while it refuses writes.
 pub fn is_write(words: &[Vec<u8>]) -> bool {
     ours(words).map_or_else(
         || words.first().is_some_and(|name| WRITES.contains(&name.as_slice())),
@@ -94,7 +94,7 @@ fn engine_of(command: &Command) -> Option<Work> {
     })
 }
 
-/// An effect with deadlines a second later: [`Fault::RenewedOnReplica`].
+/// An effect with deadlines that are a second later: [`Fault::RenewedOnReplica`].
 fn renewed(words: &Rc<[Vec<u8>]>) -> Rc<[Vec<u8>]> {
     let [head @ .., payload] = &words[..] else { return words.clone() };
     let count = head.len().saturating_sub(1);
@@ -112,7 +112,7 @@ fn renewed(words: &Rc<[Vec<u8>]>) -> Rc<[Vec<u8>]> {
 }
 
 impl Server {
-    /// Carries out what a connection says.
+    /// Executes a command of a connection.
     pub fn run(&mut self, client: ClientId, words: &[Vec<u8>]) {
         self.in_one_unit(|server| server.run_alone(client, words));
     }
@@ -146,7 +146,7 @@ impl Server {
         said.into_iter().for_each(|said| self.say(client, said));
     }
 
-    /// What a connection says between `MULTI` and `EXEC` is carried out later.
+    /// Queues a command between `MULTI` and `EXEC`. True if it was queued.
     fn queue(&mut self, client: ClientId, words: &[Vec<u8>]) -> Option<Said> {
         let queued = self.conns.get_mut(&client)?.queued.as_mut()?;
         let is_word = |word: &[u8]| words.first().is_some_and(|first| first == word);
@@ -157,15 +157,15 @@ impl Server {
         Some(Said::Queued)
     }
 
-    /// Whether a server that refuses writes refuses this.
+    /// Whether a server that refuses writes refuses this command.
     fn writes(&self, client: ClientId, words: &[Vec<u8>]) -> bool {
         let conn = self.conns.get(&client).filter(|_| is_exec(words));
         let mut queued = conn.and_then(|conn| conn.queued.as_ref()).into_iter().flatten();
         is_write(words) || queued.any(|words| is_write(words))
     }
 
-    /// What was queued, in a transaction or a script. Nobody is blocked in it, and no message
-    /// leaves before its end.
+    /// Executes the queued commands, as a transaction or a script. Nothing is blocked in it, and no
+    /// message leaves before its end.
     pub(crate) fn exec(&mut self, client: ClientId, is_script: bool) -> Said {
         let conn = self.conns.get_mut(&client);
         let queued = conn.and_then(|conn| conn.queued.take()).unwrap_or_default();
@@ -173,7 +173,7 @@ impl Server {
         let said = queued.iter().map(|words| {
             let db = self.conns.get(&client).map_or(0, |conn| conn.db);
             let said = self.serve(Caller { client: Some(client), db }, words);
-            // What comes next may end it.
+            // The next command may end it.
             self.pend_gated();
             self.note_pending();
             said.unwrap_or(Said::Nil)
@@ -183,7 +183,7 @@ impl Server {
         Said::Array(said)
     }
 
-    /// Why the server itself refuses a client's write. A paused one does not read it at all.
+    /// Why the server itself refuses a client's write. A paused server does not even read it.
     fn refusal(&mut self) -> Option<&'static str> {
         let conditions = self.conditions;
         if !self.is_primary {
@@ -199,7 +199,7 @@ impl Server {
         None
     }
 
-    /// Carries out what came along the replication stream.
+    /// Executes a command from the replication stream.
     pub fn apply(&mut self, item: &Item) {
         self.history.arrived(item.at);
         self.offset += 1;
@@ -242,7 +242,7 @@ impl Server {
         reply
     }
 
-    /// What it asks of each lock that it names, in key order.
+    /// What the command asks of each lock that it names, in key order.
     fn asks(
         &mut self,
         caller: Caller,
@@ -314,7 +314,7 @@ impl Server {
         }
     }
 
-    /// What a client asked for, noted before what came of it.
+    /// Notes a client's request, before its result.
     fn note_question(
         &mut self,
         caller: Caller,
@@ -383,12 +383,12 @@ impl Server {
         }
     }
 
-    /// Whether the server reads this command now: while it is paused it reads no write.
+    /// Whether the server reads this command later: a paused server reads no write.
     pub fn postpones(&self, client: ClientId, words: &Words) -> bool {
         self.is_paused() && self.writes(client, words)
     }
 
-    /// A user may publish to no channel any more, or may again.
+    /// A user loses the permission to publish, or regains it.
     pub fn may_publish_to(&mut self, user: &Rc<str>, may: bool) {
         if may {
             self.muted.remove(user);
@@ -397,12 +397,12 @@ impl Server {
         }
     }
 
-    /// Whether a user may not do anything.
+    /// Whether a user has lost its permissions.
     pub fn denies(&self, user: &[u8]) -> bool {
         str::from_utf8(user).is_ok_and(|user| self.denied.contains(user))
     }
 
-    /// A user may not do what it may any more, or may again.
+    /// A user loses its permissions, or regains them.
     pub fn may(&mut self, user: &Rc<str>, may: bool) {
         if may {
             self.denied.remove(user);

@@ -11,13 +11,13 @@ use crate::words::Words;
 pub struct Conn {
     /// The database that it selected.
     pub db: i32,
-    /// The user as which it is logged in.
+    /// The user as which it is authenticated.
     pub user: Rc<str>,
     /// It is blocked.
     pub waiting: Option<Waiting>,
     /// The shard channels to which it subscribed.
     pub channels: BTreeSet<Vec<u8>>,
-    /// What it said since `MULTI`.
+    /// The commands that it sent since `MULTI`.
     pub queued: Option<Vec<Words>>,
 }
 

@@ -1,5 +1,5 @@
-//! Chooses what happens next, by a seed: any step at any time, but more often one that leads
-//! somewhere.
+//! Chooses the next step, by a seed: any step is possible at any time, but steps that lead
+//! somewhere are more likely.
 
 use fastrand::Rng;
 
@@ -11,34 +11,34 @@ use crate::step::{Node, Step, Who};
 pub use crate::world::Setting;
 use crate::world::{STEP_US, World};
 
-/// Longer than any lease where it is set.
+/// If a grace period is set, it is longer than any lease.
 const GRACE_MS: u32 = 3000;
 /// Owners' names.
 const OWNERS: u8 = 4;
 
-/// What one world is like, and how it is treated.
+/// The properties of one world, and what happens to it.
 #[derive(Clone, Debug)]
 pub struct Course {
     rng: Rng,
     /// The world.
     pub setting: Setting,
-    /// Strangers do things to keys.
+    /// Whether strangers change keys.
     has_strangers: bool,
-    /// Servers die and are promoted.
+    /// Whether servers die and replicas are promoted.
     has_failover: bool,
     /// Clocks are stepped.
     has_clock_steps: bool,
-    /// Servers refuse writes now and then.
+    /// Whether servers refuse writes now and then.
     has_gates: bool,
     /// Users lose their rights.
     has_denials: bool,
     /// How many requests in ten have ACKS.
     acks: u8,
-    /// Clients ask for several locks.
+    /// Whether clients request several locks.
     has_several: bool,
-    /// How many requests in ten that may have a late reply want it as a message.
+    /// How many requests in ten that may have a late reply ask for a message.
     tells: u8,
-    /// Clients use transactions and scripts.
+    /// Whether clients use transactions and scripts.
     has_longer: bool,
 }
 
@@ -144,7 +144,7 @@ impl Course {
         }
     }
 
-    /// A client; one that waits for a reply does not come as often.
+    /// A client; one that waits for a reply is chosen less often.
     fn somebody(&mut self, world: &World) -> Who {
         let all = world.actors.len() as u8;
         let is_stuck = |who: Who| {
@@ -168,7 +168,7 @@ impl Course {
         last.map(|(at, _)| at as Node).filter(|_| !is_other).unwrap_or(any)
     }
 
-    /// A server that replicates nothing does so again.
+    /// A server with broken replication replicates again.
     fn mends(&mut self, world: &World, node: Node) -> Option<Step> {
         let machine = &world.machines[usize::from(node)];
         let leader = self.leader(world);
@@ -185,7 +185,7 @@ impl Course {
         }
     }
 
-    /// Something arrives: of the stream, or an acknowledgment.
+    /// Something arrives: a part of the stream, or an acknowledgment.
     fn network(&mut self, world: &World) -> Option<Step> {
         let mut all: Vec<Step> = Vec::new();
         for (at, machine) in world.machines.iter().enumerate() {
@@ -243,7 +243,8 @@ impl Course {
         }
     }
 
-    /// What a client sends: a command, or a subscription for the message of a later one.
+    /// Something that a client sends: a command, or a subscription for the message to a later
+    /// command.
     fn sends(&mut self, world: &World, who: Who) -> Step {
         let actor = &world.actors[usize::from(who)];
         let pipe = actor.pipe.as_ref().filter(|_| self.tells > 0);
@@ -265,7 +266,7 @@ impl Course {
         }
     }
 
-    /// A client asks for the same as before, or for nearly the same.
+    /// A client sends the same request again, or nearly the same.
     fn asks_again(&mut self, world: &World, who: Who) -> Step {
         let open: Vec<Command> =
             world.actors[usize::from(who)].open().map(|sent| sent.command).collect();
@@ -287,7 +288,7 @@ impl Course {
         }
     }
 
-    /// A client's own channel, or seldom another one's.
+    /// A client's own channel, or rarely that of another client.
     fn channel(&mut self, world: &World, who: Who) -> u8 {
         let all = world.actors.len() as u8;
         if self.rng.u8(0..10) == 0 { self.rng.u8(0..all) } else { who }
@@ -371,7 +372,7 @@ impl Course {
         Command::Renew(owner, key, self.lease(), reads, acks)
     }
 
-    /// How many replicas are to acknowledge: hardly ever more than can.
+    /// How many replicas must acknowledge: rarely more than there are.
     fn acks(&mut self, world: &World, who: Who) -> u8 {
         let pipe = world.actors[usize::from(who)].pipe.as_ref();
         let replicas = pipe.map_or(0, |pipe| world.machines[pipe.node].server.replicas.len());

@@ -1,4 +1,4 @@
-//! The loop of a simulated server: timers, time-outs, connections to close, and its sleep.
+//! The loop of a simulated server: timers, timeouts, connections to close, and its sleep.
 
 use rlock_core::{Lock, WaiterId};
 use rlock_engine::{Deferred, acks, blocked, timers};
@@ -12,11 +12,11 @@ use crate::seen::Kind;
 use crate::server::Server;
 use crate::waiting::Waiting;
 
-/// Connections are closed two iterations of the loop after they are known.
+/// A connection that must be closed is closed after two more loop iterations.
 const CLOSING_TURNS: u8 = 2;
 
 impl Server {
-    /// Nothing is left to be done in the next iteration of the loop.
+    /// Whether nothing remains to be done in the next loop iteration.
     pub fn is_at_rest(&self) -> bool {
         let Self { timers, state, now, .. } = self;
         state.is_at_rest()
@@ -24,7 +24,7 @@ impl Server {
             && !timers.alarm.is_some_and(|at| at.is_over_at(*now))
     }
 
-    /// One iteration of the server's loop: timers that are due, at most `portion` tasks.
+    /// One loop iteration of the server: timers that are due, and at most `portion` tasks.
     pub fn turn(&mut self, portion: usize) {
         self.portion = portion;
         self.forget_answered();
@@ -49,13 +49,13 @@ impl Server {
         self.sleep();
     }
 
-    /// The machine's clock was stepped.
+    /// The server's clock was set.
     pub fn clock_was_set(&mut self) {
         self.clock_stepped = true;
         self.engine(|edge| timers::clock_was_set(edge));
     }
 
-    /// What was armed before this iteration, and is due.
+    /// Deferred work that was scheduled before this iteration, and is due.
     fn due_calls(&mut self) -> Vec<Deferred> {
         let now_ms = self.now_ms();
         let (due, later) = self.timers.calls.iter().partition(|(at_ms, _)| *at_ms <= now_ms);
@@ -68,7 +68,7 @@ impl Server {
         if self.timers.is_watching {
             let running = Running { is_sleeping: true, ..Running::default() };
             self.in_one_unit(|server| acks::before_sleep(&Edge::new(server, running)));
-            // This fault made up replicas, which the next request must not count.
+            // This fault invented replicas, which the next request must not count.
             if matches!(self.fault, Fault::ToldAtOnce | Fault::SessionUnacknowledged) {
                 self.replica_left();
             }
@@ -77,7 +77,7 @@ impl Server {
     }
 
     pub(crate) fn settle_closing(&mut self) {
-        // No command of the simulated server's waits for a key.
+        // No command of the simulated server itself waits for a key.
         while self.state.manager.next_lost().is_some() {}
         if self.state.manager.has_to_close() && self.timers.closing == 0 {
             self.timers.closing = CLOSING_TURNS;
@@ -93,7 +93,7 @@ impl Server {
         }
     }
 
-    /// The server forgets the waits that were answered.
+    /// The server unblocks connections that have got their reply.
     fn forget_answered(&mut self) {
         let answered = |waiting: &mut Waiting| waiting.is_answered;
         let mut done = Vec::new();
@@ -115,7 +115,7 @@ impl Server {
         self.engine(|edge| blocked::over(edge, waiter, is_lost));
     }
 
-    /// A replica connected, and is to be asked how far it is.
+    /// A replica connected, and is to be asked for its offset.
     pub(crate) fn replica_came(&mut self) {
         self.engine(|edge| acks::replica_came(edge));
     }
@@ -125,7 +125,7 @@ impl Server {
         self.engine(|edge| acks::replica_left(edge));
     }
 
-    /// Only sessions wait for acknowledgments.
+    /// Whether only sessions wait for acknowledgments.
     pub(crate) fn only_sessions_wait(&self) -> bool {
         let waits = |waiting: &Waiting| !waiting.pending.is_empty();
         let is_pending = |(db, key, slot): (i32, &Key, &Slot)| {
@@ -135,7 +135,7 @@ impl Server {
         !self.all_waiting().any(waits) && !self.keys.iter().any(is_pending)
     }
 
-    /// `REPLCONF GETACK`, along the replication stream.
+    /// Sends `REPLCONF GETACK` in the replication stream.
     pub(crate) fn ask_replicas(&mut self) {
         self.units.next();
         let item = Item::getack(self.history.point(), self.units.current());
@@ -143,7 +143,7 @@ impl Server {
         self.units.next();
     }
 
-    /// One command more of the replication stream.
+    /// Appends a command to the replication stream.
     pub(crate) fn send(&mut self, item: Item) {
         self.offset += 1;
         self.stream.push(item);

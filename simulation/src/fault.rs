@@ -1,5 +1,5 @@
-//! Faults that can be planted in the engine, and in the simulated server around it. Each must turn
-//! a run red: what cannot fail shows nothing.
+//! Faults that can be planted in the engine, and in the simulated server around it. Each must make
+//! a run fail: a law that cannot fail shows nothing.
 
 /// What is done wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,15 +7,15 @@ pub enum Fault {
     /// Nothing.
     #[default]
     None,
-    /// The gate says that it is open, whatever the server would refuse.
+    /// The gate is reported as open, whatever the server would refuse.
     GateLeftOpen,
-    /// The manager does not learn that a connection ended.
+    /// The manager is not notified that a connection ended.
     SessionKept,
-    /// Every fifth effect does not go along the replication stream.
+    /// Every fifth effect is missing from the replication stream.
     EffectLost,
-    /// Every fifth effect goes along the replication stream twice.
+    /// Every fifth effect is twice in the replication stream.
     EffectTwice,
-    /// A replica gives a deadline a second more than its primary said.
+    /// A replica applies deadlines a second later than those of its primary.
     RenewedOnReplica,
     /// The alarm of the next deadline is not set.
     AlarmForgotten,
@@ -23,19 +23,20 @@ pub enum Fault {
     ClosingForgotten,
     /// A grant whose connection closed before its reply is not revoked.
     UndoForgotten,
-    /// A grant counts as unheard until the server forgets the wait, though its reply has left.
+    /// A grant counts as unheard until the server has unblocked the connection, although its reply
+    /// was sent.
     HeardForgotten,
-    /// The key's time to live is not moved with its deadlines.
+    /// The key's time to live is not changed with its deadlines.
     TtlForgotten,
-    /// The manager does not learn that a key was removed.
+    /// The manager is not notified that a key was removed.
     KeyLossUntold,
-    /// The manager does not learn that a value arrived at a free name.
+    /// The manager is not notified that a value appeared at a free name.
     ArrivalUntold,
-    /// A blocked connection's answer is dropped.
+    /// The reply to a blocked connection is dropped.
     AnswerForgotten,
-    /// The offset that replicas must acknowledge is that before the effect was written.
+    /// Replicas must acknowledge only the offset before the effect.
     OffsetNotedEarly,
-    /// A replica counts that is still to get all the data.
+    /// A replica that has yet to load the data counts.
     OfflineCounted,
     /// Nobody waits for acknowledgments.
     ToldAtOnce,
@@ -43,20 +44,20 @@ pub enum Fault {
     SessionUnacknowledged,
     /// A session's deadline is not checked before its connection's commands.
     OverdueRuns,
-    /// A new primary grants at once.
+    /// A new primary grants without its grace period.
     GraceIgnored,
-    /// Each effect reaches the replicas by itself, and not in one unit with the others of its step.
+    /// Effects are replicated one by one, and not as one unit with the others of their step.
     UnitSplit,
-    /// The manager does not learn that a connection that waited for several locks has closed.
+    /// The manager is not notified that a connection with a group has closed.
     DepartureUntold,
-    /// A message leaves in the midst of a transaction or a script.
+    /// A message leaves in the middle of a transaction or a script.
     MessageInside,
-    /// That a lock was acquired is published when its messages have left.
+    /// The event of an acquired lock is published after its messages have left.
     EventsForgotten,
-    /// The engine takes each request for another user's.
+    /// The engine attributes each request to another user.
     UserUnknown,
-    /// The engine does not learn that a connection ended if a request with TELL waits for it and no
-    /// hold is tied to it.
+    /// The engine is not notified that a connection ended if a request with TELL waits for it and
+    /// no hold is tied to it.
     AskerKept,
     /// `rlock.max-tell-ms` is ignored.
     TellUnbound,
@@ -64,9 +65,9 @@ pub enum Fault {
     TellsUncounted,
     /// Every third message is left out.
     MessageLeftOut,
-    /// A request that waits for a message is handed to the replicas.
+    /// A request that waits for a message is replicated.
     WaitReplicated,
-    /// One of the engine's own.
+    /// A fault inside the engine.
     Engine(rlock_engine::PlantedFault),
 }
 

@@ -1,17 +1,16 @@
-//! Which effects a server's data has: the ghost of a replication history, which the laws read and
-//! no server knows.
+//! The effects that a server's data contains. Only the laws read this; no server knows it.
 
 use std::rc::Rc;
 
 use rlock_core::Change;
 use rlock_core::snapshot::{self, Effect};
 
-/// A place in the effects of one primary's reign.
+/// A position in the effects of one primary's reign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point {
-    /// Which primary's, in the order in which they began.
+    /// The number of the reign, in the order in which reigns began.
     pub reign: u32,
-    /// So many effects since it began.
+    /// How many effects the reign had then.
     pub number: u64,
 }
 
@@ -20,8 +19,8 @@ pub struct Point {
 pub struct Item {
     /// Its place.
     pub at: Point,
-    /// In which unit of its server it was written: what one command, or one timer, writes arrives
-    /// in one `MULTI … EXEC`.
+    /// The unit of its server in which it was written: everything that one command or one timer
+    /// writes arrives in one `MULTI … EXEC`.
     pub unit: u64,
     /// The database.
     pub db: i32,
@@ -30,13 +29,13 @@ pub struct Item {
 }
 
 impl Item {
-    /// `REPLCONF GETACK *`, behind this effect.
+    /// `REPLCONF GETACK *` after this effect.
     pub fn getack(at: Point, unit: u64) -> Self {
         let words = [&b"REPLCONF"[..], b"GETACK", b"*"].map(<[u8]>::to_vec);
         Self { at, unit, db: 0, words: words.into() }
     }
 
-    /// The effects, one for each key, if it is a command of these.
+    /// If it is a command with effects: one effect for each key.
     pub fn effects(&self) -> Vec<Effect<Vec<Change<'_>>>> {
         match &*self.words {
             [name, keys @ .., payload] if name == b"RLOCK.APPLY" => {
@@ -46,13 +45,13 @@ impl Item {
         }
     }
 
-    /// A replica acknowledges what it has when it gets this.
+    /// Whether a replica that gets this sends an acknowledgment.
     pub fn asks_for_ack(&self) -> bool {
         self.words.first().is_some_and(|name| name == b"REPLCONF")
     }
 }
 
-/// The effects that a server's data has: of each reign, the first so many.
+/// The effects that a server's data contains: for each reign, how many of its first effects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct History {
     reigns: Vec<Point>,
@@ -64,7 +63,7 @@ impl History {
         self.reigns.last().copied().unwrap_or_default()
     }
 
-    /// A primary's time begins.
+    /// A reign begins.
     pub fn begin(&mut self, reign: u32) {
         self.reigns.push(Point { reign, number: 0 });
     }
@@ -85,18 +84,18 @@ impl History {
         }
     }
 
-    /// Whether its data has this effect.
+    /// Whether the data contains this effect.
     pub fn has(&self, at: Point) -> bool {
         self.reigns.iter().any(|known| known.reign == at.reign && at.number <= known.number)
     }
 
-    /// Whether this reign is a part of it.
+    /// Whether the data contains effects of this reign.
     pub fn knows(&self, reign: u32) -> bool {
         self.reigns.iter().any(|known| known.reign == reign)
     }
 }
 
-/// Which unit a server writes: what happens within another piece of work belongs to it.
+/// The unit that a server is writing: nested work belongs to the same unit.
 #[derive(Debug, Default)]
 pub(crate) struct Units {
     number: u64,
@@ -109,7 +108,7 @@ impl Units {
         self.depth += 1;
     }
 
-    /// No other piece of work surrounds this one.
+    /// Whether this piece of work is not nested.
     pub fn is_outermost(&self) -> bool {
         self.depth == 1
     }
@@ -122,12 +121,12 @@ impl Units {
         }
     }
 
-    /// What is written now belongs to another unit.
+    /// From now on, writes belong to another unit.
     pub fn next(&mut self) {
         self.number += 1;
     }
 
-    /// The unit to which belongs what is written now.
+    /// The unit of the current writes.
     pub fn current(&mut self) -> u64 {
         if self.depth == 0 {
             self.next();

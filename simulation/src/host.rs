@@ -23,11 +23,11 @@ use crate::server::Server;
 use crate::waiting::Waiting;
 use crate::words::Said;
 
-/// As many replicas as nobody has.
+/// More replicas than there are.
 const ALL: usize = 16;
 
-/// A simulated server in one callback. A borrow of the server that the engine would hold across a
-/// call panics here.
+/// A simulated server in one callback. It panics if the engine borrows the server's state across a
+/// call.
 pub(crate) struct Edge<'s> {
     server: RefCell<&'s mut Server>,
     running: Running,
@@ -41,7 +41,7 @@ impl<'s> Edge<'s> {
         Self { server: RefCell::new(server), running, db, replies: RefCell::default() }
     }
 
-    /// Does `work`, and returns what it replied.
+    /// Does `work`, and returns its reply.
     pub(crate) fn said(&self, work: impl FnOnce(&Self)) -> Option<Said> {
         let outer = self.replies.take();
         work(self);
@@ -72,7 +72,7 @@ impl rlock_engine::KeyName for Name {
     }
 }
 
-/// An open key: what is at it is taken out of the keyspace until it is closed.
+/// An open key: its value is outside of the keyspace until it is closed.
 pub(crate) struct Key<'h, 's> {
     edge: &'h Edge<'s>,
     db: i32,
@@ -132,7 +132,7 @@ impl rlock_engine::OpenKey for Key<'_, '_> {
     }
 }
 
-/// The effects of a command that grants, each as bytes of its own.
+/// The effects of a command that grants, each as separate bytes.
 fn grants_alone(effects: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
     let effects = snapshot::load_effects(effects, count).ok()?;
     let grants = |change: &Change<'_>| matches!(change, Change::Granted { .. });
@@ -346,7 +346,7 @@ impl<'s> Host for Edge<'s> {
         Some(waiter)
     }
 
-    /// `RM_UnblockClient`: the reply is asked for in this very call.
+    /// `RM_UnblockClient`: the server asks for the reply in this very call.
     fn unblock(&self, waiter: WaiterId) {
         let mut server = self.server();
         if server.fault == Fault::AnswerForgotten && waiter.get().is_multiple_of(3) {
@@ -455,7 +455,7 @@ impl Replies for Edge<'_> {
 }
 
 impl Server {
-    /// The engine's entry for what the server does by itself.
+    /// The engine's entry for work that no command asked for.
     pub(crate) fn engine<T>(&mut self, work: impl FnOnce(&Edge<'_>) -> T) -> T {
         self.in_one_unit(|server| work(&Edge::new(server, Running::default())))
     }
@@ -475,7 +475,7 @@ impl Server {
         }
     }
 
-    /// The reply is in the connection's output, so it is not revoked.
+    /// The reply is in the connection's output, so its grant is no longer revoked.
     fn reply_leaves(&mut self, client: ClientId, waiter: WaiterId) {
         let Some(waiting) = self.waiting_mut(client) else { return };
         waiting.granted.clear();

@@ -1,4 +1,4 @@
-//! The keys of a simulated server: values with times to live.
+//! The keys of a simulated server: values with a time to live.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -41,22 +41,22 @@ pub enum Value {
     Other,
 }
 
-/// A value, and until when the server keeps it.
+/// A value, and when it expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// What.
     pub value: Value,
-    /// In milliseconds since the Unix epoch; `None` is for ever.
+    /// In milliseconds since the Unix epoch; `None` means never.
     pub expires_at: Option<u64>,
 }
 
 impl Slot {
-    /// A server lets a key live through the millisecond that it expires at.
+    /// A server keeps a key until the end of the millisecond of its expiry.
     pub fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_at.is_some_and(|at| at < now_ms)
     }
 
-    /// The lock, if it is one.
+    /// The lock, if the value is one.
     pub fn lock(&self) -> Option<&Lock> {
         match &self.value {
             Value::Lock(lock) => Some(lock),
@@ -82,7 +82,7 @@ impl Keyspace {
         self.slots.get_mut(&(db, key.clone()))
     }
 
-    /// Puts a value there, in the place of whatever stood there.
+    /// Puts a value there, replacing whatever is there.
     pub fn set(&mut self, db: i32, key: &Key, slot: Slot) {
         self.slots.insert((db, key.clone()), slot);
     }
@@ -97,7 +97,7 @@ impl Keyspace {
         self.slots.iter().map(|((db, key), slot)| (*db, key, slot))
     }
 
-    /// Empties a database; all of them, if `None`.
+    /// Empties a database; `None` means all of them.
     pub fn flush(&mut self, only: Option<i32>) {
         self.slots.retain(|(db, _), _| only.is_some_and(|only| only != *db));
     }

@@ -1,8 +1,8 @@
-//! Whole servers in one process, one thread and one seed. Around RLOCK's engine, the very code that
-//! runs in production, stand a simulated keyspace, connections, a network, replicas and failover.
-//! `docs/testing.md` describes it on one page.
+//! Whole servers in one process, one thread and one seed. RLOCK's engine, the very code that runs
+//! in production, is surrounded by a simulated keyspace, connections, a network, replicas and
+//! failover. `docs/testing.md` describes it on one page.
 
-// A law that is broken is a value; what else fails panics. The numbers of a run are small.
+// A broken law is returned as a value; other failures panic. The numbers of a run are small.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,

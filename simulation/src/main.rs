@@ -1,4 +1,4 @@
-//! `make simulate`: many steps of many worlds. STEPS is how many, SEED where to begin.
+//! `make simulate`: many steps of many worlds. STEPS is their number, SEED the first seed.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use rlock_simulation::fault::Fault;
 use rlock_simulation::run::{WORLD_STEPS, many};
 use rlock_simulation::seen::Seen;
 
-/// Steps between two lines that say how far it is.
+/// Steps between two lines that report progress.
 const PORTION: u64 = 10_000_000;
 
 fn number(name: &str) -> Option<u64> {

@@ -1,5 +1,4 @@
-//! The network between a primary and its replicas: the stream, and the acknowledgments that come
-//! back.
+//! The network between a primary and its replicas: the stream, and the returning acknowledgments.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,13 +11,13 @@ use crate::machines::Machine;
 use crate::step::Step;
 use crate::world::World;
 
-/// A replica whose last acknowledgment is older than this many microseconds is no good replica.
+/// A replica whose last acknowledgment is older than this many microseconds is not a good replica.
 const LAG_US_MAX: u64 = 1_000_000;
 /// How many effects are kept for a replica that is cut off, before it needs a full resync.
 const BACKLOG_MAX: usize = 64;
 
 impl World {
-    /// What a server knows of its replicas.
+    /// Updates what a server knows of its replicas.
     pub(crate) fn count_replicas(&mut self, node: usize) {
         let up = self.machines.iter().filter(|machine| machine.is_up);
         let links: Vec<&Link> = up.filter_map(|machine| machine.link.as_ref()).collect();
@@ -42,7 +41,7 @@ impl World {
         }
     }
 
-    /// What was written goes its ways to the replicas.
+    /// Sends what was written to the replicas.
     pub(crate) fn send_stream(&mut self, node: usize) {
         let items = std::mem::take(&mut self.machines[node].server.stream);
         if items.is_empty() {
@@ -139,7 +138,8 @@ impl World {
         });
     }
 
-    /// No replica follows this server any longer: only `kept` of what it sent still arrives.
+    /// No replica follows this server any longer: only `kept` commands of what it sent still
+    /// arrive.
     pub(crate) fn part(&mut self, node: usize, kept: usize) {
         for link in self.machines.iter_mut().filter_map(|machine| machine.link.as_mut()) {
             if link.primary == node {
@@ -153,7 +153,7 @@ impl World {
     }
 }
 
-/// A replica carries out a unit as a whole, or not at all.
+/// A replica executes a unit as a whole, or not at all.
 fn next_unit(queue: &mut VecDeque<Item>) -> Vec<Item> {
     let unit = queue.front().map(|item| item.unit);
     let others = queue.iter().position(|item| Some(item.unit) != unit);

@@ -17,14 +17,14 @@ pub struct Noted {
     pub at: Point,
     /// By the server's clock.
     pub now: Now,
-    /// What.
+    /// Why a key was removed.
     pub note: Note,
 }
 
-/// By what a key left its name.
+/// The server reports that it expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The server says that it expired.
+    /// A stranger removed it, or the server evicted it.
     Expiry,
     /// A stranger, or the server to make room.
     Stranger,
@@ -33,7 +33,7 @@ pub enum Loss {
 /// What happened.
 #[derive(Debug)]
 pub enum Note {
-    /// A grant left the server.
+    /// A reply with a grant was sent.
     Told {
         /// To whom.
         client: ClientId,
@@ -50,16 +50,16 @@ pub enum Note {
         /// What replicas had to acknowledge.
         pending: Option<Pending>,
     },
-    /// A grant of several locks is about to leave the server.
+    /// A reply with a grant of several locks is about to be sent.
     ToldSeveral {
-        /// What was asked of each of them.
+        /// What was asked for each of them.
         asks: Vec<Asked>,
-        /// What its owner holds of each of them.
+        /// The owner's hold of each of them.
         held: Vec<Option<Token>>,
         /// The token in the reply.
         newest: Token,
     },
-    /// A hold has begun that is pending until replicas have acknowledged it.
+    /// A hold began, and is pending until replicas have acknowledged it.
     Pending {
         /// What was asked.
         asked: Box<Asked>,
@@ -87,11 +87,11 @@ pub enum Note {
         /// Which.
         pending: Pending,
     },
-    /// Replicas are to acknowledge a request.
+    /// A request needs acknowledgments.
     AskedAcks {
         /// So many.
         acks: u8,
-        /// There are as many: it was not refused.
+        /// Whether enough replicas are connected, so that it was not refused.
         is_let_in: bool,
     },
     /// A renewal was reported.
@@ -102,9 +102,9 @@ pub enum Note {
         key: Key,
         /// Whose.
         owner: Owner,
-        /// Only holds in this mode, or in both.
+        /// Only holds in this mode; `None` means both.
         mode: Option<Mode>,
-        /// With this token, or any.
+        /// Only the hold with this token; `None` means any.
         only: Option<Token>,
         /// For how long.
         lease: LeaseMs,
@@ -120,7 +120,7 @@ pub enum Note {
         /// In what.
         by: By,
     },
-    /// A key left its name.
+    /// A key was removed.
     KeyLost {
         /// Where.
         db: i32,
@@ -138,11 +138,11 @@ pub enum Note {
         /// Until when, in milliseconds.
         at_ms: u64,
     },
-    /// A database was emptied; all of them, if `None`.
+    /// A database was emptied; `None` means all of them.
     Flushed(Option<i32>),
     /// Two databases changed places.
     Swapped(i32, i32),
-    /// A command of this connection runs.
+    /// A command of this connection was executed.
     Ran(ClientId),
     /// A connection ended.
     Closed(ClientId),
@@ -164,18 +164,18 @@ pub enum Note {
         /// For whom.
         owner: Owner,
     },
-    /// An observer got the holder of WRITE: this token, 0 for nobody.
+    /// An observer got the holder of WRITE as a token, with 0 for nobody.
     Shown {
         /// What it knew of.
         known: u64,
-        /// The token in the reply, `None` for nil.
+        /// The token in the reply; `None` for nil.
         shown: Option<u64>,
-        /// What it had to see.
+        /// The token that it should have got.
         visible: u64,
     },
     /// A message left.
     Message {
-        /// The request that it ends.
+        /// The request that the message ends.
         tell: Box<Tell>,
         /// What it says.
         outcome: Outcome,
@@ -184,10 +184,10 @@ pub enum Note {
     TellEnded {
         /// Which.
         tell: Box<Tell>,
-        /// Why, if there is a reason.
+        /// The reason, if there is one.
         why: Option<Why>,
     },
-    /// A law that was found broken where it happened.
+    /// A broken law, found where it happened.
     Wrong {
         /// Which.
         law: &'static str,
@@ -198,16 +198,16 @@ pub enum Note {
     Saw(crate::seen::Kind),
 }
 
-/// What one step of a server did, in its order.
+/// The actions of one step of a server, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// The server handed effects to the replicas that begin these holds.
+    /// The server replicated effects that begin these holds.
     Effects(Vec<Token>),
-    /// A decision began so many holds of this lock, with these tokens.
+    /// A decision began holds of this lock, with these tokens.
     Began(i32, Key, Vec<Token>),
-    /// It published that this lock was acquired.
+    /// The server published that this lock was acquired.
     Event(i32, Key),
-    /// It sent a message with this token.
+    /// The server sent a message with this token.
     Message(Token),
 }
 
@@ -218,7 +218,7 @@ impl Waiting {
         self.take_pending(|asked, pending| Note::Unconfirmed { asked, pending, waiter })
     }
 
-    /// Its pending grants when it gets this reply instead, or its renewal, as notes.
+    /// The pending grants and renewals of a connection that gets this reply instead, as notes.
     pub(crate) fn take_ended(&mut self, reply: &Reply) -> Vec<Note> {
         match reply {
             Reply::NotNow { .. } => self.take_pending(|asked, _| Note::NilWhilePending { asked }),
@@ -229,7 +229,7 @@ impl Waiting {
         }
     }
 
-    /// Its pending grants, as notes.
+    /// The pending grants, as notes.
     pub(crate) fn take_pending(&mut self, note: impl Fn(Box<Asked>, Pending) -> Note) -> Vec<Note> {
         let pending = std::mem::take(&mut self.pending).into_iter();
         let asked = |place| self.asks().nth(place).cloned().map(Box::new);

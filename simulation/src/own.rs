@@ -1,4 +1,4 @@
-//! The commands of a simulated server that are its own, and do something to a key.
+//! Commands that the simulated server executes itself, and that change keys.
 
 use rlock_engine::events;
 
@@ -19,7 +19,7 @@ impl Server {
             server.propagate(db, &words);
         };
         if caller.client.is_some() {
-            // The server opens a key before it does anything to it.
+            // The server opens a key before it changes it.
             words.iter().skip(1).for_each(|word| {
                 let key: Key = word.as_slice().into();
                 self.expire_if_due(db, &key);
@@ -142,9 +142,9 @@ impl Server {
         }
     }
 
-    /// As `RENAME`, `MOVE` and `COPY` put it there.
+    /// A value appears as by `RENAME`, `MOVE` or `COPY`.
     fn arrive_from_elsewhere(&mut self, db: i32, key: &Key, slot: Slot) {
-        // A lock is reported only where a connection is blocked for it alone.
+        // A lock is reported only if a connection is blocked for it alone.
         let is_asked = |waiting: &Waiting| {
             let asked = &waiting.asked;
             !waiting.is_for_several && (asked.db, &asked.key) == (db, key)

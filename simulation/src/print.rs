@@ -1,5 +1,5 @@
-//! What everything to come depends on, as a number: two worlds with the same one go on alike. Times
-//! are what is left of them, tokens their rank.
+//! Everything on which the future depends, as a number: two worlds with the same number continue
+//! alike. Times are relative to now, and tokens are replaced by their rank.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hasher};
@@ -16,7 +16,7 @@ use crate::server::{Conn, Server};
 use crate::world::World;
 
 impl World {
-    /// 64 bits of hash of the state. All clocks are the world's.
+    /// A hash of the state with 64 bits. All clocks must agree with the world's.
     pub fn fingerprint(&self) -> u64 {
         let mut tokens: BTreeSet<u64> = BTreeSet::new();
         for machine in &self.machines {

@@ -1,5 +1,5 @@
-//! Hashes what a world is: everything that its future depends on. Times are what remains of them,
-//! and tokens their rank.
+//! Hashes the state of a world: everything that its future depends on. Times are relative to now,
+//! and tokens are replaced by their rank.
 
 use std::hash::{DefaultHasher, Hash};
 
@@ -18,12 +18,12 @@ impl Printer {
         what.hash(&mut self.hasher);
     }
 
-    /// Adds a time: how far it is from now, 0 if it has passed.
+    /// Adds a time, relative to now; 0 if it has passed.
     pub fn moment(&mut self, ms: u64) {
         self.add((ms + 1).saturating_sub(self.now_ms));
     }
 
-    /// Adds a token: its rank.
+    /// Adds the rank of a token.
     pub fn token(&mut self, token: u64) {
         self.add(self.tokens.binary_search(&token).ok());
     }

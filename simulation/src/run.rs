@@ -1,4 +1,4 @@
-//! Runs many worlds, each a while; and makes a short story of one that broke a law.
+//! Runs many worlds, each for a while; and makes a short story of one that broke a law.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,11 +10,11 @@ use crate::seen::{Kind, Seen};
 use crate::step::Step;
 use crate::world::{STEP_US, Setting, World};
 
-/// The steps of one world: enough for all its features to meet, and few enough that its story can
-/// be read.
+/// The steps of one world: enough for all its features to meet, and few enough for a readable
+/// story.
 pub const WORLD_STEPS: u64 = 1500;
 
-/// A law that broke, and how it came to that.
+/// A broken law, and the steps that led to it.
 #[derive(Clone, Debug)]
 pub struct Story {
     /// The seed of the world.
@@ -25,7 +25,7 @@ pub struct Story {
     pub steps: Vec<Step>,
     /// What broke.
     pub broken: Broken,
-    /// Nothing did: this was to be seen.
+    /// If no law broke: what the story was to show.
     pub wanted: Option<Kind>,
 }
 
@@ -42,8 +42,8 @@ impl fmt::Display for Story {
     }
 }
 
-/// Carries out one step. A panic counts as a broken law, and so does the end that a test wants and
-/// finds.
+/// Executes one step. A panic counts as a broken law, and so does the event that a test searches
+/// for.
 fn step(world: &mut World, step: Step, wanted: Option<Kind>) -> Result<bool, Broken> {
     let done = catch_unwind(AssertUnwindSafe(|| world.step(step))).unwrap_or_else(|why| {
         let text = why.downcast_ref::<String>().cloned();
@@ -56,8 +56,8 @@ fn step(world: &mut World, step: Step, wanted: Option<Kind>) -> Result<bool, Bro
     }
 }
 
-/// Runs one world until this many steps did something. Returns what was seen in it, or the story of
-/// the law that broke.
+/// Runs one world until this many steps did something. Returns the counted events, or the story of
+/// the broken law.
 ///
 /// # Errors
 /// The story, not shortened yet.
@@ -84,7 +84,7 @@ pub fn one(seed: u64, fault: Fault, steps: u64, wanted: Option<Kind>) -> Result<
     Ok(world.laws.seen.clone())
 }
 
-/// World after world, so many steps in all. What was seen.
+/// Runs world after world, this many steps in all. Returns the counted events.
 ///
 /// # Errors
 /// The story of the first law that broke, shortened.
@@ -97,21 +97,21 @@ pub fn many(first_seed: u64, fault: Fault, steps: u64) -> Result<Seen, Box<Story
     Ok(seen)
 }
 
-/// A short story of how this comes to be seen, in one of so many worlds.
+/// A short story that shows this event, from one of this many worlds.
 pub fn seen(kind: Kind, first_seed: u64, worlds: u64) -> Option<Story> {
     let mut all = (0..worlds).map(|world| first_seed.wrapping_add(world));
     let story = all.find_map(|seed| one(seed, Fault::None, WORLD_STEPS, Some(kind)).err())?;
     Some(shortened(*story))
 }
 
-/// What breaks when these steps are taken, and after how many of them.
+/// The law that breaks in these steps, and after how many of them.
 fn replay(setting: &Setting, steps: &[Step], wanted: Option<Kind>) -> Option<(Broken, usize)> {
     let mut world = World::new(setting);
     let mut all = steps.iter().zip(1..);
     all.find_map(|(next, count)| Some((step(&mut world, *next, wanted).err()?, count)))
 }
 
-/// The same law broken in fewer steps: none of those that are left can be left out.
+/// The same broken law with fewer steps: none of the remaining steps can be left out.
 pub fn shortened(story: Story) -> Story {
     let Story { seed, setting, mut steps, mut broken, wanted } = story;
     let replay = |steps: &[Step]| replay(&setting, steps, wanted);
@@ -143,7 +143,7 @@ pub fn shortened(story: Story) -> Story {
     Story { seed, setting, steps, broken, wanted }
 }
 
-/// Replaces steps that only take time by time that passes, and joins neighboring times.
+/// Replaces steps that only take time by passing time, and joins adjacent times.
 fn waited(steps: &[Step], is_again: impl Fn(&[Step]) -> bool) -> Vec<Step> {
     let mut steps = steps.to_vec();
     for at in 0..steps.len() {

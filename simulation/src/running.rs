@@ -9,35 +9,35 @@ use crate::asked::{Asked, By, To};
 /// What the server is doing while the engine runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
-    /// The connection that runs the command; none for a script.
+    /// The connection that runs the command; `None` for a script.
     pub client: Option<ClientId>,
-    /// The connection that asked, in a script as well.
+    /// The connection that sent the command or the script.
     pub asker: Option<ClientId>,
-    /// Where the message goes, if it asks for one.
+    /// The destination of the message, if it asks for one.
     pub tell: Option<To>,
     /// The database.
     pub db: i32,
     /// The command's words.
     pub words: Rc<[Vec<u8>]>,
-    /// It came along the replication stream.
+    /// Whether it came from the replication stream.
     pub is_replicated: bool,
-    /// What it asks, if it may have to wait.
+    /// Its request, if it may have to wait.
     pub asked: Option<Asked>,
-    /// What it asks of the other locks, if it names more than one.
+    /// Its requests for the other locks, if it names more than one.
     pub others: Vec<Asked>,
-    /// It is a request for several locks, even if it names one only.
+    /// Whether it is a request for several locks, even if it names only one.
     pub is_for_several: bool,
-    /// As which it asks to renew: a mode, or all.
+    /// Set if it renews: the mode, or `Some(None)` for all modes.
     pub renewal: Option<Option<rlock_core::Mode>>,
-    /// Which hold it asks to renew, if only one.
+    /// The hold to be renewed, if only one is.
     pub renews: Option<Token>,
-    /// The token that it knows of, if it only observes.
+    /// The token that it knows of, if it is an observer.
     pub observes: Option<u64>,
     /// For how long it may be blocked, in milliseconds.
     pub block_ms: Option<u64>,
-    /// As what the laws see its changes.
+    /// To what the laws attribute its changes.
     pub by: By,
-    /// The loop is about to sleep.
+    /// Whether the loop is about to sleep.
     pub is_sleeping: bool,
 }
 

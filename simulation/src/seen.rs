@@ -1,5 +1,5 @@
-//! What was seen, and how often. What cannot be promised must be seen to happen: a run in which one
-//! of them never appears has shown nothing about it.
+//! Counts of events. Whatever cannot be promised must be seen to happen: a run in which such an
+//! event never occurs has shown nothing about it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,45 +18,46 @@ pub enum Kind {
     Taken,
     /// … because an operator ended the hold.
     Forced,
-    /// … because the server ended a session whose connection was cut off before its client knew.
+    /// … because the server ended a session whose connection was cut, before its client noticed.
     SessionCut,
     /// … because somebody else released it under the same owner's name.
     SharedName,
-    /// … because a server's clock was stepped, or is not its predecessor's.
+    /// … because a server's clock was set, or differs from that of its predecessor.
     Clocks,
-    /// … because it was a grant of a server that lost its data.
+    /// … because a server lost its data with the grant.
     LostData,
     /// A token is no greater than one that an earlier primary issued: clocks differ.
     TokenNotRising,
-    /// A hold stands again: its release was lost with the primary.
+    /// A hold is back: its release was lost with the primary.
     ReleaseLost,
-    /// An owner slept past its lease, and does not hold any more what it releases.
+    /// An owner slept past its lease, and releases a hold that it no longer has.
     Overslept,
-    // What cannot be promised of a confirmed grant.
-    /// A hold whose connection broke before it was confirmed is in effect on the next primary.
+    // What cannot be promised about a confirmed grant. / A hold whose connection broke before it
+    // was confirmed is in effect on the next primary.
     PendingStands,
-    /// A hold that was revoked is in effect on the next primary, which did not get the revocation.
+    /// A revoked hold is in effect on the next primary, which did not get the revocation.
     TakenBackStands,
     /// A replica was promoted that lacks what another one acknowledged.
     LaggardPromoted,
     /// All replicas that acknowledged are on the side of the old primary.
     AckedPartition,
-    /// The primary died, and with it all that acknowledged.
+    /// The primary died, together with all replicas that had acknowledged.
     AcknowledgersLost,
-    /// A deadline that was acknowledged came earlier by another server's clock.
+    /// By another server's clock, an acknowledged deadline came earlier.
     AckedClocks,
-    // What must happen in a run for its laws to be tried.
-    /// A grant or renewal was confirmed.
+    // What must happen in a run, or its laws were not tested. / A grant or renewal was confirmed.
     Acknowledged,
     /// A grant or renewal was not acknowledged, and the caller got -NOACKS.
     NotAcknowledged,
-    /// A request was refused: too few replicas are connected to acknowledge it.
+    /// A request was refused because too few replicas are connected to acknowledge it.
     TooFewToAcknowledge,
-    /// What replicas had acknowledged outlived its primary.
+    /// An acknowledged grant survived its primary.
     AckedSurvived,
-    /// A session's connection was to be closed though its hold lasts, for want of acknowledgments.
+    /// A session's connection was closed although its hold lasts, because acknowledgments were
+    /// missing.
     SessionUnacknowledged,
-    /// A lease of an earlier primary ended in the grace of the next, which does not know of it.
+    /// A lease of an earlier primary ended during the grace period of the next one, which does not
+    /// know of it.
     Graced,
     /// A connection waited and was granted.
     Waited,
@@ -64,19 +65,19 @@ pub enum Kind {
     TicketUsed,
     /// A wait was refused because it would have closed a cycle.
     Deadlock,
-    /// What was due waited for the gate.
+    /// Due work waited for the gate.
     Postponed,
     /// A session's connection was closed by the server.
     SessionClosed,
     /// A grant did not reach its connection, and was revoked.
     TakenBack,
-    /// A client's write was refused for want of replicas.
+    /// A client's write was refused because too few replicas were connected.
     TooFewReplicas,
-    /// An observer got the holder, or that there is none.
+    /// An observer got the holder, or learned that there is none.
     ObserverTold,
-    /// A request waited, and a message said that it is granted.
+    /// A request waited, and a message granted it.
     ToldByMessage,
-    /// A message said that a hold is renewed.
+    /// A message reported a renewal.
     RenewalToldByMessage,
     /// An observer got the holder by a message.
     ObserverToldByMessage,
@@ -84,17 +85,17 @@ pub enum Kind {
     ErrorByMessage,
     /// A message reported the end of a wait.
     NilByMessage,
-    /// Nobody listened when an outcome was due.
+    /// Nobody listened when a result was due.
     Untold,
     /// A request for a message was withdrawn.
     TellWithdrawn,
     /// A request for a message ended with the connection to which its hold was to be tied.
     TellClosed,
-    /// A request took the place of one that waited for a message.
+    /// A request replaced one that waited for a message.
     AskedAgain,
-    /// A request whose grant or renewal waited for acknowledgments was asked again.
+    /// A request whose grant or renewal waited for acknowledgments was sent again.
     AskedAgainPending,
-    /// A connection was blocked in the place of a request that waited for a message.
+    /// A connection was blocked, and replaced a request that waited for a message.
     AskedAgainBlocked,
     /// A request in a transaction or a script waits for a message.
     WaitsInLonger,
@@ -122,15 +123,15 @@ pub enum Kind {
     SeveralSurvived,
     /// A promoted replica had nothing of a grant of several locks.
     SeveralLost,
-    /// A promise outlived its primary: the promoted replica had it.
+    /// A promise survived its primary: the promoted replica had it.
     Survived,
-    /// A replica had all that its primary had, and was the same.
+    /// A replica had everything its primary had, and was equal to it.
     InSync,
     /// A full sync.
     FullSync,
     /// A replica was promoted.
     Promotion,
-    /// A primary went back to be a replica.
+    /// A primary became a replica.
     Demotion,
 }
 
@@ -157,7 +158,7 @@ impl Kind {
         Self::AckedClocks,
     ];
 
-    /// What must happen for the laws to be tried.
+    /// What must happen, or the laws were not tested.
     pub const TRIED: [Self; 43] = [
         Self::ToldByMessage,
         Self::RenewalToldByMessage,
@@ -205,7 +206,7 @@ impl Kind {
     ];
 }
 
-/// How often each was seen.
+/// How often each event occurred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     counts: BTreeMap<Kind, u64>,
@@ -217,14 +218,14 @@ impl Seen {
         *self.counts.entry(kind).or_default() += 1;
     }
 
-    /// Adds what was seen elsewhere.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         for (kind, count) in &other.counts {
             *self.counts.entry(*kind).or_default() += count;
         }
     }
 
-    /// How often this was seen.
+    /// How often this event occurred.
     pub fn of(&self, kind: Kind) -> u64 {
         self.counts.get(&kind).copied().unwrap_or(0)
     }

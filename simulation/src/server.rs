@@ -1,4 +1,4 @@
-//! A simulated server: what the real one keeps and does around the module.
+//! A simulated server: what a real one keeps and does around the module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -24,41 +24,42 @@ use crate::words::{Out, Said};
 pub struct Timers {
     /// The kernel's timer.
     pub alarm: Option<EpochMs>,
-    /// What the engine wants to be called for, and when, by the server's clock in milliseconds.
+    /// The deferred work, with the time when it is due by the server's clock, in milliseconds.
     pub calls: Vec<(u64, Deferred)>,
-    /// The engine is called before each sleep of the loop.
+    /// Whether the engine is called before each sleep of the loop.
     pub is_watching: bool,
-    /// Iterations of the loop until connections are closed; 0 is none.
+    /// Loop iterations until connections are closed; 0 if none is to be closed.
     pub closing: u8,
 }
 
-/// What may keep a server from writing.
+/// Conditions in which a server refuses writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conditions {
-    /// `CLIENT PAUSE … WRITE` until then, by its clock in milliseconds.
+    /// The end of `CLIENT PAUSE … WRITE`, by its clock in milliseconds.
     pub paused_until: u64,
     /// The disk failed.
     pub disk_fails: bool,
     /// `min-replicas-to-write`.
     pub min_replicas: usize,
-    /// Replicas that are there and acknowledged a moment ago.
+    /// The number of replicas that are connected and acknowledged recently.
     pub good_replicas: usize,
-    /// An error may take the place of a blocked connection's reply until it leaves (Valkey 8).
+    /// Whether an error may replace a blocked connection's reply until it leaves (Valkey 8).
     pub replaces_replies: bool,
-    /// A blocked connection's reply leaves when it is asked for (Redis 7.0 and 7.2, Valkey 7.2).
+    /// Whether a blocked connection's reply leaves as soon as the server asks for it (Redis 7.0 and
+    /// 7.2, Valkey 7.2).
     pub replies_at_once: bool,
-    /// A flush comes after the word that loading begins (Valkey 9).
+    /// Whether a flush comes after the report that loading begins (Valkey 9).
     pub loads_before_flush: bool,
-    /// A time to live that is past already is an expiry, and not a deletion (Valkey).
+    /// Whether a time to live in the past is an expiry, and not a deletion (Valkey).
     pub expires_at_once: bool,
-    /// A value that `RENAME`, `MOVE` or `COPY` brings is not reported, unless it is a lock and a
-    /// connection is blocked for it alone: Valkey from 8.1 on.
+    /// Whether a value that `RENAME`, `MOVE` or `COPY` brings is not reported, unless it is a lock
+    /// and a connection is blocked for it alone (Valkey from 8.1 on).
     pub misses_moved_strings: bool,
 }
 
 /// One server process.
 pub struct Server {
-    /// The engine's: the code that runs in production.
+    /// The engine's state; the engine is the code that runs in production.
     pub state: State<WaiterId>,
     /// The module's settings.
     pub bounds: Bounds,
@@ -68,74 +69,74 @@ pub struct Server {
     pub keys: Keyspace,
     /// Its clock.
     pub now: Now,
-    /// Whether it takes writes from clients.
+    /// Whether it accepts writes from clients.
     pub is_primary: bool,
-    /// Since when, by its clock.
+    /// When its present role began, by its clock.
     pub began: Now,
     /// Its connections.
     pub conns: BTreeMap<ClientId, Conn>,
     /// When the module is called next.
     pub timers: Timers,
-    /// What may keep it from writing.
+    /// Conditions in which it refuses writes.
     pub conditions: Conditions,
-    /// Users that may not do what they may do.
+    /// Users that have lost their permissions.
     pub denied: BTreeSet<Rc<str>>,
     /// Users that may publish to no channel.
     pub muted: BTreeSet<Rc<str>>,
     /// Requests that wait for messages.
     pub tells: Tells,
-    /// A transaction or a script is running.
+    /// Whether a transaction or a script is running.
     pub in_longer: bool,
     /// A script is running.
     pub in_script: bool,
-    /// What it has to send to its replicas.
+    /// What it has yet to send to its replicas.
     pub stream: Vec<Item>,
-    /// How long the stream is; on a replica, how much of it arrived.
+    /// The length of the stream; on a replica, how much of it has arrived.
     pub offset: u64,
-    /// How far the replicas are that are connected and have acknowledged anything.
+    /// The offsets of the replicas that are connected and have acknowledged something.
     pub replicas: Vec<u64>,
-    /// Which effects its data has.
+    /// The effects that its data contains.
     pub history: History,
-    /// What it published: the database, the key, the event.
+    /// The published events: database, key, event.
     pub events: Vec<(i32, Key, String)>,
-    /// Published of effects, since the last full sync.
+    /// How many events of effects were published since the last full sync.
     pub effect_events: u64,
-    /// What it did in this step, as far as the order matters.
+    /// Its actions in this step, as far as their order matters.
     pub deeds: Vec<Deed>,
-    /// The server ran a transaction or a script in this step, so the order of what happened in it
-    /// is unknown.
+    /// Whether it ran a transaction or a script in this step, so that the order of its actions is
+    /// unknown.
     pub had_longer: bool,
-    /// Users that it made up: [`Fault::UserUnknown`].
+    /// The number of invented users: [`Fault::UserUnknown`].
     pub(crate) strangers: u64,
     /// Its clock was stepped.
     pub clock_stepped: bool,
     /// What it sent.
     pub out: Vec<(ClientId, Out)>,
-    /// What the laws must know: [`Server::take_notes`].
+    /// Notes for the laws: [`Server::take_notes`].
     pub(crate) notes: Vec<Noted>,
-    /// Those of `notes` that the last decision left pending.
+    /// The notes in `notes` that the last decision left pending.
     pub(crate) pending: Vec<Noted>,
-    /// The callers whose grant is pending, at a lock that is open now.
+    /// Callers with a pending grant at a lock that is open now.
     pub(crate) gated: Vec<(WaiterId, i32, Key, usize)>,
-    /// The tokens of holds that began since those were looked at.
+    /// The tokens of holds that began since then.
     pub(crate) begun: Vec<Token>,
     /// What is done wrong.
     pub fault: Fault,
-    /// New keys are reported to the engine.
+    /// Whether new keys are reported to the engine.
     pub(crate) watches_keys: bool,
-    /// How many tasks the engine may do in this iteration of the loop.
+    /// How many tasks the engine may do in this loop iteration.
     pub(crate) portion: usize,
-    /// How often it looked at its clock in this iteration.
+    /// How often the engine read its clock in this iteration.
     pub(crate) ticks: u32,
     pub(crate) effects: u64,
     pub(crate) units: Units,
     pub(crate) arrivals: u64,
-    /// How long the stream was when the loop slept last.
+    /// The length of the stream at the last sleep of the loop.
     pub(crate) slept_at: u64,
 }
 
 impl Server {
-    /// A server with nothing in it that is neither primary nor replica yet.
+    /// An empty server that is neither a primary nor a replica yet.
     pub fn new(fault: Fault) -> Self {
         let bounds = Bounds {
             max_depth: 4,
@@ -211,7 +212,7 @@ impl Server {
         self.out.push((client, Out::Said(said)));
     }
 
-    /// Nothing may be written now by whatever a client's write would be refused for.
+    /// Whether the server would refuse a client's write.
     pub fn refuses_writes(&self) -> bool {
         let Conditions { disk_fails, min_replicas, good_replicas, .. } = self.conditions;
         !self.state.manager.decides()
@@ -220,12 +221,12 @@ impl Server {
             || self.is_paused()
     }
 
-    /// `rlock.grace-ms`: nothing is granted.
+    /// `rlock.grace-ms`: whether nothing is granted yet.
     pub fn is_in_grace(&self) -> bool {
         self.now_ms() < self.began.after_ms(self.bounds.grace_ms).get()
     }
 
-    /// `CLIENT PAUSE` is in force.
+    /// Whether `CLIENT PAUSE` is in force.
     pub fn is_paused(&self) -> bool {
         self.conditions.paused_until > self.now_ms()
     }
@@ -237,7 +238,7 @@ impl Server {
         self.conns.insert(client, Conn::new(user));
     }
 
-    /// A connection ends, from whichever side: in the order in which a server frees it.
+    /// A connection ends, from either side. The steps have the order in which a server frees it.
     pub fn free(&mut self, client: ClientId) {
         let Some(conn) = self.conns.remove(&client) else { return };
         self.note(Note::Closed(client));
@@ -270,7 +271,7 @@ impl Server {
         self.over(waiter, is_lost);
     }
 
-    /// Whether the server reads the next command of this connection now.
+    /// Whether the server now reads the next command of this connection.
     pub fn reads(&self, client: ClientId) -> bool {
         self.conns.get(&client).is_some_and(|conn| conn.waiting.is_none())
     }
@@ -285,7 +286,7 @@ impl Server {
             (false, true) => {
                 waiting.is_answered = true;
                 waiting.aside = Some(unblocked());
-                // The request was granted while it was blocked, and gets this reply instead.
+                // The request was granted while it was blocked, but gets this reply instead.
                 let (unheard, unconfirmed) = (waiting.take_unheard(), waiting.take_unconfirmed());
                 unconfirmed.into_iter().for_each(|note| self.note(note));
                 unheard.into_iter().for_each(|note| self.note(note));
@@ -310,14 +311,13 @@ impl Server {
         self.keys.get(db, key).filter(|slot| !slot.is_expired(self.now_ms()))
     }
 
-    /// Some lock is held with this token.
+    /// Whether some lock has a hold with this token.
     pub fn holds(&self, token: Token) -> bool {
         let locks = self.keys.iter().filter_map(|(_, _, slot)| slot.lock());
         locks.flat_map(rlock_core::Lock::holds).any(|(.., hold)| hold.token == token)
     }
 
-    /// Removes a key from its name, and notifies the module as the server does: in the middle of
-    /// it.
+    /// Removes a key, and notifies the module as the server does: in the middle of the removal.
     pub(crate) fn unlink(&mut self, db: i32, key: &Key) -> Option<Slot> {
         let lock = self.keys.get(db, key)?.lock().cloned();
         if let Some(lock) = lock.filter(|_| self.fault != Fault::KeyLossUntold) {
@@ -326,8 +326,8 @@ impl Server {
         self.keys.take(db, key)
     }
 
-    /// What a server does before a command sees a key: a primary deletes a key that has expired,
-    /// and replicates that.
+    /// What a server does before a command sees a key: a primary deletes an expired key, and
+    /// replicates that.
     pub(crate) fn expire_if_due(&mut self, db: i32, key: &Key) {
         let is_due = self.keys.get(db, key).is_some_and(|slot| slot.is_expired(self.now_ms()));
         if !is_due || !self.is_primary || self.is_paused() {
@@ -339,7 +339,7 @@ impl Server {
         self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Expiry });
     }
 
-    /// The server looks for expired keys by itself.
+    /// The server searches for expired keys.
     pub fn expire_some(&mut self) {
         let due: Vec<(i32, Key)> = self
             .keys
@@ -363,7 +363,7 @@ impl Server {
         self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Stranger });
     }
 
-    /// Hands a command to the replicas.
+    /// Replicates a command.
     pub(crate) fn propagate(&mut self, db: i32, words: &[&[u8]]) {
         if !self.is_primary {
             return;
@@ -389,11 +389,11 @@ impl Server {
         }
     }
 
-    /// Does what a server does in one go: all that it writes reaches the replicas as one unit.
+    /// Does the work of one command or timer: everything that it writes is replicated as one unit.
     pub(crate) fn in_one_unit<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
         self.units.begin();
         let done = work(self);
-        // What a new key leads to happens while the others are still open.
+        // What follows from a new key happens while the other keys are still open.
         if self.units.is_outermost() {
             self.pend_gated();
         }
@@ -403,7 +403,7 @@ impl Server {
 
     // --- role and data --------------------------------------------------------------------------
 
-    /// It becomes a primary, or ceases to be one.
+    /// The server becomes a primary, or ceases to be one.
     pub fn role_is(&mut self, is_primary: bool, reign: u32) {
         if !is_primary && self.is_primary {
             let blocked: Vec<ClientId> = self.blocked().collect();
@@ -435,8 +435,8 @@ impl Server {
         self.keys.flush(db);
     }
 
-    /// It reads data in the place of its own: what a full sync brings, or, as a primary whose reign
-    /// begins with it, a file.
+    /// The server replaces its data: by that of a full sync, or by a file, as a primary whose reign
+    /// begins with it.
     pub fn load(&mut self, snapshot: &Snapshot, reign: Option<u32>) {
         if self.conditions.loads_before_flush {
             self.engine(|edge| events::loading_is(edge, false));
@@ -449,7 +449,7 @@ impl Server {
         self.offset = snapshot.offset;
         reign.into_iter().for_each(|reign| self.history.begin(reign));
         for (db, key, slot) in snapshot.keys.iter() {
-            // A primary does not read what has expired.
+            // A primary does not load what has expired.
             if self.is_primary && slot.is_expired(self.now_ms()) {
                 self.note(Note::KeyLost { db, key: key.clone(), by: Loss::Expiry });
                 continue;

@@ -4,17 +4,17 @@ use std::fmt;
 
 use crate::ask::{Ask, Patience};
 
-/// Locks that one request can name.
+/// The number of locks that one request can name.
 pub const KEYS: u8 = 3;
 
-/// How one of the locks is wanted.
+/// The mode for one of the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Want {
     /// `WRITE`
     Write,
     /// `READ`
     Read,
-    /// `READ`, while fewer others read than this.
+    /// `READ`, granted only while fewer other owners read than this.
     Limit(u8),
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for Want {
 pub struct Keys {
     /// One bit each.
     pub bits: u8,
-    /// In the reverse of the order in which the server takes them.
+    /// Whether they are named in the reverse of key order.
     pub is_reversed: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct AskAll {
     pub owner: u8,
     /// What.
     pub keys: Keys,
-    /// How, each of the locks.
+    /// The mode for each of the locks.
     pub wants: [Want; KEYS as usize],
     /// For how long, in milliseconds.
     pub lease: u32,
@@ -69,7 +69,7 @@ pub struct AskAll {
     pub session: bool,
     /// Two numbers.
     pub with_ttl: bool,
-    /// How many replicas must acknowledge it.
+    /// How many replicas must acknowledge the request.
     pub acks: u8,
 }
 
@@ -78,7 +78,7 @@ impl AskAll {
         self.wants[usize::from(key)]
     }
 
-    /// What it asks of each of the locks, as if it asked for that one only.
+    /// The request for each of the locks, as if it were for that lock only.
     pub fn singles(self) -> impl Iterator<Item = Ask> {
         self.keys.iter().map(move |key| {
             let want = self.want(key);

@@ -1,4 +1,4 @@
-//! What a full sync, or a file, takes along.
+//! The content of a full sync or of a file.
 
 use rlock_core::Token;
 
@@ -16,17 +16,17 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// How long the stream was.
+    /// The length of the stream.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Which effects are in it.
+    /// The effects that it contains.
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// The greatest token in it.
+    /// The greatest token that it contains.
     pub fn greatest_token(&self) -> u64 {
         let locks = self.keys.iter().filter_map(|(_, _, slot)| slot.lock());
         let tokens = locks.flat_map(|lock| lock.holds().map(|(_, _, hold)| hold.token));

@@ -1,5 +1,5 @@
-//! One thing that happens in a simulated world. Each says all that there is to choose, so that the
-//! same steps lead to the same world, and any of them may be left out of a story.
+//! One thing that happens in a simulated world. A step contains all choices, so the same steps lead
+//! to the same world, and any step may be left out of a story.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ pub type Node = u8;
 /// A client, by its number.
 pub type Who = u8;
 
-/// What happens next. One that is not possible does nothing.
+/// The next step. A step that is not possible does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// This many microseconds pass.
     Pass(u32),
     /// A client connects to a server.
     Connect(Who, Node),
-    /// A client sends a command, whether or not the last one was answered.
+    /// A client sends a command, whether or not it has the reply to the last one.
     Send(Who, Command),
     /// A client sends a command with `TELL`: the message goes to the channel with this number.
     Tell(Who, Command, u8),
@@ -27,23 +27,23 @@ pub enum Step {
     Hear(Who),
     /// A client hangs up.
     HangUp(Who),
-    /// A server reads a command of a connection that its client has left.
+    /// A server reads a command on a connection that its client has closed.
     ReadLate(Who),
-    /// The server notices that a client hung up.
+    /// The server notices that a client closed its connection.
     Notice(Who),
     /// The server cuts a client off.
     CutOff(Who),
     /// `CLIENT UNBLOCK`, with an error or without.
     Unblock(Who, bool),
-    /// A client's user loses its rights, or gets them back.
+    /// A client's user loses its permissions, or regains them.
     Allow(Who, bool),
-    /// A client's user may publish to no channel any more, or may again.
+    /// A client's user loses the permission to publish, or regains it.
     Channels(Who, bool),
     /// An iteration of a server's loop, with at most this many tasks.
     Turn(Node, u8),
     /// A server looks for expired keys.
     Expire(Node),
-    /// A server makes room by this key.
+    /// A server evicts this key.
     Evict(Node, u8),
     /// `CLIENT PAUSE`, for this many milliseconds.
     Pause(Node, u32),
@@ -51,9 +51,9 @@ pub enum Step {
     Disk(Node, bool),
     /// `min-replicas-to-write`
     MinReplicas(Node, u8),
-    /// A server's clock is stepped by this many milliseconds.
+    /// A server's clock is set forward or back by this many milliseconds.
     Clock(Node, i32),
-    /// A replica gets the next of the stream.
+    /// A replica receives the next command of the stream.
     Deliver(Node),
     /// A replica acknowledges.
     Ack(Node),
@@ -63,9 +63,9 @@ pub enum Step {
     Cut(Node),
     /// A primary closes the link of a replica.
     Offline(Node),
-    /// The link of a replica is there again.
+    /// The link of a replica is restored.
     Heal(Node),
-    /// A server follows another one, from a full sync on.
+    /// A server follows another one, beginning with a full sync.
     Follow(Node, Node),
     /// A replica becomes a primary.
     Promote(Node),

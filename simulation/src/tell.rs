@@ -1,4 +1,4 @@
-//! Requests that wait for a message, as their server's surroundings know them.
+//! Requests that wait for a message, as their server's surroundings see them.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,11 +12,11 @@ use crate::waiting::Waiting;
 /// A request that waits for a message.
 #[derive(Debug)]
 pub struct Tell {
-    /// What it asked, and what became of that.
+    /// Its request, and what became of it.
     pub waiting: Waiting,
     /// The connection that asked.
     pub client: ClientId,
-    /// The user as which it asked.
+    /// The user of the request.
     pub user: Rc<str>,
     /// Where the message goes.
     pub to: To,
@@ -24,7 +24,8 @@ pub struct Tell {
     pub reply: Option<Reply>,
     /// Its owner withdrew it.
     pub is_withdrawn: bool,
-    /// It waits in line, or was granted there: its outcome is decided only if somebody listens.
+    /// Whether it waits in line, or was granted there: then its result is decided only if somebody
+    /// listens.
     pub is_in_line: bool,
 }
 
@@ -44,15 +45,15 @@ pub enum Why {
 pub struct Tells {
     /// By the number of the wait.
     pub all: BTreeMap<WaiterId, Tell>,
-    /// The one that the running command began.
+    /// The request that the running command began.
     pub(crate) opened: Option<WaiterId>,
     /// Messages that the engine counted in this step.
     pub told: u64,
-    /// Outcomes that nobody heard, as the engine counted them in this step.
+    /// Results that reached nobody, as the engine counted them in this step.
     pub untold: u64,
-    /// Requests that were replaced and may have gone unheard in this step.
+    /// Requests that were replaced, and may have gone unheard in this step.
     pub(crate) unsure: u64,
-    /// Messages that left in this step.
+    /// Messages that were sent in this step.
     pub sent: u64,
 }
 
@@ -62,14 +63,14 @@ impl Tells {
         self.opened
     }
 
-    /// This command has decided the reply. False if the reply was given in another way.
+    /// This command has decided the reply. False if the reply was sent in another way.
     pub fn answered(&mut self, wake: &Wake, words: &[Vec<u8>]) -> bool {
         let Some(tell) = self.all.get_mut(&wake.waiter) else { return false };
         tell.reply = Some(wake.reply.clone());
         if let [name, key, owner] = words
             && name == b"RLOCK.CANCEL"
         {
-            // It was withdrawn where this names it.
+            // If the command names it, its owner withdrew it.
             let is_named =
                 |asked: &Asked| *asked.key == **key && asked.owner.as_bytes() == owner.as_slice();
             tell.is_withdrawn = wake.is_withdrawn && tell.waiting.asks().any(is_named);
@@ -77,7 +78,7 @@ impl Tells {
         true
     }
 
-    /// The request whose message goes there.
+    /// The request whose message has this destination.
     pub(crate) fn of(&self, to: &To) -> Option<WaiterId> {
         let mut all = self.all.iter();
         all.find(|(_, tell)| tell.to == *to).map(|(waiter, _)| *waiter)

@@ -25,18 +25,18 @@ impl Server {
         self.conns.values().any(|conn| conn.channels.contains(channel))
     }
 
-    /// Whether a message on behalf of this user would be heard.
+    /// Whether a message of this user would reach somebody.
     pub fn is_heard(&self, user: &Rc<str>, channel: &[u8]) -> bool {
         self.has_subscriber(channel) && !self.muted.contains(user)
     }
 
-    /// All that wait, blocked or for a message.
+    /// All waits, blocked or for a message.
     pub fn all_waiting(&self) -> impl Iterator<Item = &Waiting> {
         let blocked = self.conns.values().filter_map(|conn| conn.waiting.as_ref());
         blocked.chain(self.tells.all.values().map(|tell| &tell.waiting))
     }
 
-    /// A wait, blocked or for a message, that has no reply yet.
+    /// A wait without a reply so far, blocked or for a message.
     pub(crate) fn waiting_of(&mut self, waiter: WaiterId) -> Option<&mut Waiting> {
         let is_it = |waiting: &&mut Waiting| waiting.waiter == waiter && !waiting.is_answered;
         let blocked = self.conns.values_mut().filter_map(|conn| conn.waiting.as_mut());
@@ -44,13 +44,14 @@ impl Server {
         blocked.chain(told).find(is_it)
     }
 
-    /// The connection that hears of it, or that asked for the message.
+    /// The connection that is blocked, or that asked for the message.
     pub(crate) fn asker_of(&self, waiter: WaiterId) -> Option<ClientId> {
         let told = self.tells.all.get(&waiter).filter(|tell| !tell.waiting.is_answered);
         told.map(|tell| tell.client).or_else(|| self.client_of(waiter))
     }
 
-    /// The running command's request waits for a message, in the place of the one with this number.
+    /// The running command's request waits for a message, and replaces the request with this
+    /// number.
     pub(crate) fn tell_opens(&mut self, running: &Running, waiter: WaiterId) {
         let (Some(client), Some(asked), Some(to)) =
             (running.asker, running.asked.clone(), running.tell.clone())
@@ -82,7 +83,7 @@ impl Server {
         self.tells.all.insert(waiter, tell);
     }
 
-    /// The running command has its reply.
+    /// The running command has got its reply.
     pub(crate) fn tell_opened(&mut self, caller: Option<ClientId>, is_waiting: bool) {
         if let Some(waiter) = self.tells.opened.take() {
             if !is_waiting {
@@ -104,7 +105,7 @@ impl Server {
         waiter.into_iter().for_each(|waiter| self.replaces(waiter));
     }
 
-    /// It has a place in a line.
+    /// Whether it has a place in a line.
     fn stands(&self, waiter: WaiterId) -> bool {
         let Some(tell) = self.tells.all.get(&waiter) else { return false };
         tell.waiting.asks().any(|asked| {
@@ -114,7 +115,8 @@ impl Server {
         })
     }
 
-    /// Other requests of the same owner and user for the same, whose place this one took.
+    /// Removes other requests of the same owner and user for the same locks, which this one
+    /// replaced.
     fn replaces(&mut self, waiter: WaiterId) {
         let Some(one) = self.all_waiting().find(|one| one.waiter == waiter) else { return };
         let asker = self.conns.iter().find(|(_, conn)| {
@@ -129,8 +131,8 @@ impl Server {
         let same = self.tells.all.iter().find(is_same).map(|(other, _)| *other);
         let Some(other) = same else { return };
         if self.state.manager.is_told(other) {
-            // A request without BLOCK that is blocked only for acknowledgments does not take the
-            // place: it waits beside it.
+            // A request without BLOCK that is blocked only for acknowledgments replaces nothing: it
+            // waits beside the other one.
             if !self.tells.all.contains_key(&waiter) {
                 return;
             }
@@ -157,7 +159,7 @@ impl Server {
         true
     }
 
-    /// Nobody listened when its message was due: what was granted in it may be revoked from now on.
+    /// Nobody listened when its message was due: from now on, the grant in it may be revoked.
     pub(crate) fn nobody_heard(&mut self, waiter: WaiterId) {
         self.tells.untold += 1;
         let tell = self.tells.all.get_mut(&waiter);
@@ -165,7 +167,7 @@ impl Server {
         notes.into_iter().for_each(|note| self.note(note));
     }
 
-    /// An outcome is decided of one who waited in line: somebody listens.
+    /// A result was decided for a request in line: somebody must listen.
     pub(crate) fn note_heard(&mut self, waiter: WaiterId, reply: &Reply) {
         let Some(tell) = self.tells.all.get(&waiter).filter(|tell| tell.is_in_line) else { return };
         let is_grant = matches!(reply, Reply::Granted { .. } | Reply::Pending);
@@ -235,7 +237,7 @@ impl Server {
         self.note(Note::Message { tell: Box::new(tell), outcome });
     }
 
-    /// Effects are handed to the replicas.
+    /// Effects are replicated.
     pub(crate) fn hands(&mut self, effects: &[u8], count: usize) {
         if self.tells.all.is_empty() {
             return;
@@ -253,14 +255,14 @@ impl Server {
         }
     }
 
-    /// Notes what an observer learns.
+    /// Notes what an observer gets.
     fn note_sight_of(&mut self, tell: &Tell, outcome: &Outcome) {
         let (Some(known), Outcome::Holder(..)) = (tell.waiting.observes, outcome) else { return };
         let (db, key) = (tell.waiting.asked.db, tell.waiting.asked.key.clone());
         self.note_sight(db, &key, known, Some(&outcome.said()));
     }
 
-    /// What ended in this step without a message, and why.
+    /// Notes requests that ended in this step without a message, and why.
     pub(crate) fn note_untold(&mut self) {
         let manager = &self.state.manager;
         let is_gone = |waiter: &WaiterId| !manager.is_told(*waiter);

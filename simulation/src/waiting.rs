@@ -6,32 +6,32 @@ use crate::asked::{Asked, Pending};
 use crate::running::Running;
 use crate::words::Said;
 
-/// A blocked connection, until the server has forgotten that it was.
+/// A blocked connection, until the server has unblocked it.
 #[derive(Debug)]
 pub struct Waiting {
     /// The number of its wait.
     pub waiter: WaiterId,
     /// What it asked.
     pub asked: Asked,
-    /// What it asked of the other locks, if it waits for more than one.
+    /// Its requests for the other locks, if it waits for more than one.
     pub others: Vec<Asked>,
-    /// It asked for several locks, even if it named one only.
+    /// Whether it asked for several locks, even if it named only one.
     pub is_for_several: bool,
-    /// It only observes the lock, and knows of this token: 0 is none.
+    /// The token that it knows of, if it is an observer: 0 is none.
     pub observes: Option<u64>,
-    /// It has its reply; the server forgets the wait in the next iteration of its loop.
+    /// Whether it has its reply; the server unblocks it in the next loop iteration.
     pub is_answered: bool,
-    /// The reply, which leaves when the server forgets the wait.
+    /// The reply, which leaves when the server unblocks it.
     pub aside: Option<Said>,
-    /// It asked to renew, this mode or all.
+    /// Set if it asked to renew: the mode, or `Some(None)` for all modes.
     pub renewal: Option<Option<Mode>>,
-    /// Only what has this token.
+    /// If set, only the hold with this token.
     pub renews: Option<Token>,
-    /// Its pending grants and renewals: for which of the locks, by its place in the request.
+    /// Its pending grants and renewals, each with the index of the lock in the request.
     pub pending: Vec<(usize, Pending)>,
-    /// The grant in it: one token for each of the locks, in order.
+    /// The grant in its reply: one token for each of the locks, in order.
     pub granted: Vec<Token>,
-    /// An error took the place of the reply.
+    /// Whether an error replaced the reply.
     pub is_lost: bool,
 }
 
@@ -54,7 +54,7 @@ impl Waiting {
         }
     }
 
-    /// Takes the place of an older wait: it counts as arrived as early, and waits for the same.
+    /// Replaces an older wait: it counts as having arrived as early, and waits for the same.
     pub(crate) fn takes_place(&mut self, old: Self) {
         self.pending.extend(old.pending);
         let earlier = std::iter::once(&old.asked).chain(&old.others);
@@ -66,10 +66,10 @@ impl Waiting {
         }
     }
 
-    /// It asks for the same keys in the same modes, for the same owner, in whatever order.
+    /// Whether both ask for the same keys in the same modes, for the same owner, in any order.
     pub fn is_as(&self, other: &Self) -> bool {
         let kind = |one: &Self| (one.asked.of_several, one.renewal, one.observes.is_some());
-        // Each of several locks is wanted in a mode: READ with a limit is a mode of its own.
+        // Each of several locks has a mode: READ with a limit counts as a mode of its own.
         let limits = |one: &Asked, other: &Asked| !one.of_several || one.limit == other.limit;
         let same = |one: &Asked, other: &Asked| {
             limits(one, other)
@@ -82,7 +82,7 @@ impl Waiting {
             && self.asks().all(|one| other.asks().any(|other| same(one, other)))
     }
 
-    /// What it asked of each of the locks.
+    /// Its request for each of the locks.
     pub fn asks(&self) -> impl Iterator<Item = &Asked> {
         std::iter::once(&self.asked).chain(&self.others)
     }

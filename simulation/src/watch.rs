@@ -12,7 +12,7 @@ use crate::seen::Kind;
 use crate::server::Server;
 use crate::words::Said;
 
-/// A copy of a change that outlives the request that led to it.
+/// A copy of a change that outlives its request.
 pub(crate) fn kept(change: &Change<'_>) -> Change<'static> {
     match change {
         Change::Granted { owner, mode, token, deadline } => Change::Granted {
@@ -48,7 +48,7 @@ impl Server {
                 pending
                     .iter()
                     .for_each(|waiter| self.pend(*waiter, KeyRef { db, key: &key }, None));
-                // The caller's own; where several locks are entered, the waiter was named above.
+                // The caller's own; if several locks are entered, the waiter was named above.
                 let is_for_several = |waiter: &WaiterId| {
                     self.waiting_of(*waiter).is_some_and(|waiting| waiting.is_for_several)
                 };
@@ -94,8 +94,7 @@ impl Server {
         self.note(Note::Told { client, asked, token, granted_at, remaining_ms, waited, pending });
     }
 
-    /// A connection gets several locks; whether it waited, if it was blocked.
-    /// Which holds these are, one of each lock.
+    /// A connection gets several locks, perhaps after a wait. Returns its holds, one for each lock.
     fn granted_all(
         &mut self,
         client: ClientId,
@@ -130,8 +129,8 @@ impl Server {
         held.into_iter().map(|token| token.unwrap_or(newest)).collect()
     }
 
-    /// The owner's hold as it was asked for. Its key may have expired, because a user shortened its
-    /// time to live: nobody knows until somebody asks for the key.
+    /// The owner's hold, as requested. Its key may have expired because a user shortened its time
+    /// to live: nobody notices before the key is next used.
     fn hold_of(&self, asked: &Asked) -> Option<Token> {
         let lock = self.keys.get(asked.db, &asked.key).and_then(Slot::lock)?;
         lock.hold_at(asked.owner.as_bytes(), asked.mode, self.now).map(|hold| hold.token)
@@ -149,7 +148,7 @@ impl Server {
         }
     }
 
-    /// A blocked connection has its reply, which leaves at once or in the next iteration.
+    /// A blocked connection gets its reply, at once or in the next loop iteration.
     fn answered(&mut self, running: &Running, wake: &Wake) {
         let now = self.now;
         let Some(client) = self.asker_of(wake.waiter) else { return };
@@ -204,14 +203,14 @@ impl Server {
         }
     }
 
-    /// What was granted to this connection does not reach it any more.
+    /// The grant no longer reaches this connection.
     fn unconfirmed(&mut self, waiter: WaiterId, reply: &Reply) {
         let mut all = self.conns.values_mut().filter_map(|conn| conn.waiting.as_mut());
         let Some(waiting) = all.find(|waiting| waiting.waiter == waiter) else { return };
         waiting.take_ended(reply).into_iter().for_each(|note| self.note(note));
     }
 
-    /// What an observer must see now of WRITE at a key: the token, or 0.
+    /// What an observer must now see of WRITE at a key: the token, or 0.
     pub(crate) fn visible_token(&self, db: i32, key: &Key) -> u64 {
         let lock = self.visible(db, key).and_then(Slot::lock);
         let held = lock.and_then(|lock| lock.writer_at(self.now)).map(|(_, hold)| hold.token);
@@ -219,7 +218,7 @@ impl Server {
         held.filter(is_told).map_or(0, Token::get)
     }
 
-    /// A blocked connection has this reply. One that observes has it for what it sees.
+    /// A blocked connection gets this reply. An observer's reply must have what it sees.
     pub(crate) fn note_shown(&mut self, client: ClientId, said: &Option<Said>) {
         let Some(waiting) = self.waiting_mut(client) else { return };
         let Some(known) = waiting.observes else { return };
@@ -230,7 +229,7 @@ impl Server {
         }
     }
 
-    /// An observer that knows this token gets this reply, or is blocked.
+    /// An observer that knows of this token gets this reply, or is blocked.
     pub(crate) fn note_sight(&mut self, db: i32, key: &Key, known: u64, said: Option<&Said>) {
         let shown = match said {
             Some(Said::Error(_)) => return,
@@ -241,8 +240,8 @@ impl Server {
         self.note(Note::Shown { known, shown, visible });
     }
 
-    /// This waiting connection's hold has begun and is pending. `until`: if the locks were open
-    /// when it began, how many holds had begun by then.
+    /// This waiting connection's hold began, and is pending. If its locks were open then, `until`
+    /// is how many holds had begun by that time.
     fn pend(&mut self, waiter: WaiterId, lock: KeyRef<'_>, until: Option<usize>) {
         let (at, now) = (self.history.point(), self.now);
         let all = self.all_waiting().filter(|waiting| !waiting.is_answered);
@@ -262,7 +261,7 @@ impl Server {
         }
         let asked = asked.clone();
         let mode = renewal.map_or(Some(asked.mode), |mode| mode);
-        // It may have ended in the step in which it began, and the owner may have another one.
+        // It may have ended in the step in which it began, and the owner may have another hold.
         let (before, later) = self.begun.split_at(until.unwrap_or(self.begun.len()));
         let lock = self.keys.get(asked.db, &asked.key).and_then(Slot::lock);
         let holds = |held: Mode| {
@@ -286,12 +285,12 @@ impl Server {
         self.pending.push(self.noted(Note::Pending { asked: Box::new(asked), pending }));
     }
 
-    /// Notes what a decision left pending, after the waits that it answered.
+    /// Notes what a decision left pending, after the waits that it ended.
     pub(crate) fn note_pending(&mut self) {
         self.notes.append(&mut self.pending);
     }
 
-    /// What was left pending while several locks were open.
+    /// Notes what was left pending while several locks were open.
     pub(crate) fn pend_gated(&mut self) {
         let gated = std::mem::take(&mut self.gated).into_iter();
         gated.for_each(|(waiter, db, key, until)| {
@@ -300,7 +299,7 @@ impl Server {
         self.begun.clear();
     }
 
-    /// Takes what the laws must know.
+    /// Takes the notes for the laws.
     pub fn take_notes(&mut self) -> Vec<Noted> {
         self.note_pending();
         self.note_untold();

@@ -3,7 +3,7 @@
 /// A command as its words.
 pub type Words = Vec<Vec<u8>>;
 
-/// A reply, as the server's protocol has it.
+/// A reply in the server's protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
     /// An integer.
@@ -16,7 +16,7 @@ pub enum Said {
     Ok,
     /// `+WAITING`: a message follows.
     Waiting,
-    /// `+QUEUED`: it is carried out with `EXEC`.
+    /// `+QUEUED`: the command is executed with `EXEC`.
     Queued,
     /// An error line, without its `-`.
     Error(String),
@@ -30,8 +30,7 @@ impl Said {
         Self::Error(line.into())
     }
 
-    /// Puts a reply together from the parts that a server sent: the elements of an array follow its
-    /// head.
+    /// Builds a reply from the parts that a server sent: the elements of an array follow its head.
     pub(crate) fn of(parts: Vec<Self>) -> Option<Self> {
         let mut parts = parts.into_iter();
         match parts.next() {
@@ -40,7 +39,7 @@ impl Said {
         }
     }
 
-    /// The first integer in it: a token, with or without a time to live behind it.
+    /// The first integer in it: a token, perhaps followed by a time to live.
     pub fn number(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -75,23 +74,23 @@ pub struct Message {
     pub text: Vec<u8>,
 }
 
-/// What a message says, behind the id.
+/// The content of a message, after the id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Granted: the token, and for how many milliseconds.
+    /// Granted: the token, and the remaining milliseconds.
     Token(i64, u64),
     /// Renewed.
     Renewed,
-    /// The holder: its token and its owner; 0 is nobody.
+    /// The holder: its token and its owner; 0 means nobody.
     Holder(i64, Vec<u8>),
-    /// The wait ended, and perhaps how long it would have been.
+    /// The wait ended without a grant; the estimated further wait, if known.
     Nil(i64),
     /// The error line.
     Error(String),
 }
 
 impl Message {
-    /// The id and the outcome, if it has the form of a message.
+    /// The id and the content, if it has the form of a message.
     pub fn parts(&self) -> Option<(&[u8], Outcome)> {
         let at = self.text.iter().position(|byte| *byte == b' ')?;
         let (id, said) = (self.text.get(..at)?, self.text.get(at + 1..)?);

@@ -24,14 +24,14 @@ pub struct World {
     pub actors: Vec<Actor>,
     /// What is watched.
     pub laws: Laws,
-    /// Replies to connections that belong to none of the clients here.
+    /// Replies to connections that belong to no client here.
     pub(crate) strays: Vec<(ClientId, Out)>,
     setting: Setting,
     last_client: u64,
 }
 
 impl World {
-    /// A world in its first moment.
+    /// A new world.
     pub fn new(setting: &Setting) -> Self {
         let clock = |node: u8| setting.clocks_ms.get(usize::from(node)).copied().unwrap_or(0);
         let machine = |node: u8| Machine {
@@ -78,7 +78,7 @@ impl World {
         self.wind(node);
     }
 
-    /// Sets a server's clock, and what it knows of its replicas.
+    /// Sets a server's clock, and updates what it knows of its replicas.
     pub(crate) fn wind(&mut self, node: usize) {
         let machine = &mut self.machines[node];
         let ms = machine.clock_ms * 1000;
@@ -86,7 +86,7 @@ impl World {
         self.count_replicas(node);
     }
 
-    /// One step. False if it was not possible.
+    /// Executes one step. False if it was not possible.
     ///
     /// # Errors
     /// The law that it broke.
@@ -170,7 +170,7 @@ impl World {
         true
     }
 
-    /// Opens a connection that belongs to none of the clients here.
+    /// Opens a connection that belongs to no client here.
     pub(crate) fn admit(&mut self, node: usize) -> ClientId {
         self.last_client += 1;
         let client = ClientId::from(self.last_client);
@@ -210,7 +210,7 @@ impl World {
         Ok(true)
     }
 
-    /// A client has the reply to what it asked on this connection.
+    /// A client gets the reply to a command on this connection.
     fn judge(
         &mut self,
         who: usize,
@@ -297,7 +297,7 @@ impl World {
 
     // --- servers --------------------------------------------------------------------------------
 
-    /// Does something on a server; its effects go to replicas and clients, and the laws are
+    /// Does something on a server; its effects are sent to replicas and clients, and the laws are
     /// checked.
     pub(crate) fn act(
         &mut self,
@@ -308,7 +308,7 @@ impl World {
         let server = &mut self.machines[node].server;
         let was_shut = server.refuses_writes();
         work(server);
-        // Before what it wrote may be too much for the backlog of a replica.
+        // Before what it wrote may exceed the backlog of a replica.
         self.laws.after(node, was_shut, self.us, &mut self.machines)?;
         self.spread(node);
         Ok(())
@@ -375,7 +375,7 @@ impl World {
         Ok(true)
     }
 
-    /// No other server takes writes.
+    /// Whether no other server accepts writes.
     fn is_alone(&self, node: usize) -> bool {
         let leads = |machine: &Machine| machine.is_up && machine.server.is_primary;
         !self.machines.iter().enumerate().any(|(at, machine)| at != node && leads(machine))

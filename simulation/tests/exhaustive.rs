@@ -1,6 +1,6 @@
 //! Every state of a small scope, by stateright: a primary and two replicas, two locks, three
-//! owners, promotion. Each client waits for its reply, and each server goes through its loop at
-//! once; what is left to choose is who asks for what, what each replica has, and who dies and is
+//! owners, promotion. Each client waits for its reply, and each server runs its loop at once. The
+//! remaining choices are who asks for what, what each replica has received, who dies, and who is
 //! promoted.
 
 use std::hash::{Hash, Hasher};
@@ -15,7 +15,7 @@ use stateright::{Checker, Model, Property};
 
 const CLIENTS: u8 = 3;
 const NODES: u8 = 3;
-/// Deeds on the way to a state.
+/// Steps on the way to a state.
 const DEPTH: usize = 4;
 
 /// What can be chosen.
@@ -23,18 +23,18 @@ const DEPTH: usize = 4;
 enum Deed {
     /// A client asks, and its server answers.
     Ask(u8, Command),
-    /// A replica gets all that its primary sent.
+    /// A replica receives everything that its primary sent.
     CatchUp(u8),
     /// The primary dies, and with it what it has not sent; this replica is promoted, and the
     /// clients connect to it.
     FailOver(u8),
-    /// A replica is promoted, while the old primary goes on; this client goes over to it.
+    /// A replica is promoted while the old primary continues; this client switches to the replica.
     Split(u8, u8),
     /// A second passes.
     Pass,
 }
 
-/// The way to a state, which is built again from it.
+/// The steps to a state, from which the state is rebuilt.
 #[derive(Clone, Debug)]
 struct State {
     way: Vec<Deed>,
@@ -93,7 +93,7 @@ impl Small {
             max_tells: 1000,
             max_tell_ms: 3_600_000,
             clocks_ms: vec![0; usize::from(NODES)],
-            // Else states that differ in nothing but the time of day were many.
+            // Otherwise, many states would differ only in the time of day.
             step_us: 0,
             fault: self.fault,
         };

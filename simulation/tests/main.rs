@@ -1,4 +1,4 @@
-//! The simulation: one program, so that it is linked once.
+//! The tests of the simulation, in one program, so that it is linked once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panic")]
 #![allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "numbers are small")]
 

@@ -1,11 +1,11 @@
-//! What cannot be promised of a grant that replicas acknowledged is seen, each in a short story.
+//! What cannot be promised about an acknowledged grant is shown to happen, each in a short story.
 
 use rlock_simulation::run::seen;
 use rlock_simulation::seen::Kind;
 
-/// What is not seen in so many worlds is not seen.
+/// An event that does not occur in this many worlds counts as not seen.
 const WORLDS: u64 = 4000;
-/// A story that is longer is not read.
+/// Nobody reads a longer story.
 const STORY_MAX: usize = 40;
 
 #[track_caller]
@@ -13,7 +13,7 @@ fn told(kind: Kind) {
     let mut seed = 1;
     let story = loop {
         let story = seen(kind, seed, WORLDS).unwrap_or_else(|| panic!("{kind:?} was not seen"));
-        // One of many is short.
+        // One of many stories is short.
         if story.steps.len() <= STORY_MAX {
             break story;
         }

@@ -1,4 +1,4 @@
-//! Each fault that is planted turns a run red, by a law that fits it, and the story of it is short.
+//! Each planted fault makes a run fail, by a law that fits it, with a short story.
 
 use rlock_simulation::fault::Fault;
 use rlock_simulation::run::{WORLD_STEPS, many};
@@ -6,7 +6,7 @@ use rlock_simulation::world::Setting;
 
 /// Within this many steps, each fault must be found.
 const STEPS: u64 = 8_000_000;
-/// A story that is longer is not read.
+/// Nobody reads a longer story.
 const STORY_MAX: usize = 40;
 
 #[track_caller]
@@ -14,20 +14,20 @@ fn found(fault: Fault, laws: &[&str]) {
     found_beside(fault, laws, &[]);
 }
 
-/// The same, though other laws see it as well.
+/// The same, although other laws detect it as well.
 #[track_caller]
 fn found_beside(fault: Fault, laws: &[&str], others: &[&str]) {
     found_in(fault, laws, others, |_| true);
 }
 
-/// The same in worlds that are fit: replicas that acknowledge make a long story.
+/// The same in suitable worlds: replicas that acknowledge make a story long.
 #[track_caller]
 fn found_in(fault: Fault, laws: &[&str], others: &[&str], is_fit: fn(&Setting) -> bool) {
     let mut seed: u64 = 1;
     let story = loop {
         let steps = STEPS.saturating_sub(seed.saturating_mul(WORLD_STEPS));
         match many(seed, fault, steps) {
-            // One of many is short.
+            // One of many stories is short.
             Err(story)
                 if others.contains(&story.broken.law)
                     || !is_fit(&story.setting)
@@ -65,7 +65,7 @@ fn an_effect_is_lost() {
 
 #[test]
 fn an_effect_is_replicated_twice() {
-    // A database that is swapped twice is not the same, either.
+    // Swapping a database twice does not give the same, either.
     found_beside(Fault::EffectTwice, &[SAME_TOLD], &[SAME]);
 }
 
@@ -196,7 +196,7 @@ fn a_grant_of_several_locks_is_replicated_key_by_key() {
 
 #[test]
 fn a_lock_stays_reserved_for_who_is_gone() {
-    // Nobody hears of what it is granted, either.
+    // Nobody learns of its grant, either.
     found_beside(Fault::DepartureUntold, &["who has a place waits"], &[UNHEARD]);
 }
 

@@ -1,10 +1,11 @@
-//! Stories that broke a law once, each by a mistake that is mended: in the core, or in the law.
+//! Stories that once broke a law, each because of a mistake that has been fixed: in the core, or in
+//! the law.
 
 use crate::support::{TURN, plain, plays};
 use rlock_simulation::command::{Ask, Command, Patience};
 use rlock_simulation::step::Step;
 
-/// A client asks for `k0`.
+/// A client requests `k0`.
 fn asks(who: u8, ask: Ask) -> Step {
     Step::Send(who, Command::Acquire(ask))
 }
@@ -34,7 +35,7 @@ fn a_session_is_that_of_the_connection_that_asked_last() {
         Step::Send(0, Command::Release(1, 0, true)),
         Step::Read(0),
         TURN,
-        // It enters by its UPGRADE, and with it client 2, which waited without.
+        // It enters because of its UPGRADE, and so does client 2, which waited without UPGRADE.
         asks(1, upgrade),
         Step::Read(1),
         TURN,
@@ -45,7 +46,8 @@ fn a_session_is_that_of_the_connection_that_asked_last() {
     plays(1, &steps);
 }
 
-/// Two connections of one owner are blocked, and granted together; the second one never hears.
+/// Two connections of one owner are blocked and granted together; the second one never reads its
+/// reply.
 fn granted_together(then: &[Step]) {
     let mut steps = vec![
         Step::Connect(0, 0),
@@ -89,14 +91,14 @@ fn a_grant_that_went_unheard_leaves_the_session_to_the_other_connection() {
     ]);
 }
 
-/// A token says nothing of which server it is from: two may have granted one hold again.
+/// A token does not show which server issued it: two servers may have granted one hold again.
 #[test]
 fn what_a_client_is_sure_of_was_told_by_its_own_server() {
     let short = |owner| Ask { lease: 3000, ..plain(owner) };
     let steps = [
         Step::Connect(0, 0),
         asks(0, short(0)),
-        // What the replica begins with, and the grant.
+        // The replica's initial data, and the grant.
         Step::Deliver(1),
         Step::Read(0),
         Step::Deliver(1),
@@ -106,7 +108,7 @@ fn what_a_client_is_sure_of_was_told_by_its_own_server() {
         Step::Read(1),
         Step::Hear(0),
         Step::Pass(1_000_000),
-        // On the old primary the hold lasts longer than on the new one.
+        // The hold lasts longer on the old primary than on the new one.
         asks(0, plain(0)),
         Step::Read(0),
         Step::Hear(0),
@@ -127,7 +129,7 @@ fn a_renewal_is_of_what_its_own_server_told() {
         Step::Connect(0, 0),
         asks(0, short(5000)),
         Step::Read(0),
-        // What the replica begins with, and the grant.
+        // The replica's initial data, and the grant.
         Step::Deliver(1),
         Step::Deliver(1),
         Step::Hear(0),
@@ -143,7 +145,7 @@ fn a_renewal_is_of_what_its_own_server_told() {
         Step::Pass(500_000),
         Step::Read(0),
         Step::Hear(0),
-        // On the old primary the hold has ended.
+        // The hold has ended on the old primary.
         asks(1, Ask { reads: true, ..plain(1) }),
         Step::Read(1),
         Step::Hear(1),
@@ -163,7 +165,7 @@ fn a_session_that_its_server_ended_lasts_as_long_as_its_lease_when_the_clock_goe
         Step::Read(1),
         Step::MinReplicas(0, 1),
         Step::Pass(4_001_000),
-        // Its lease has ended, and nothing may be written.
+        // Its lease has ended, and the gate is shut.
         TURN,
         Step::Clock(0, -1000),
         TURN,
@@ -173,7 +175,7 @@ fn a_session_that_its_server_ended_lasts_as_long_as_its_lease_when_the_clock_goe
     plays(1, &steps);
 }
 
-/// One is granted while it is parked, and does not hear of it.
+/// A connection is granted the lock while it is parked, and does not read its reply.
 fn granted_while_parked(then: &[Step]) {
     let mut steps = vec![
         Step::Allow(1, false),
@@ -184,7 +186,8 @@ fn granted_while_parked(then: &[Step]) {
         asks(1, blocks(plain(1))),
         Step::Read(1),
         Step::Pass(10_000),
-        // The lease has ended: client 1 is next, which makes this one wait; but it is denied.
+        // The lease has ended: client 1 is next, so this request waits; but client 1 has lost its
+        // permission.
         asks(0, blocks(session(0))),
         Step::Read(0),
     ];
@@ -200,7 +203,7 @@ fn who_is_granted_while_it_is_parked_and_does_not_hear_holds_nothing() {
     granted_while_parked(&[Step::Unblock(0, true)]);
 }
 
-/// The law was wrong: the owner enters again with what it was granted under another name.
+/// The law was wrong: the owner re-enters what it was granted under another key.
 #[test]
 fn who_waits_for_a_lock_that_becomes_its_own_passes_whoever_waits() {
     let reads = |owner| Ask { reads: true, ..plain(owner) };
@@ -227,8 +230,8 @@ fn who_waits_for_a_lock_that_becomes_its_own_passes_whoever_waits() {
     plays(1, &steps);
 }
 
-/// Of the law: within one transaction, another connection of the owner takes the session over, and
-/// an operator ends the hold. The first connection has lost nothing of its own.
+/// The law was wrong: within one transaction, another connection of the owner takes over the
+/// session, and an operator ends the hold. The first connection has lost no session of its own.
 #[test]
 fn a_session_that_moves_in_the_step_that_ends_it_is_the_other_connections() {
     let again = Command::Acquire(Ask { depth: Some(1), ..session(0) });

@@ -1,12 +1,12 @@
-//! Stories of acknowledged grants that broke a law once, each by a mistake that is mended: in the
-//! core, or in the law.
+//! Stories about acknowledged grants that once broke a law, each because of a mistake that has been
+//! fixed: in the core, or in the law.
 
 use crate::support::{TURN, all, plain, plays};
 use rlock_simulation::command::{Ask, Command, Patience};
 use rlock_simulation::several::AskAll;
 use rlock_simulation::step::Step;
 
-/// A client asks, and its server reads that.
+/// A client sends a request, and its server reads it.
 fn asks(who: u8, ask: Ask) -> [Step; 2] {
     [Step::Send(who, Command::Acquire(ask)), Step::Read(who)]
 }
@@ -15,12 +15,13 @@ fn says(who: u8, command: Command) -> [Step; 2] {
     [Step::Send(who, command), Step::Read(who)]
 }
 
-/// The same, when a replica has it.
+/// The same, with one acknowledgment.
 fn acked(owner: u8) -> Ask {
     Ask { acks: 1, ..plain(owner) }
 }
 
-/// The replica gets the next, which asks how far it is; its primary hears that, and looks.
+/// The replica receives the next command, which asks for its offset; its primary reads the reply,
+/// and checks it.
 const ACKNOWLEDGES: [Step; 3] = [Step::Deliver(1), Step::HearAck(1), TURN];
 
 /// A primary with one replica, which counts, and three clients.
@@ -31,7 +32,7 @@ fn keeps_the_laws(steps: &[&[Step]]) {
     plays(2, &[&begin, steps].concat().concat());
 }
 
-/// Of the law: the first one gave up its own level.
+/// The law was wrong: the first owner itself gave up its level.
 #[test]
 fn a_level_that_was_told_is_released_and_the_other_one_taken_back() {
     let again = Ask { session: true, ..plain(0) };
@@ -43,7 +44,8 @@ fn a_level_that_was_told_is_released_and_the_other_one_taken_back() {
     ]);
 }
 
-/// Of the core: the last one was reported at once, and only its owner's pending level remained.
+/// The core was wrong: the last request was reported at once, and only its owner's pending level
+/// remained.
 #[test]
 fn nobody_is_told_at_once_of_a_level_that_nobody_heard_of() {
     let blocks = |ask| Ask { patience: Patience::Block(500), ..ask };
@@ -58,7 +60,7 @@ fn nobody_is_told_at_once_of_a_level_that_nobody_heard_of() {
     ]);
 }
 
-/// Of the law: the renewal reported a hold, but not the level that remains of it.
+/// The law was wrong: the renewal reported a hold, but not the level that remained of it.
 #[test]
 fn a_level_that_nobody_heard_of_is_taken_back_after_a_renewal_too() {
     keeps_the_laws(&[
@@ -71,7 +73,7 @@ fn a_level_that_nobody_heard_of_is_taken_back_after_a_renewal_too() {
     ]);
 }
 
-/// Of the law: another connection of its owner had got it before, without acknowledgments.
+/// The law was wrong: another connection of its owner had got it before, without acknowledgments.
 #[test]
 fn what_an_old_primary_has_acknowledged_after_a_promotion_is_not_promised() {
     let reads = |ask| Ask { reads: true, patience: Patience::Block(500), ..ask };
@@ -91,8 +93,8 @@ fn what_an_old_primary_has_acknowledged_after_a_promotion_is_not_promised() {
     plays(3, &steps.concat());
 }
 
-/// A defect of the law: if the same connection got the session again, the law forgot the deadline
-/// that this connection had been given.
+/// The law was wrong: when the same connection got the session again, the law forgot the deadline
+/// that this connection had got.
 #[test]
 fn a_session_that_is_tied_again_lasts_as_it_was_told() {
     let session = |ms| Ask { session: true, patience: Patience::Block(ms), ..acked(0) };
@@ -104,8 +106,8 @@ fn a_session_that_is_tied_again_lasts_as_it_was_told() {
     ]);
 }
 
-/// Of the law: the old primary, which follows the new one already, does not confirm its own grant.
-/// That says nothing of what the new primary granted with the same token.
+/// The law was wrong: the old primary, which already follows the new one, does not confirm its own
+/// grant. That says nothing about the new primary's grant with the same token.
 #[test]
 fn what_the_old_primary_does_not_confirm_the_new_one_granted() {
     let blocks = Ask { patience: Patience::Block(40), ..acked(0) };
@@ -122,8 +124,8 @@ fn what_the_old_primary_does_not_confirm_the_new_one_granted() {
     ]);
 }
 
-/// Of the core: all holds of one grant have one token, so another lock of it that comes to the name
-/// is not the one of which a level is to end.
+/// The core was wrong: all holds of one grant share its token, so if another lock of the grant is
+/// renamed to this key, its levels must not be revoked.
 #[test]
 fn a_level_that_nobody_heard_of_goes_with_its_key() {
     let several = AskAll { patience: Patience::None, ..all(0, 0b110) };

@@ -1,5 +1,5 @@
-//! Stories of several locks that broke a law once, each by a mistake that is mended: in the core,
-//! or in the law.
+//! Stories about several locks that once broke a law, each because of a mistake that has been
+//! fixed: in the core, or in the law.
 
 use crate::support::{TURN, all, plain, plays, plays_among};
 use rlock_simulation::command::{Ask, Command, Patience};
@@ -8,12 +8,12 @@ use rlock_simulation::run::{WORLD_STEPS, many};
 use rlock_simulation::several::{AskAll, Keys, Want};
 use rlock_simulation::step::Step;
 
-/// A client sends this, and its server carries it out.
+/// A client sends this, and its server executes it.
 fn asks(who: u8, command: Command) -> [Step; 2] {
     [Step::Send(who, command), Step::Read(who)]
 }
 
-/// The session that is lost is that of a connection which waits for the same lock, among others.
+/// The lost session is that of a connection that waits for the same lock, among others.
 #[test]
 fn who_loses_its_session_where_it_comes_to_stand_leaves_no_place() {
     let mut steps = vec![Step::Connect(1, 0)];
@@ -26,8 +26,8 @@ fn who_loses_its_session_where_it_comes_to_stand_leaves_no_place() {
     plays(1, &steps);
 }
 
-/// What replicas were to acknowledge expires: then nothing holds back who has reached all of its
-/// locks.
+/// A hold that waited for acknowledgments expires: then nothing holds back a group that has reached
+/// all of its locks.
 #[test]
 fn who_waits_for_acknowledgments_of_its_hold_is_granted_when_that_ends() {
     let reads = [Want::Read; 3];
@@ -43,8 +43,8 @@ fn who_waits_for_acknowledgments_of_its_hold_is_granted_when_that_ends() {
     plays(2, &steps);
 }
 
-/// The hold that covers one of its locks ends with its key while nothing may be written. Until the
-/// lock is swept, a command that comes there must see that, too.
+/// The hold that covers one of the group's locks ends with its key while the gate is shut. Until
+/// the lock is swept, a command that uses it must see that, too.
 #[test]
 fn who_was_covered_by_a_hold_that_ended_behind_the_gate_stands_in_line_again() {
     let mut steps: Vec<Step> = (0..3).map(|who| Step::Connect(who, 0)).collect();
@@ -60,8 +60,8 @@ fn who_was_covered_by_a_hold_that_ended_behind_the_gate_stands_in_line_again() {
     plays(1, &steps);
 }
 
-/// A connection that asks for several locks takes the session of one over from another connection
-/// of its owner, and is gone before its reply.
+/// A request for several locks takes over the session of one of them from another connection of its
+/// owner, and departs before its reply.
 #[test]
 fn who_is_gone_before_its_reply_leaves_the_session_where_it_was() {
     let mut steps: Vec<Step> = (0..3).map(|who| Step::Connect(who, 0)).collect();
@@ -76,9 +76,9 @@ fn who_is_gone_before_its_reply_leaves_the_session_where_it_was() {
     plays(1, &steps);
 }
 
-/// The hold that covers the first of its locks ends, and another owner is served there first: so it
-/// goes back, and gives up its place at the second. In the same turn of the loop it comes to stand
-/// there again. Meanwhile a reader was granted who came later: it passed nobody.
+/// The hold that covers the group's first lock ends, and another owner is served there first: so
+/// the group goes back, and gives up its place at the second lock. In the same loop iteration, it
+/// reaches that lock again. A reader that arrived later was granted in between: it overtook nobody.
 #[test]
 fn who_goes_back_and_comes_again_was_not_passed_meanwhile() {
     let mut steps: Vec<Step> = (0..3).map(|who| Step::Connect(who, 0)).collect();
@@ -102,16 +102,16 @@ fn keeps_the_laws(seed: u64) {
     }
 }
 
-/// A lock comes free just as its owner's waits there are cancelled: one of them is granted, and so
-/// another, for several locks, needs no turn there. It is cancelled all the same. The story is too
-/// long to be written down: it is that of a seed.
+/// A lock becomes free just as an owner's waits there are canceled: one of them is granted, so the
+/// owner's group needs no turn there. The group is canceled all the same. The story is too long to
+/// be written down: it is given by its seed.
 #[test]
 fn a_wait_that_is_cancelled_when_its_owner_is_granted_leaves_nothing() {
     keeps_the_laws(21_005_670);
 }
 
-/// A group comes to a lock where a hold has expired which its own connection's session relied on.
-/// The step there stops, to ask whether the next owner still may have the lock, and goes on.
+/// A group reaches a lock where a hold of its own connection's session has expired. The step there
+/// stops, to check the next owner's permission, and continues.
 #[test]
 fn who_comes_where_its_session_ends_leaves_no_place_though_the_step_stops() {
     let mut steps: Vec<Step> = (0..3).map(|who| Step::Connect(who, 0)).collect();
@@ -127,15 +127,15 @@ fn who_comes_where_its_session_ends_leaves_no_place_though_the_step_stops() {
 }
 
 /// Two requests of one owner for several locks are granted in the same step, and both wait for
-/// acknowledgments: the later one re-enters where the first one began, and passes nobody. By its
-/// seed, as above.
+/// acknowledgments: the later one re-enters the holds of the first one, and overtakes nobody. The
+/// story is given by its seed, as above.
 #[test]
 fn who_waits_twice_for_a_lock_reenters_the_first_time_it_is_granted() {
     keeps_the_laws(3_003_471);
 }
 
-/// It has its turn at its first lock when its time has passed, and does not move on. Before the
-/// next sweep the clock goes back, and still it waits no more.
+/// A group has its turn at its first lock when it times out, and does not move on. Before the next
+/// sweep, the clock is set back, but the wait has ended.
 #[test]
 fn who_does_not_move_on_because_its_time_has_passed_waits_no_more() {
     let mut steps: Vec<Step> = (0..3).map(|who| Step::Connect(who, 0)).collect();
@@ -148,8 +148,8 @@ fn who_does_not_move_on_because_its_time_has_passed_waits_no_more() {
     plays(1, &steps);
 }
 
-/// Another lock is renamed to one that is reserved for a group, whose owner holds it: so the group
-/// needs no turn there. Before the queue is served, nothing is reserved, either.
+/// A lock is renamed to a key that is reserved for a group. The group's owner holds that lock, so
+/// the group needs no turn there. Until the queue is served, nothing else is reserved.
 #[test]
 fn who_is_covered_has_no_turn_before_the_queue_is_served() {
     let (read, write) = (Want::Read, Want::Write);
@@ -196,8 +196,9 @@ fn who_is_covered_has_no_turn_before_the_queue_is_served() {
     plays_among(3, 5, &steps);
 }
 
-/// Of the law: of its locks, the first one's lease has ended too, so it is about to go back and
-/// leave the place that it got at the second. By its seed, as above.
+/// The law was wrong: the lease of the first of its locks has ended too, so the group is about to
+/// go back and to give up the place that it got at the second. The story is given by its seed, as
+/// above.
 #[test]
 fn who_is_about_to_go_back_keeps_nobody_out_where_it_stands_meanwhile() {
     keeps_the_laws(23_000_031_030);

@@ -1,5 +1,5 @@
-//! Rules of waits with `TELL`, as stories. No law breaks, and what the rule is about happens. With
-//! a fault planted, the law breaks that judges it.
+//! Rules of waits with `TELL`, as stories. No law breaks, and the rule's subject happens. With a
+//! planted fault, the law for this rule breaks.
 
 use crate::support::{TURN, breaks, plain, plays_among};
 use rlock_engine::PlantedFault;
@@ -11,12 +11,12 @@ use rlock_simulation::step::Step;
 /// The channel to which client 0 subscribes.
 const CHANNEL: u8 = 0;
 
-/// A client sends this, and its server carries it out.
+/// A client sends this, and its server executes it.
 fn says(who: u8, command: Command) -> [Step; 2] {
     [Step::Send(who, command), Step::Read(who)]
 }
 
-/// Client 0 asks for this with `TELL`.
+/// Client 0 requests this with `TELL`.
 fn tells(ask: Ask) -> [Step; 2] {
     [Step::Tell(0, Command::Acquire(ask), CHANNEL), Step::Read(0)]
 }
@@ -56,7 +56,7 @@ fn t3_who_waits_has_exactly_one_message() {
     rule(1, &steps, Kind::ToldByMessage, fault, "exactly one message");
 }
 
-/// Client 0 does not listen: client 2, which is blocked behind it, has the lock in the same step.
+/// Client 0 does not listen: client 2, which is blocked behind it, gets the lock in the same step.
 #[test]
 fn t5_who_does_not_listen_is_not_granted() {
     let steps = [&begin(false, &[waits(0)])[..], &says(2, Command::Acquire(waits(2))), &release()];
@@ -80,7 +80,8 @@ fn t13_a_request_for_a_session_ends_with_its_connection() {
     rule(1, &steps, Kind::TellClosed, Fault::AskerKept, law);
 }
 
-/// The replica gets the next, which asks how far it is; its primary hears that, and looks.
+/// The replica receives the next command, which asks for its offset; its primary reads the reply,
+/// and checks it.
 const ACKNOWLEDGES: [Step; 3] = [Step::Deliver(1), Step::HearAck(1), TURN];
 
 #[test]

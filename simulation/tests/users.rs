@@ -1,10 +1,11 @@
-//! The machine of `clients/rust`, played against simulated servers; and each rule of it broken.
+//! The state machines of `clients/rust`, run against simulated servers; and each of their rules
+//! broken.
 
 use rlock_simulation::machine::Planted;
 use rlock_simulation::trace::replay;
 use rlock_simulation::users::{many, one, told, traces};
 
-/// Steps of the short form, and at most until a planted fault is found.
+/// The number of steps of the short form, and the most until a planted fault is found.
 const STEPS: u64 = 300_000;
 const PLANTED_STEPS: u64 = 3_000_000;
 
@@ -16,7 +17,7 @@ fn the_laws_hold() {
     assert!(seen.iter().chain(&[found.forks, found.closes]).all(|count| *count > 0), "{found}");
 }
 
-/// Seconds later, and after a second failover: the undo asked the primary of that time.
+/// This happens seconds later, after a second failover: the undo went to the primary of that time.
 #[test]
 fn a_server_that_is_the_primary_again_reads_an_old_request() {
     one(77_483, Planted::Nothing, false).unwrap_or_else(|story| panic!("{story}"));
@@ -34,7 +35,7 @@ fn the_traces_in_the_repository_are_those_of_the_machine() {
     assert!(replay(text).unwrap() >= 24);
 }
 
-/// A rule that is broken turns the simulation red by one of these laws, and its traces as well.
+/// A broken rule makes the simulation fail by one of these laws, and its traces as well.
 #[track_caller]
 fn found(planted: Planted, laws: &[&str], has_traces: bool) {
     let Err(story) = many(1, planted, PLANTED_STEPS) else { panic!("{planted:?} was not found") };
@@ -125,7 +126,7 @@ fn a_break_is_ignored() {
     found(Planted::BreakBelieved, &[ONE], true);
 }
 
-/// The story of a seed, for whoever looks for what broke a law (`RLOCK_SEED`).
+/// Prints the story of a seed, to find out what broke a law (`RLOCK_SEED`).
 #[test]
 fn a_story_is_told() {
     let seed = std::env::var("RLOCK_SEED").map_or(1, |text| text.parse().unwrap());

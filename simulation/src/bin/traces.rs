@@ -1,5 +1,5 @@
-//! Writes traces of the machine of `clients/rust`, as `clients/traces/README.md` has them:
-//! `traces <count> [<seed> [<planted fault>]]`.
+//! Writes traces of the state machine of `clients/rust`, in the format of
+//! `clients/traces/README.md`: `traces <count> [<seed> [<planted fault>]]`.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! `make simulate-users`: many steps of many worlds of users. STEPS is how many, SEED where to
-//! begin.
+//! `make simulate-users`: many steps of many worlds of users. STEPS is their number, SEED the first
+//! seed.
 
 use std::io::Write;
 use std::process::ExitCode;

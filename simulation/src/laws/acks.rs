@@ -1,4 +1,4 @@
-//! The laws of ACKS: a confirmed grant is on as many copies as were asked for, it survives its
+//! The laws of ACKS: as many replicas as were asked for have a confirmed grant, it survives its
 //! primary, and it can confirm a session. And the law of a new primary's grace period.
 
 use std::collections::BTreeMap;
@@ -22,9 +22,9 @@ const OUTLIVES: &str = "what was acknowledged outlives its primary";
 /// What is known of one primary's acknowledgments.
 #[derive(Default)]
 pub struct Acks {
-    /// Deadlines as they were written.
+    /// Deadlines in the order in which they were written.
     deadlines: BTreeMap<Token, Vec<(Point, u64)>>,
-    /// How long sessions last, by what replicas acknowledged.
+    /// The acknowledged deadline of each session.
     sessions: BTreeMap<(ClientId, Token), u64>,
 }
 
@@ -32,13 +32,13 @@ pub struct Acks {
 #[derive(Default)]
 pub struct TakenBack(Vec<(i32, Key, Token, u64)>);
 
-/// How far each replica that counts has acknowledged the server's stream.
+/// The offset in the server's stream that each counting replica has acknowledged.
 fn heard(node: usize, machines: &[Machine]) -> impl Iterator<Item = Ack> {
     let links = machines.iter().filter(|machine| machine.is_up);
     links.filter_map(move |machine| machine.link.as_ref()?.counts(node))
 }
 
-/// A server has this hold, until then or longer.
+/// Whether a server has this hold, with this deadline or a later one.
 fn has(server: &Server, lock: KeyRef<'_>, token: Token, until: u64) -> bool {
     let lock = server.keys.get(lock.db, lock.key).and_then(Slot::lock);
     let mut holds = lock.into_iter().flat_map(|lock| lock.holds());
@@ -51,7 +51,7 @@ fn copies(node: usize, machines: &[Machine], lock: KeyRef<'_>, token: Token, unt
     others.filter(|(_, machine)| has(&machine.server, lock, token, until)).count()
 }
 
-/// A request with `ACKS` is refused if and only if too few replicas count.
+/// Law: a request with `ACKS` is refused if and only if too few replicas count.
 pub fn enough(acks: u8, node: usize, machines: &[Machine], is_let_in: bool) -> Result<(), Broken> {
     let online = heard(node, machines).count();
     must(is_let_in == (online >= usize::from(acks)), "too few replicas are said at once", || {
@@ -59,7 +59,7 @@ pub fn enough(acks: u8, node: usize, machines: &[Machine], is_let_in: bool) -> R
     })
 }
 
-/// A waiting caller gets the confirmation of its grant, or of its renewal.
+/// A waiting caller gets the confirmation of its grant or renewal.
 pub fn told(
     asked: &Asked,
     pending: &Pending,
@@ -87,7 +87,7 @@ impl Acks {
             Change::Granted { token, deadline, .. } | Change::Updated { token, deadline, .. } => {
                 self.deadlines.entry(*token).or_default().push((at, deadline.get()));
             }
-            // One token may be of several locks.
+            // Several locks may share one token.
             Change::Ended { token, .. } if server.holds(*token) => {}
             Change::Ended { token, .. } => {
                 let written = self.deadlines.remove(token).unwrap_or_default();
@@ -103,7 +103,7 @@ impl Acks {
         }
     }
 
-    /// The last deadline that was written of a hold.
+    /// The last written deadline of a hold.
     pub fn until(&self, token: Token) -> u64 {
         let written = self.deadlines.get(&token).into_iter().flatten();
         written.map(|(_, until)| *until).max().unwrap_or(0)
@@ -115,7 +115,7 @@ impl Acks {
         *lasts = until.max(*lasts);
     }
 
-    /// The server did something: what replicas acknowledged makes sessions last.
+    /// After each action of the server: acknowledgments prolong sessions.
     pub fn heard(&mut self, rest: &Rest, node: usize, machines: &[Machine]) {
         for (client, token, acks) in rest.sessions_by_acks() {
             let Some(written) = self.deadlines.get(&token) else { continue };
@@ -129,7 +129,8 @@ impl Acks {
         }
     }
 
-    /// A command of this connection runs: the deadlines that replicas acknowledged are not over.
+    /// Law: while a command of this connection is executed, the acknowledged deadlines of its
+    /// sessions have not passed.
     pub fn runs(&self, client: ClientId, rest: &Rest, now_ms: u64) -> Result<(), Broken> {
         let own = rest.sessions_by_acks().filter(|(of, ..)| *of == client);
         for (client, token, acks) in own {
@@ -141,8 +142,8 @@ impl Acks {
         Ok(())
     }
 
-    /// The server has nothing left to do: no connection is kept by a deadline that replicas did not
-    /// acknowledge.
+    /// Law: when the server has nothing left to do, no connection is kept by a deadline that
+    /// replicas did not acknowledge.
     pub fn sessions_last(&mut self, rest: &Rest, server: &Server) -> Result<(), Broken> {
         for (client, token, acks) in rest.sessions_by_acks() {
             let until = self.sessions.get(&(client, token)).copied().unwrap_or(0);
@@ -161,13 +162,14 @@ impl Acks {
 }
 
 impl TakenBack {
-    /// A hold ended because replicas did not acknowledge it, or its caller did not wait for them.
+    /// A hold ended because replicas did not acknowledge it, or because its caller did not wait for
+    /// them.
     pub fn add(&mut self, lock: KeyRef<'_>, token: Token, until: u64, now_ms: u64) {
         self.0.retain(|(.., until)| *until > now_ms);
         self.0.push((lock.db, lock.key.clone(), token, until));
     }
 
-    /// A replica is promoted: which of these grants does it have?
+    /// A replica is promoted: counts which of these grants it has.
     fn stand(&self, server: &Server, promises: &Promises, seen: &mut Seen) {
         for (db, key, token, until) in &self.0 {
             let is_told = promises.iter().any(|promise| promise.token == *token);
@@ -181,8 +183,8 @@ impl TakenBack {
     }
 }
 
-/// A replica is promoted: what replicas acknowledged stands there, unless it lags behind another,
-/// or all that acknowledged are lost or on the other side.
+/// Law: a promoted replica has what replicas acknowledged, unless it lags behind another replica,
+/// or all that acknowledged are lost or on the other side of a partition.
 pub fn promoted(
     node: usize,
     machines: &[Machine],
@@ -218,9 +220,9 @@ pub fn promoted(
     Ok(())
 }
 
-/// A server that lacks this effect is as far in the stream as another one that has it.
+/// Whether a server that lacks this effect is as far in the stream as any other that has it.
 fn is_best(server: &Server, at: Point, others: &[&Server]) -> bool {
-    // Offsets of two primaries' streams say nothing of each other.
+    // Offsets of two primaries' streams cannot be compared.
     let is_in_stream = |one: &Server| one.history.point().reign == at.reign;
     let has_less = |other: &&Server| {
         is_in_stream(other) && other.history.has(at) && other.offset <= server.offset
@@ -228,7 +230,7 @@ fn is_best(server: &Server, at: Point, others: &[&Server]) -> bool {
     is_in_stream(server) && others.iter().any(has_less)
 }
 
-/// Why a server that is promoted lacks an effect that replicas acknowledged.
+/// Why a promoted server lacks an effect that replicas acknowledged.
 fn why_lost(at: Point, others: &[&Server]) -> Kind {
     let have_it = others.iter().filter(|other| other.history.has(at));
     match have_it.map(|other| other.is_primary).max() {
@@ -238,8 +240,8 @@ fn why_lost(at: Point, others: &[&Server]) -> Kind {
     }
 }
 
-/// A primary that kept its grace grants: nothing that an earlier one granted still lasts, whatever
-/// was lost with it.
+/// Law: when a primary grants after its grace period, no lease of an earlier primary is still
+/// running, whatever was lost.
 pub fn grace(
     asked: &Asked,
     promises: &Promises,

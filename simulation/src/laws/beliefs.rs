@@ -1,5 +1,5 @@
-//! What clients are sure of, each by its own clock: "I hold". Two that exclude each other need an
-//! excuse, which is something that cannot be promised; each excuse is counted.
+//! Which locks clients are sure to hold, each by its own clock. If two exclude each other, there
+//! must be an excuse: something that cannot be promised. Excuses are counted.
 
 use rlock_core::{ClientId, Mode};
 
@@ -14,26 +14,26 @@ use crate::printer::Printer;
 use crate::seen::{Kind, Seen};
 use crate::words::Said;
 
-/// A client is sure that it holds.
+/// A client is sure that it has this hold.
 #[derive(Clone, Debug)]
 struct Belief {
     who: usize,
     client: ClientId,
     ask: Ask,
     db: i32,
-    /// For how long, in microseconds of the world; a session as long as it is connected.
+    /// For how long, in microseconds of the world; a session lasts as long as its connection.
     until_us: u64,
     promise: Promise,
 }
 
-/// What all clients are sure of.
+/// The holds of which clients are sure.
 #[derive(Default)]
 pub struct Beliefs {
     all: Vec<Belief>,
 }
 
 impl Beliefs {
-    /// A client releases what it holds.
+    /// A client releases a hold.
     pub fn gives_up(&mut self, who: usize, db: i32, command: &Command) {
         self.all.retain(|belief| {
             let is_meant = command.releases(belief.ask.owner, belief.ask.key);
@@ -46,7 +46,7 @@ impl Beliefs {
         self.all.retain(|belief| belief.client != client || !belief.ask.session);
     }
 
-    /// What of it everything to come depends on.
+    /// Everything in it on which the future depends.
     pub(crate) fn print(&self, to: &mut Printer) {
         for belief in &self.all {
             to.add((belief.who, belief.client.get(), belief.ask, belief.db, belief.promise.at));
@@ -72,18 +72,17 @@ impl Beliefs {
             (Command::Release(..), Said::Error(line)) if line.starts_with("NOTHELD") => {
                 seen.count(Kind::Overslept);
             }
-            // A renewal that names no mode may have renewed another hold than the client has in
-            // mind.
+            // A renewal without a mode may have renewed another hold than the client means.
             (Command::Renew(owner, key, ms, Some(reads), _), Said::Int(1)) => {
-                // Nor is one of another primary's the client's own.
+                // Nor is a promise of another primary the client's own.
                 let Some(pipe) = &actor.pipe else { return Ok(()) };
                 let server = &machines[pipe.node].server;
                 for belief in self.all.iter_mut().filter(|belief| belief.who == *who) {
                     let ask = &belief.ask;
                     let is_meant = (belief.db, ask.owner, ask.key, ask.reads)
                         == (sent.db, *owner, *key, *reads);
-                    // Nor one of a hold whose key was removed and came back. What this server
-                    // reported since is a promise, and a belief, of its own.
+                    // Nor is the promise of a hold whose key was removed and came back. What this
+                    // server has reported since is a separate promise, and a separate belief.
                     let promise = promises.again(&belief.promise).unwrap_or(&belief.promise);
                     let bound = promise.bound(&server.history);
                     let is_renewed = bound.is_some_and(|bound| bound.until > server.now_ms());
@@ -96,7 +95,7 @@ impl Beliefs {
                 let judge = Judge { promises, reigns, clocks_differ, machines };
                 self.granted(hearing, actor, *ask, said, &judge, seen)?;
             }
-            // The client is already sure of what it held before.
+            // The client is already sure of its earlier holds.
             (Command::AcquireAll(ask), said) => {
                 let judge = Judge { promises, reigns, clocks_differ, machines };
                 ask.singles()
@@ -107,7 +106,7 @@ impl Beliefs {
         Ok(())
     }
 
-    /// A client reads that it holds one lock.
+    /// A client reads that it was granted one lock.
     fn granted(
         &mut self,
         hearing: &Hearing<'_>,
@@ -122,7 +121,7 @@ impl Beliefs {
         let (key, owner) = (format!("k{}", ask.key), format!("o{}", ask.owner));
         let token = token.cast_unsigned();
         let promise = judge.promises.find(client, token, sent.db, key.as_bytes(), owner.as_bytes());
-        // The newest token of several need not be that of this one, as it was asked for.
+        // The newest token of several locks need not be that of this one.
         let is_it = |promise: &&Promise| {
             let is_mode = (promise.mode == Mode::Read) == ask.reads;
             is_mode && !actor.is_releasing(sent.db, ask.owner, ask.key)
@@ -167,12 +166,12 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// The promise as it stands now: more may have become of it since.
+    /// The promise in its present state: more may have happened to it since.
     fn promise<'p>(&'p self, belief: &'p Belief) -> &'p Promise {
         self.promises.again(&belief.promise).unwrap_or(&belief.promise)
     }
 
-    /// Why the second was granted beside the first.
+    /// Why the second hold was granted beside the first.
     fn excuse(&self, first: &Belief, second: &Belief) -> Option<Kind> {
         let (old, new) = (self.promise(first), self.promise(second));
         let reign = &self.reigns[usize::try_from(new.at.reign).unwrap()];
@@ -187,14 +186,14 @@ impl Judge<'_> {
             let is_ended = old.facts.iter().any(|(_, fact)| matches!(fact, Fact::Ended(_)));
             let mut acked = old.acked.iter().filter(|acked| acked.at == old.at);
             let is_acked = acked.clone().next().is_some();
-            // By then another one was the primary.
+            // By then, another server was the primary.
             let is_late = is_acked && acked.all(|acked| acked.us >= reign.began_us);
             return Some(match (old.us >= reign.began_us || is_late, reign.is_restart) {
                 (true, _) if is_acked => Kind::AckedPartition,
                 (true, _) => Kind::Partition,
                 (_, true) => Kind::LostData,
-                // A confirmed hold is not lost, unless for a cause that was seen: its server was
-                // paused since the last deadline that a client got.
+                // A confirmed hold is not lost, except for a known reason: its server was paused
+                // from before the last deadline that a client got.
                 _ if is_acked && first.ask.session && old.acked_until() <= new.now_ms => {
                     Kind::SessionCut
                 }
@@ -209,8 +208,8 @@ impl Judge<'_> {
             Some(How::Released) => return Some(Kind::SharedName),
             Some(How::Expired) | None => {}
         }
-        // Its server stood still, or might not write, for longer than the lease: it closes the
-        // connection as soon as it knows.
+        // Its server was stopped, or could not write, for longer than the lease: it closes the
+        // connection as soon as it notices.
         if first.ask.session {
             return Some(Kind::SessionCut);
         }

@@ -1,4 +1,4 @@
-//! What becomes of a promise.
+//! What happens to a promise.
 
 use rlock_core::{Mode, Owner, Token};
 
@@ -13,32 +13,32 @@ pub enum How {
     Forced,
     /// With its connection.
     Disconnected,
-    /// Something else was done to its key.
+    /// Something else changed its key.
     Taken,
 }
 
-/// What became of a promise, with an effect.
+/// What happened to a promise, with an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// A reply gave it that deadline.
+    /// A reply gave it this deadline.
     Until(u64),
-    /// A user shortened the time to live of the key: it ends at that time.
+    /// A user shortened the key's time to live: the hold ends at this time.
     Tampered(u64),
     /// It has ended.
     Ended(How),
 }
 
-/// Until when a promise binds a server.
+/// How long a promise binds a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// Its deadline.
     pub until: u64,
-    /// A user shortened the time to live of the key: it ends at that time.
+    /// A user shortened the key's time to live: the hold ends at this time.
     pub cut: Option<u64>,
 }
 
 impl Bound {
-    /// When it binds no more.
+    /// When it no longer binds the server.
     pub fn end(self) -> u64 {
         self.cut.map_or(self.until, |cut| self.until.min(cut.saturating_add(1)))
     }
@@ -49,11 +49,11 @@ impl Bound {
 pub struct Renewal<'r> {
     /// Whose.
     pub owner: &'r Owner,
-    /// Only holds in this mode, or in both.
+    /// Only holds in this mode; `None` means both.
     pub mode: Option<Mode>,
-    /// Only the hold with this token, or any.
+    /// Only the hold with this token; `None` means any.
     pub only: Option<Token>,
-    /// Until when, by its server's clock in milliseconds.
+    /// Its deadline, by its server's clock in milliseconds.
     pub until: u64,
     /// It was reported.
     pub is_told: bool,

@@ -1,5 +1,5 @@
-//! Those who wait for several locks: each waits for somebody, none keeps what it no longer waits
-//! for, and none is passed where it stands.
+//! Laws about groups: each waits for somebody, none keeps places that it no longer needs, and none
+//! is overtaken where it stands.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ use crate::waiting::Waiting;
 /// Databases that clients use.
 const DBS: i32 = 2;
 
-/// At which locks those who wait for several had a place when the last step was over, and whether
-/// it was their turn. By the count of their arrival.
+/// At which locks groups had a place after the last step, and whether it was their turn; by the
+/// number of their arrival.
 #[derive(Default)]
 pub struct Lines {
     all: BTreeMap<(u64, Key), bool>,
 }
 
-/// Its place in this line: whether it is its turn.
+/// Its place in this line: `Some(true)` if it has its turn.
 fn place(server: &Server, db: i32, key: &Key, waiter: WaiterId) -> Option<bool> {
     let volatile = server.state.manager.volatile(db, key)?;
     let is_it = |kind: Standing| kind == Standing::Group(waiter);
@@ -48,14 +48,14 @@ impl Lines {
         }
     }
 
-    /// This one had its turn there before the present step.
+    /// Whether this group had its turn there before the present step.
     pub fn had_turn(&self, asked: &Asked) -> bool {
         self.all.get(&(asked.arrival, asked.key.clone())) == Some(&true)
     }
 
-    /// Whether this one has been back meanwhile: at a lock before this one it stands in line or has
-    /// its turn, and had no place there when the last step was over; or it stood in line there by
-    /// then already, and was about to leave its later places.
+    /// Whether this group has gone back meanwhile: either it has a place now at an earlier lock
+    /// where it had none after the last step; or it stood in line there already, and was about to
+    /// give up its later places.
     fn was_back(&self, server: &Server, other: &Waiting, there: &Asked) -> bool {
         let mut before = other.asks().take_while(|asked| asked.key != there.key);
         before.any(|asked| match self.all.get(&(asked.arrival, asked.key.clone())) {
@@ -64,8 +64,7 @@ impl Lines {
         })
     }
 
-    /// Whether this one, who waits for several, stood there all the time, and keeps this newcomer
-    /// out.
+    /// Whether this group stood there all the time, and keeps this newcomer out.
     pub fn is_before(&self, server: &Server, other: &Waiting, asked: &Asked) -> bool {
         let Some(there) = other.asks().find(|there| there.key == asked.key) else { return false };
         let stood = self.all.contains_key(&(there.arrival, asked.key.clone()))
@@ -76,7 +75,7 @@ impl Lines {
     }
 }
 
-/// Every place belongs to a wait. A wait that has ended reserves nothing.
+/// Law: every place belongs to a wait. A wait that has ended reserves nothing.
 pub fn places(server: &Server) -> Result<(), Broken> {
     let waits = |waiter: WaiterId| {
         let mut all = server.all_waiting();
@@ -103,7 +102,7 @@ pub fn places(server: &Server) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Every request that waits for several locks waits for somebody.
+/// Law: every group waits for somebody.
 pub fn waits(
     server: &Server,
     waiting: &Waiting,
@@ -111,7 +110,7 @@ pub fn waits(
     was_stepped: bool,
 ) -> Result<(), Broken> {
     let Waiting { waiter, asked, .. } = waiting;
-    // It is granted and pending: the reply comes only once all of it is confirmed.
+    // It is granted and pending: the reply comes when all of it is confirmed.
     if !waiting.pending.is_empty() {
         let is_pending = |there: &Asked| {
             let volatile = server.state.manager.volatile(there.db, &there.key);

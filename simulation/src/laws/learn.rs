@@ -1,4 +1,4 @@
-//! What the laws learn of what a server noted.
+//! What the laws learn from a server's notes.
 
 use rlock_core::{Change, ClientId, End};
 
@@ -159,7 +159,7 @@ impl Laws {
         }
     }
 
-    /// A hold has begun, whether or not its owner knows of it.
+    /// A hold began, whether or not its owner knows of it.
     fn granted(
         &mut self,
         asked: &Asked,

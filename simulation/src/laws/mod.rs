@@ -1,5 +1,5 @@
-//! What must be true after every step, judged by the requests and replies of clients. The manager
-//! is not asked, except for its own `check()`.
+//! What must be true after every step, judged by the requests and replies of clients. Of the
+//! manager, only its own `check()` is used.
 
 mod acks;
 mod beliefs;
@@ -34,7 +34,7 @@ use crate::seen::{Kind, Seen};
 use crate::server::{Server, Snapshot};
 use crate::words::Said;
 
-/// A law that was broken.
+/// A broken law.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// Which.
@@ -49,7 +49,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// `Err`, where this is not so.
+/// `Err` if the condition is false.
 pub(crate) fn must<T: FnOnce() -> String>(
     is_so: bool,
     law: &'static str,
@@ -58,7 +58,7 @@ pub(crate) fn must<T: FnOnce() -> String>(
     if is_so { Ok(()) } else { Err(Broken { law, what: what() }) }
 }
 
-/// The grant that begins a hold with this note: its request, its token, and whether it waited.
+/// If this note is of a grant that began a hold: its request, its token, and whether it waited.
 fn begun(note: &Note) -> Option<(&Asked, Token, bool)> {
     match note {
         Note::Told { asked, token, waited, pending: None, .. } => Some((asked, *token, *waited)),
@@ -67,15 +67,15 @@ fn begun(note: &Note) -> Option<(&Asked, Token, bool)> {
     }
 }
 
-/// The time of one server as primary.
+/// One server's time as primary.
 pub struct Reign {
-    /// What its data had when it began.
+    /// What its data contained when it began.
     pub before: History,
-    /// The server began to serve after a restart from its files, not by a promotion.
+    /// Whether the server began to serve after a restart from its files, and not by a promotion.
     pub is_restart: bool,
-    /// No lease of an earlier primary outlasts its grace.
+    /// Whether no lease of an earlier primary outlasts its grace period.
     pub is_graced: bool,
-    /// When, in microseconds of the world.
+    /// When it began, in microseconds of the world.
     pub began_us: u64,
 }
 
@@ -89,7 +89,7 @@ pub struct Hearing<'a> {
     pub sent: Sent,
     /// What.
     pub said: &'a Said,
-    /// When, in microseconds of the world.
+    /// When it was read, in microseconds of the world.
     pub us: u64,
 }
 
@@ -97,7 +97,7 @@ pub struct Hearing<'a> {
 pub struct Laws {
     /// What was seen.
     pub seen: Seen,
-    /// What clients are sure of.
+    /// The holds of which clients are sure.
     pub beliefs: Beliefs,
     promises: Promises,
     several: Several,
@@ -135,7 +135,7 @@ impl Laws {
         }
     }
 
-    /// The clock of a server is stepped, which it does not know yet.
+    /// The clock of a server is set, which the server does not know yet.
     pub fn clock_steps(&mut self, node: usize, server: &Server) {
         self.clocks_differ = true;
         self.rest[node].clock_steps(server);
@@ -144,13 +144,13 @@ impl Laws {
     /// A replica is about to become a primary.
     ///
     /// # Errors
-    /// It lacks what must be there.
+    /// It lacks something that it must have.
     pub fn promoted(&mut self, node: usize, machines: &[Machine]) -> Result<(), Broken> {
         let Self { promises, revoked, seen, .. } = self;
         acks::promoted(node, machines, promises, revoked, seen)
     }
 
-    /// A server becomes primary, beside another one or alone. Its number.
+    /// A server becomes a primary, beside another one or alone. Returns the number of the reign.
     pub fn reign_begins(&mut self, node: usize, server: &Server, us: u64, is_alone: bool) -> u32 {
         let before = server.history.clone();
         self.promises.taken_over(&before, server.now_ms(), &mut self.seen);
@@ -207,7 +207,7 @@ impl Laws {
     /// A client read a reply.
     ///
     /// # Errors
-    /// It is sure of a lock that another is sure of, and nothing excuses it.
+    /// It is sure of a lock that another client is sure of, without an excuse.
     pub fn heard(
         &mut self,
         hearing: &Hearing<'_>,
@@ -222,7 +222,7 @@ impl Laws {
     /// A server did something.
     ///
     /// # Errors
-    /// The law that it broke.
+    /// The broken law.
     pub fn after(
         &mut self,
         node: usize,
@@ -237,7 +237,7 @@ impl Laws {
             must(!(was_shut && wrote && server.refuses_writes()), "the gate", || {
                 format!("server {node} wrote by itself what it would refuse a client: {noted:?}")
             })?;
-            // FORCE, or a release under the same name, may end what this very step granted.
+            // FORCE, or a release under the same owner's name, may end what this very step granted.
             let is_over = |other: &Noted| match (&noted.note, &other.note) {
                 (
                     Note::Told { asked, token: told, pending: None, .. },
@@ -249,21 +249,21 @@ impl Laws {
                 self.learn(node, noted, us, machines)?;
                 continue;
             };
-            // While it lasted, it was this connection's session, and no longer another's.
+            // While the hold lasted, it was this connection's session, and no other connection's
+            // any more.
             if end > place
                 && let Note::Told { client, asked, token, .. } = &noted.note
             {
                 self.rest[node].told(*client, asked, *token, asked.acks, us);
             }
         }
-        // A pending grant began after the grants of the same hold that were reported.
+        // A pending grant began later than the reported grants of the same hold.
         let is_told = |noted: &&Noted| matches!(noted.note, Note::Told { .. });
         let (told, pending): (Vec<&Noted>, Vec<&Noted>) = notes.iter().partition(is_told);
         let all: Vec<&Noted> = told.into_iter().chain(pending).collect();
         let begun = || all.iter().filter_map(|noted| begun(&noted.note));
         for (asked, token, waited) in begun().filter(|_| !server.had_longer) {
-            // If the owner also waited for several locks with this one, its single request
-            // re-enters.
+            // If the owner also had a group waiting for this lock, its single request re-enters.
             let mut same = begun().filter(|(_, same, _)| *same == token).map(|(asked, ..)| asked);
             let of_several = same.clone().find(|asked| asked.of_several);
             let first = same.next().map(|first| match of_several {
@@ -278,7 +278,7 @@ impl Laws {
                     } => *key == asked.key && **owner == *asked.owner.as_bytes() && *t != token,
                     _ => false,
                 };
-                // A request for several locks may cover a hold that its owner had before.
+                // A request for several locks may rely on a hold that its owner had before.
                 let begins = |noted: &Noted| match &noted.note {
                     Note::Changed { key, change: Change::Granted { token: t, .. }, .. } => {
                         (key, t) == (&asked.key, &token)
@@ -312,7 +312,7 @@ impl Laws {
         Ok(())
     }
 
-    /// A replica did something: if it has all that its primary had, it is the same.
+    /// Law: a replica that has everything its primary had is equal to it.
     ///
     /// # Errors
     /// It is not.
@@ -324,12 +324,12 @@ impl Laws {
         Ok(())
     }
 
-    /// The tokens that something was promised with.
+    /// The tokens of all promises.
     pub(crate) fn tokens_of_promises(&self, to: &mut BTreeSet<u64>) {
         to.extend(self.promises.iter().map(|promise| promise.token.get()));
     }
 
-    /// What of it everything to come depends on.
+    /// Everything in it on which the future depends.
     pub(crate) fn print(&self, to: &mut Printer) {
         to.add(self.reigns.len());
         self.promises.print(to);

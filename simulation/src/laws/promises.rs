@@ -1,5 +1,5 @@
 //! A reply that grants a hold promises its client the lock until a deadline. A promise binds every
-//! server whose data has the effect of the grant, but not that of its end.
+//! server whose data contains the effect of the grant, but not the effect that ended it.
 
 use std::collections::BTreeMap;
 
@@ -32,17 +32,17 @@ pub struct Promise {
     pub session: Option<ClientId>,
     /// With which effect.
     pub at: Point,
-    /// When, in microseconds of the world.
+    /// When it was made, in microseconds of the world.
     pub us: u64,
-    /// When, by its server's clock.
+    /// When it was made, by its server's clock.
     pub now_ms: u64,
     /// How many grants of this hold were reported, or are pending.
     pub told: u32,
     /// How many of them are pending.
     pub pending: u32,
-    /// What was confirmed after replicas had acknowledged it.
+    /// The deadlines that were confirmed after replicas had acknowledged them.
     pub acked: Vec<Acked>,
-    /// Why the next primary lacks the grant, although replicas acknowledged it.
+    /// Why the next primary lacks the grant although replicas acknowledged it.
     pub lost: Option<Kind>,
     /// To these connections.
     pub clients: Vec<ClientId>,
@@ -50,19 +50,19 @@ pub struct Promise {
     pub facts: Vec<(Point, Fact)>,
 }
 
-/// What was confirmed after replicas had acknowledged it.
+/// A confirmed deadline, which replicas had acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub struct Acked {
     /// With which effect.
     pub at: Point,
-    /// Until when, by its server's clock in milliseconds.
+    /// The deadline, by its server's clock in milliseconds.
     pub until: u64,
     /// When it was reported, in microseconds of the world.
     pub us: u64,
 }
 
 impl Promise {
-    /// Until when it binds a server with these effects.
+    /// How long it binds a server with these effects.
     pub fn bound(&self, history: &History) -> Option<Bound> {
         if !history.has(self.at) {
             return None;
@@ -89,7 +89,7 @@ impl Promise {
         })
     }
 
-    /// What of it everything to come depends on.
+    /// Everything in it on which the future depends.
     pub(crate) fn print(&self, to: &mut Printer) {
         to.add((self.db, &self.key, self.owner.as_bytes(), self.mode == Mode::Write, self.at));
         to.token(self.token.get());
@@ -104,7 +104,7 @@ impl Promise {
         }
     }
 
-    /// A blocked connection will get it, or its renewal, as a reply.
+    /// A blocked connection will get the grant, or its renewal, as a reply.
     pub fn is_told_to(
         &mut self,
         client: Option<ClientId>,
@@ -125,38 +125,38 @@ impl Promise {
         self.acked.iter().map(|acked| acked.until).max().unwrap_or(0)
     }
 
-    /// It is of this lock.
+    /// Whether it is about this lock.
     pub fn is_of(&self, lock: KeyRef<'_>) -> bool {
         self.db == lock.db && self.key == *lock.key
     }
 
-    /// Both cannot hold at once.
+    /// Whether it excludes a hold of this owner in this mode.
     pub fn excludes(&self, owner: &Owner, mode: Mode) -> bool {
         self.owner != *owner && (self.mode == Mode::Write || mode == Mode::Write)
     }
 }
 
-/// A grant: what became the promise.
+/// The grant that a promise reports.
 #[derive(Clone, Copy)]
 pub struct Grant {
     /// With which effect.
     pub at: Point,
     /// Its token.
     pub token: Token,
-    /// Until when, by its server's clock in milliseconds.
+    /// Its deadline, by its server's clock in milliseconds.
     pub until: u64,
-    /// When, in microseconds of the world.
+    /// When it was granted, in microseconds of the world.
     pub us: u64,
-    /// When, by its server's clock.
+    /// When it was granted, by its server's clock.
     pub now_ms: u64,
 }
 
-/// All of them that may still bind somebody.
+/// All promises that may still bind a server.
 #[derive(Default)]
 pub struct Promises {
     all: Vec<Promise>,
     /// Holds of which a level was released in this reign, whatever their key is now, and which were
-    /// not reported since: the remaining levels may be those of unheard grants. Each with the key
+    /// not reported since: the remaining levels may be those of unheard grants. Each has the key
     /// where it was released, and the number of the effect.
     released: BTreeMap<(Token, u32), BTreeMap<LockName, u64>>,
 }
@@ -172,7 +172,7 @@ impl Promises {
         self.all.iter()
     }
 
-    /// The newest promise with this token of this lock and owner that this connection got. Two
+    /// The newest promise with this token, for this lock and owner, that this connection got. Two
     /// primaries may each have made one.
     pub fn find(
         &self,
@@ -190,25 +190,25 @@ impl Promises {
         })
     }
 
-    /// The same promise, with what became of it since.
+    /// The same promise, with everything that has happened to it since.
     pub fn again(&self, promise: &Promise) -> Option<&Promise> {
         let mut all = self.all.iter();
         all.find(|one| one.at == promise.at && one.token == promise.token && one.key == promise.key)
     }
 
-    /// Whose hold this is on a server with these effects, if it was reported. Two primaries may
-    /// have given one token twice.
+    /// The owner of this reported hold on a server with these effects. Two primaries may have
+    /// issued the same token.
     pub fn owner_of(&self, token: Token, lock: KeyRef<'_>, history: &History) -> Option<&Owner> {
         let mut all = self.all.iter().rev().filter(|promise| history.has(promise.at));
         all.find(|promise| promise.token == token && promise.is_of(lock)).map(|p| &p.owner)
     }
 
-    /// A client got this token, for whatever lock: its key may have been renamed since.
+    /// Whether a client got this token, for any lock: its key may have been renamed since.
     pub fn was_told(&self, token: Token, history: &History) -> bool {
         self.all.iter().any(|promise| promise.token == token && history.has(promise.at))
     }
 
-    /// What of them everything to come depends on.
+    /// Everything in them on which the future depends.
     pub(crate) fn print(&self, to: &mut Printer) {
         self.all.iter().for_each(|promise| promise.print(to));
         for (token, reign) in self.released.keys() {
@@ -217,7 +217,7 @@ impl Promises {
         }
     }
 
-    /// The locks of a database that something was promised of.
+    /// The locks of a database that have promises.
     pub fn keys_of(&self, db: i32) -> Vec<Key> {
         let mut keys: Vec<Key> =
             self.all.iter().filter(|one| one.db == db).map(|one| one.key.clone()).collect();
@@ -226,13 +226,13 @@ impl Promises {
         keys
     }
 
-    /// A grant was reported, or has begun and is not reported yet.
+    /// A grant was reported; or it began, and is not reported yet.
     pub fn told(&mut self, asked: &Asked, client: Option<ClientId>, grant: Grant) {
         let Grant { at, token, until, us, now_ms } = grant;
         let session = client.filter(|_| asked.session);
         let pending = u32::from(client.is_none());
         if client.is_some() {
-            // A release of the same step that crossed this grant ended the hold before it, not this
+            // A release in the same step that crossed this grant ended the previous hold, not this
             // one.
             self.released_no_more(token, at.reign, asked.key_ref(), at.number);
         }
@@ -269,7 +269,7 @@ impl Promises {
         });
     }
 
-    /// The promise of this hold in the reign of this effect, reported or pending.
+    /// The promise, reported or pending, of this hold in the reign of this effect.
     fn of_reign(&mut self, asked: &Asked, token: Token, at: Point) -> Option<&mut Promise> {
         let lock = asked.key_ref();
         let mut all = self.all.iter_mut().rev();
@@ -304,7 +304,7 @@ impl Promises {
         }
     }
 
-    /// This hold was reported in this reign, after the last release of one of its levels.
+    /// Whether this hold was reported in this reign, after the last release of one of its levels.
     pub fn is_heard(&self, token: Token, lock: KeyRef<'_>, reign: u32) -> bool {
         let is_it = |promise: &&Promise| {
             promise.at.reign == reign && promise.token == token && promise.is_of(lock)
@@ -322,7 +322,7 @@ impl Promises {
         self.all.retain(|promise| promise.told > 0);
     }
 
-    /// The new promise excludes the promises that were made before and still bind this server.
+    /// Law: a new promise excludes none of the earlier promises that still bind this server.
     pub fn excludes(&self, history: &History, asked: &Asked, now_ms: u64) -> Result<(), Broken> {
         for promise in &self.all {
             if !promise.is_of(asked.key_ref()) || !promise.excludes(&asked.owner, asked.mode) {
@@ -354,7 +354,7 @@ impl Promises {
             let stands = promise.bound(history).is_some_and(|bound| bound.end() > now_ms);
             if is_meant && stands {
                 promise.facts.push((at, Fact::Until(until)));
-                // Another primary may revoke a grant that no caller of that primary has read.
+                // Another primary may revoke a grant whose reply none of its own callers has read.
                 if is_told && promise.at.reign == at.reign {
                     promise.told += 1;
                     told.push(promise.token);
@@ -383,7 +383,7 @@ impl Promises {
         Ok(())
     }
 
-    /// A key left its name on its primary; every one of them, if `None`.
+    /// A key was removed on its primary; `None` means all keys.
     pub fn key_ends(
         &mut self,
         at: Point,
@@ -440,7 +440,7 @@ impl Promises {
         }
     }
 
-    /// A promise that binds this server is in its data. So it is on a replica that has the effect,
+    /// Law: a promise that binds a server is in its data, also on a replica that has the effect,
     /// whenever that replica is promoted.
     pub fn stand(&self, server: &Server, node: usize) -> Result<(), Broken> {
         let now_ms = server.now_ms();
@@ -474,7 +474,7 @@ impl Promises {
         Ok(())
     }
 
-    /// What binds nobody any more.
+    /// Forgets promises that no longer bind any server.
     pub fn forget_old(&mut self, machines: &[Machine]) {
         const KEPT_MS: u64 = 20_000;
         const ENOUGH: usize = 48;

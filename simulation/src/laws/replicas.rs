@@ -1,4 +1,4 @@
-//! A replica that has all that its primary had is the same: values, and when they expire.
+//! Law: a replica that has everything its primary had is equal to it: values, and when they expire.
 
 use rlock_core::EpochMs;
 
@@ -6,8 +6,8 @@ use super::{Broken, must};
 use crate::keyspace::Slot;
 use crate::machines::Machine;
 
-/// While somebody waits, a primary has a key live so many milliseconds longer. Replicas know of
-/// nobody who waits.
+/// While somebody waits, a primary lets a key live this many milliseconds longer. Replicas know of
+/// no waiters.
 const GRACE_MS: u64 = 1000;
 
 /// It has all.

@@ -1,6 +1,6 @@
-//! What must be so when a server has nothing left to do in its loop: who waits waits for somebody,
-//! a session that is connected holds, one that is not does not, and a grant that nobody heard of
-//! is gone. And the order in which those who wait are served.
+//! Laws about a server that has nothing left to do in its loop: every waiter waits for somebody, a
+//! hold with a session exists while the connection is open and no longer, and unheard grants are
+//! revoked. And the order in which waiters are served.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,58 +20,58 @@ use crate::waiting::Waiting;
 struct Tie {
     /// When it was reported, in microseconds of the world.
     us: u64,
-    /// When it asked, by a count of the server's.
+    /// When it was requested, by the server's count of requests.
     arrival: u64,
     client: ClientId,
     token: Token,
     /// How many replicas must acknowledge its deadlines.
     acks: u8,
-    /// It asked for several locks.
+    /// Whether it came from a request for several locks.
     of_several: bool,
 }
 
-/// The tie that was reported last; of those that were reported in one step, the one whose request
-/// came last. Nothing if one of them was a request for several locks: it may have been granted
-/// before the others or after them.
+/// The tie that was reported last; of those reported in one step, the one whose request came last.
+/// `None` if one of those came from a request for several locks, which may have been granted before
+/// or after the others.
 fn last(ties: &[Tie]) -> Option<&Tie> {
     let last = ties.iter().max_by_key(|tie| (tie.us, tie.arrival))?;
     let is_unsure = |tie: &Tie| tie.us == last.us && tie.of_several != last.of_several;
     (!ties.iter().any(is_unsure)).then_some(last)
 }
 
-/// A grant that nobody heard of.
+/// A grant whose reply was not read.
 struct Unheard {
     name: LockName,
     token: Token,
     /// The wait of a blocked connection that got another reply.
     waiter: Option<WaiterId>,
-    /// The hold began on another server: the levels that it brought along may remain.
+    /// Whether the hold began on another server: the levels that it had there may remain.
     is_from_elsewhere: bool,
 }
 
 /// What is known of one server's connections.
 #[derive(Default)]
 pub struct Rest {
-    /// The connections that got a hold with SESSION. It is tied to the [`last`] one.
+    /// The connections that got a hold with SESSION. The hold is tied to the [`last`] one.
     ties: BTreeMap<(LockName, Owner, Mode), Vec<Tie>>,
     /// The connections that asked for a session.
     askers: BTreeSet<(LockName, Vec<u8>, ClientId)>,
-    /// Grants that nobody heard of.
+    /// Unheard grants.
     unheard: Vec<Unheard>,
-    /// Tokens that were issued here, and where.
+    /// Tokens that were issued here, and for which lock.
     issued: BTreeMap<Token, LockName>,
-    /// Of these tokens, those that a renewal has reported to their owner.
+    /// Those of these tokens that a renewal has reported to their owner.
     renewed: BTreeSet<Token>,
-    /// Tokens that were issued, and that no reply had before this step.
+    /// Issued tokens that were in no reply before this step.
     untold: BTreeSet<Token>,
-    /// Holds whose key a stranger took, or that were over when the clock was stepped: if they come
+    /// Holds whose key a stranger took, or that had expired when the clock was set: if they come
     /// back, they last as long as their lease.
     taken: BTreeSet<Token>,
-    /// Holds that were there when the clock was stepped: to observers they may have ended.
+    /// Holds that existed when the clock was set: to observers, they may have ended.
     revived: BTreeSet<u64>,
     /// The places of requests for several locks.
     pub lines: Lines,
-    /// The clock was stepped: a wait that was over may go on.
+    /// Whether the clock was set: a wait that had timed out may continue then.
     was_stepped: bool,
 }
 
@@ -97,14 +97,14 @@ impl Rest {
         self.renewed.extend(meant.filter(|token| self.issued.contains_key(token)));
     }
 
-    /// By how many acknowledgments the session of this hold lasts.
+    /// For each session with acknowledgments: how many it needs.
     pub fn sessions_by_acks(&self) -> impl Iterator<Item = (ClientId, Token, u8)> {
         let last = self.ties.values().filter_map(|ties| last(ties));
         last.filter(|tie| tie.acks > 0).map(|tie| (tie.client, tie.token, tie.acks))
     }
 
-    /// Whether this connection got the session, even if another one has replaced it since: a grant
-    /// that was not heard of is revoked.
+    /// Whether this connection got the session, even if another one has replaced it since: an
+    /// unheard grant is revoked.
     pub fn is_tied(&self, client: ClientId, token: Token) -> bool {
         self.ties.values().flatten().any(|tie| (tie.client, tie.token) == (client, token))
     }
@@ -136,7 +136,7 @@ impl Rest {
         self.askers.insert((lock.name(), owner.as_bytes().to_vec(), client));
     }
 
-    /// A hold of this owner may have been tied to a connection that ended.
+    /// Whether a hold of this owner may have been tied to a connection that ended.
     pub fn has_lost_session(&self, server: &Server, lock: KeyRef<'_>, owner: &Owner) -> bool {
         let is_gone = |client: &ClientId| {
             !server.conns.contains_key(client) || server.state.manager.is_closing(*client)
@@ -148,7 +148,7 @@ impl Rest {
         })
     }
 
-    /// A stranger took the key of a lock from its name; all of a database, or all, if `None`.
+    /// A stranger removed the key of a lock; `None` means all keys of a database, or of all.
     pub fn taken(&mut self, db: Option<i32>, key: Option<&Key>) {
         let is_meant = |name: &LockName| {
             db.is_none_or(|db| db == name.0) && key.is_none_or(|key| *key == name.1)
@@ -157,12 +157,12 @@ impl Rest {
         self.taken.extend(ties.flat_map(|(_, ties)| ties).map(|tie| tie.token));
         self.unheard.retain(|unheard| !is_meant(&unheard.name));
         self.issued.retain(|_, name| !is_meant(name));
-        // At the name where RENAME puts it, it is a hold of its owner, reported or not.
+        // At the name to which RENAME moves it, it is a hold of its owner, reported or not.
         self.untold.retain(|token| self.issued.contains_key(token));
     }
 
-    /// The clock is stepped. A session that was lost because its lease had ended may hold again by
-    /// it.
+    /// The clock is set. A session that was lost because its lease had ended may be in force again
+    /// by the new time.
     pub fn clock_steps(&mut self, server: &Server) {
         self.was_stepped = true;
         let holds = server.keys.iter().filter_map(|(_, _, slot)| slot.lock()).flat_map(Lock::holds);
@@ -181,7 +181,7 @@ impl Rest {
         });
     }
 
-    /// A grant was not heard of.
+    /// The reply of a grant was not read.
     pub fn unheard(&mut self, asked: &Asked, token: Token, waiter: Option<WaiterId>) {
         let name = asked.key_ref().name();
         let lock = (name.clone(), asked.owner.clone(), asked.mode);
@@ -192,7 +192,7 @@ impl Rest {
         self.unheard.push(Unheard { name, token, waiter, is_from_elsewhere });
     }
 
-    /// A grant with this token was not heard, so its level is revoked.
+    /// Whether a grant with this token was unheard, so that its level is revoked.
     pub fn is_unheard(&self, lock: KeyRef<'_>, token: Token) -> bool {
         let is_it = |unheard: &Unheard| unheard.token == token && lock.is(&unheard.name);
         self.unheard.iter().any(is_it)
@@ -205,7 +205,7 @@ impl Rest {
         }
     }
 
-    /// A hold that was not reported to anybody, and no longer can be, is revoked.
+    /// Law: a hold that was reported to nobody, and no longer can be, is revoked.
     fn somebody_hears(&mut self, server: &Server, promises: &Promises) -> Result<(), Broken> {
         for unheard in std::mem::take(&mut self.unheard) {
             let Unheard { token, is_from_elsewhere, .. } = &unheard;
@@ -261,7 +261,7 @@ impl Rest {
 }
 
 impl Unheard {
-    /// The revoked grant left no hold, no session and no place.
+    /// The revoked grant left no hold, no session and no place behind.
     fn is_undone(&self, server: &Server, may_hear: bool) -> Result<(), Broken> {
         let Self { name, token, waiter, .. } = self;
         let volatile = server.state.manager.volatile(name.0, &name.1);
@@ -278,8 +278,8 @@ impl Unheard {
     }
 }
 
-/// No hold is tied to a connection that has closed, not even until the next sweep: a request in
-/// between would get a hold that is about to end.
+/// Law: no hold is tied to a closed connection, not even until the next sweep: a request before the
+/// sweep would be told of a hold that is about to end.
 pub fn ties(server: &Server) -> Result<(), Broken> {
     for (db, key, slot) in server.keys.iter() {
         let Some(volatile) = server.state.manager.volatile(db, key) else { continue };
@@ -294,7 +294,7 @@ pub fn ties(server: &Server) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The lock has a hold with this token, which is not over.
+/// Whether the lock has a hold with this token that has not expired.
 fn is_held(server: &Server, name: &LockName, token: Token) -> bool {
     let lock = server.keys.get(name.0, &name.1).and_then(Slot::lock);
     lock.is_some_and(|lock| lock.holds_at(server.now).any(|(_, _, hold)| hold.token == token))
@@ -305,7 +305,7 @@ fn is_in_time(server: &Server, asked: &Asked) -> Result<(), Broken> {
     must(!is_over, "a wait ends in time", || format!("it is over: {asked:?}"))
 }
 
-/// Every observer has the current state, even on a server that may not write.
+/// Law: every observer has the current state, even on a server that may not write.
 fn observes(
     server: &Server,
     waiting: &Waiting,
@@ -325,7 +325,7 @@ fn observes(
         format!("{waiting:?} observes another type")
     })?;
     let visible = server.visible_token(*db, key);
-    // A lock whose time to live a user shortened stays until the server notices its end.
+    // A lock whose time to live a user shortened remains until the server notices its end.
     let lock = server.keys.get(*db, key).and_then(Slot::lock);
     let held = lock.and_then(|lock| lock.writer_at(server.now));
     let is_cut = visible == 0 && held.is_some_and(|(_, hold)| hold.token.get() == known);
@@ -335,7 +335,7 @@ fn observes(
     })
 }
 
-/// Every blocked connection waits for something.
+/// Law: every blocked connection waits for something.
 fn waits(
     server: &Server,
     is_open: bool,
@@ -365,7 +365,7 @@ fn waits(
             || format!("nobody knows of {waiting:?}"),
         )?;
         is_in_time(server, asked)?;
-        // A lock whose time to live a user shortened stays until the server notices its end.
+        // A lock whose time to live a user shortened remains until the server notices its end.
         let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
         let is_held = lock.is_some_and(|lock| lock.mode_at(now).is_some());
         let is_free = !is_held && !server.is_in_grace();
@@ -396,7 +396,7 @@ fn waits(
 }
 
 impl Rest {
-    /// A new grant passed nobody that came before.
+    /// Law: a new grant overtook nobody who came earlier.
     pub fn order(
         &self,
         server: &Server,
@@ -405,7 +405,7 @@ impl Rest {
         waited: bool,
         is_re_entry: bool,
     ) -> Result<(), Broken> {
-        // The owner of WRITE takes READ without waiting.
+        // The owner of WRITE acquires READ without waiting.
         let lock = server.keys.get(asked.db, &asked.key).and_then(Slot::lock);
         let holds_both = lock.is_some_and(|lock| {
             let mut holds = lock.holds();

@@ -1,5 +1,5 @@
-//! Several locks that were granted together: no server ever has a part of the grant, whatever was
-//! lost on the way to it.
+//! Several locks that were granted together: no server ever has only a part of the grant, whatever
+//! was lost on the way.
 
 use rlock_core::{Lock, Token};
 
@@ -12,7 +12,7 @@ use crate::server::Server;
 
 /// How many grants are remembered before old ones are forgotten.
 const ENOUGH: usize = 48;
-/// How long after its deadline one is forgotten, in milliseconds.
+/// How long after its deadline a grant is forgotten, in milliseconds.
 const KEPT_MS: u64 = 20_000;
 
 /// One of the holds that a grant began.
@@ -21,17 +21,17 @@ struct Part {
     key: Key,
     /// With which effect.
     at: Point,
-    /// Effects with which it may have ended.
+    /// Effects that may have ended it.
     ends: Vec<Point>,
 }
 
 /// The holds that began with one token.
 struct Grant {
     token: Token,
-    /// By its server's clock, in milliseconds.
+    /// Its deadline, by its server's clock in milliseconds.
     deadline: u64,
     parts: Vec<Part>,
-    /// Replicas had acknowledged it before it was reported.
+    /// Whether replicas had acknowledged it before it was reported.
     is_acked: bool,
 }
 
@@ -39,7 +39,7 @@ struct Grant {
 #[derive(Default)]
 pub struct Several {
     all: Vec<Grant>,
-    /// What began in the present step.
+    /// Grants that began in the present step.
     step: Vec<Grant>,
 }
 
@@ -69,7 +69,7 @@ impl Several {
         Ok(())
     }
 
-    /// A hold may have ended, or all of a lock, a database, a server.
+    /// A hold may have ended, or all holds of a lock, a database or a server.
     pub fn ended(&mut self, at: Point, db: Option<i32>, key: Option<&Key>, token: Option<Token>) {
         let all = self.all.iter_mut().chain(&mut self.step);
         for grant in all.filter(|grant| token.is_none_or(|token| token == grant.token)) {
@@ -81,7 +81,7 @@ impl Several {
         }
     }
 
-    /// A server did something: it has all of a grant, or nothing.
+    /// Law: after each step, a server has all of a grant, or nothing of it.
     pub fn stepped(&mut self, node: usize, server: &Server, are_sure: bool) -> Result<(), Broken> {
         let began = std::mem::take(&mut self.step).into_iter();
         self.all.extend(began.filter(|grant| grant.parts.len() > 1));
@@ -144,8 +144,8 @@ impl Grant {
     }
 }
 
-/// A caller that gets several locks holds each of them, with no newer token than the one in the
-/// reply.
+/// Law: a caller that gets several locks holds each of them, with no token newer than the one in
+/// the reply.
 pub fn all_held(asks: &[Asked], held: &[Option<Token>], newest: Token) -> Result<(), Broken> {
     for (asked, token) in asks.iter().zip(held) {
         must(token.is_some(), "a grant holds all of its locks", || {

@@ -1,4 +1,5 @@
-//! Requests that wait for a message: each gets exactly one, which is true, or has a reason why not.
+//! Laws about requests that wait for a message: each gets exactly one message, which is true, or
+//! there is a reason why not.
 
 use rlock_core::{Reply, Token};
 
@@ -9,7 +10,7 @@ use crate::server::Server;
 use crate::tell::{Tell, Why};
 use crate::words::Outcome;
 
-/// A message left.
+/// A server that is no longer a primary.
 pub fn told(tell: &Tell, outcome: &Outcome, seen: &mut Seen) -> Result<(), Broken> {
     let is_observer = tell.waiting.observes.is_some();
     let is_so = match (&tell.reply, outcome) {
@@ -38,7 +39,7 @@ pub fn told(tell: &Tell, outcome: &Outcome, seen: &mut Seen) -> Result<(), Broke
     Ok(())
 }
 
-/// A request ended without a message.
+/// Law: the counters agree with what exists.
 pub fn ended(tell: &Tell, why: Option<Why>, seen: &mut Seen) -> Result<(), Broken> {
     must(why.is_some(), "exactly one message", || format!("none of {tell:?}"))?;
     why.into_iter().for_each(|why| {
@@ -51,7 +52,8 @@ pub fn ended(tell: &Tell, why: Option<Why>, seen: &mut Seen) -> Result<(), Broke
     Ok(())
 }
 
-/// What is counted is what there is.
+/// Law: a wait for a message has a time limit, and a request for a session does not outlive its
+/// connection.
 pub fn counted(server: &Server) -> Result<(), Broken> {
     let manager = &server.state.manager;
     let waits = |tell: &&Tell| manager.due_message(tell.waiting.waiter).is_none();
@@ -68,7 +70,7 @@ pub fn counted(server: &Server) -> Result<(), Broken> {
 pub fn lasts(server: &Server, tell: &Tell) -> Result<(), Broken> {
     let most = server.bounds.max_tell_ms;
     let ends_at = tell.waiting.asked.ends_at;
-    // A moment between two milliseconds ends with the later one.
+    // A time between two milliseconds is rounded up.
     let latest = server.now_ms().saturating_add(most + 1);
     let is_bound = ends_at.is_some_and(|at| at <= latest);
     must(is_bound || server.clock_stepped, "a wait for a message has an end", || {
@@ -78,7 +80,7 @@ pub fn lasts(server: &Server, tell: &Tell) -> Result<(), Broken> {
     must(!is_closed, "a request for a session ends with its connection", || format!("{tell:?}"))
 }
 
-/// Messages come after the effects and the events of their step, in the order of the grants.
+/// Law: messages leave after the effects and the events of their step, in the order of the grants.
 pub fn in_order(deeds: &[Deed]) -> Result<(), Broken> {
     let mut told: Vec<Token> = Vec::new();
     for (at, deed) in deeds.iter().enumerate() {
@@ -100,7 +102,7 @@ pub fn in_order(deeds: &[Deed]) -> Result<(), Broken> {
         must(events >= tokens.len(), "a message comes after the events", || {
             format!("{token:?}: {deeds:?}")
         })?;
-        // What enters again comes with the token of before.
+        // A re-entry has the token of the hold that existed before.
         let is_last = told.contains(token) || told.iter().all(|before| before < token);
         must(is_last, "messages come as they were granted", || format!("{token:?}: {deeds:?}"))?;
         told.push(*token);

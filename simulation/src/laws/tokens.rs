@@ -1,5 +1,5 @@
-//! Tokens rise: on each server beyond all that it issued, loaded or heard of; and, where all clocks
-//! agree, from one primary to the next, whatever was lost in between.
+//! Law: tokens increase. A new token is greater than all tokens that its server issued, loaded or
+//! received; and, if all clocks agree, greater than those of earlier primaries, whatever was lost.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,15 @@ use crate::seen::{Kind, Seen};
 
 /// The greatest tokens.
 pub struct TokensSeen {
-    /// That each server knows of.
+    /// The greatest token that each server knows of.
     known: Vec<u64>,
-    /// That were issued in the present step, by lock. The token of several locks is issued before
-    /// they are entered, so it may be smaller than one of another lock.
+    /// The tokens issued in the present step, by lock. The token for several locks is issued before
+    /// they are entered, so it may be smaller than that of another lock.
     step: BTreeMap<LockName, u64>,
     /// That any server issued.
     issued: u64,
-    /// That had been issued when each reign began, the first of them nobody's.
+    /// The greatest token that had been issued when each reign began; the first entry belongs to no
+    /// reign.
     at_begin: Vec<u64>,
 }
 
@@ -34,7 +35,7 @@ impl TokensSeen {
         self.at_begin.push(self.issued);
     }
 
-    /// A process starts with data that has this token.
+    /// A process starts with data that contains this token.
     pub fn started(&mut self, node: usize, greatest: u64) {
         self.known[node] = greatest;
     }
@@ -44,7 +45,7 @@ impl TokensSeen {
         self.known[node] = self.known[node].max(token);
     }
 
-    /// A command of the stream.
+    /// A command of the stream arrives.
     pub fn delivered(&mut self, node: usize, item: &Item) {
         for change in item.effects().iter().flat_map(|effect| &effect.changes) {
             if let Change::Granted { token, .. } = change {

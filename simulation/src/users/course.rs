@@ -1,4 +1,4 @@
-//! Chooses what happens next, by a seed, and what time it is.
+//! Chooses the next step, by a seed, and the time.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -7,12 +7,12 @@ use super::{Id, LEASE_MAX, State, Users, no_ask};
 use crate::laws::Broken;
 use crate::machine::{FOREVER, Input, Ms, Planted};
 
-/// The steps of a world. After them, it goes on until everything that was begun has ended.
+/// The steps of a world. After them, it continues until everything that began has ended.
 const WORLD_STEPS: u64 = 3000;
-/// How long that takes at most, in milliseconds, once nothing goes wrong any more.
+/// How long that takes at most, in milliseconds, when there are no more faults.
 const CALM: Ms = 40_000;
 
-/// So many traces may differ in numbers only.
+/// At most this many traces may differ only in numbers.
 const ALIKE: u32 = 10;
 
 /// What was seen.
@@ -38,7 +38,7 @@ pub struct Found {
     pub closes: u64,
     /// What happened.
     pub story: Vec<String>,
-    /// The trace of each machine, line by line; the first line lacks its number.
+    /// The trace of each machine, line by line; the number in the first line is still missing.
     pub traces: Vec<Vec<String>>,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Found {
     }
 }
 
-/// One world.
+/// Runs one world. # Errors The law that broke in it.
 ///
 /// # Errors
 /// The law that broke in it.
@@ -89,14 +89,14 @@ pub fn one(seed: u64, planted: Planted, records: bool) -> Result<Found, Broken> 
     }
 }
 
-/// The inputs and outputs of the machines of one world, up to the law that broke.
+/// The inputs and outputs of one world's machines, up to the broken law.
 pub fn told(seed: u64, planted: Planted) -> Found {
     let mut users = Users::new(seed, planted, true);
     users.run();
     users.found
 }
 
-/// Writes `count` traces. At most [`ALIKE`] of them differ in numbers only.
+/// Writes `count` traces. At most [`ALIKE`] of them differ only in numbers.
 pub fn traces(first_seed: u64, planted: Planted, count: u64) -> String {
     let (mut seen, mut text, mut number, mut seed) =
         (BTreeMap::new(), String::new(), 0, first_seed);
@@ -116,7 +116,7 @@ pub fn traces(first_seed: u64, planted: Planted, count: u64) -> String {
     text
 }
 
-/// World after world, until so many steps did something.
+/// Runs world after world, for this many effective steps.
 ///
 /// # Errors
 /// The first law that broke.
@@ -273,7 +273,7 @@ impl Users {
         self.now < self.processes[process].frozen_until
     }
 
-    /// Time passes, but not beyond what is due.
+    /// Time passes, but not beyond the next due event.
     fn pass(&mut self, most: Ms) {
         let until = self.now + self.rng.u64(1..=most);
         self.now = self.next_due().clamp(self.now, until);
@@ -306,7 +306,7 @@ impl Users {
         }
     }
 
-    /// A process that stood still reads what lies in its sockets before it believes a time-out.
+    /// A process that was stopped reads what is in its sockets before it acts on a timeout.
     fn thaws(&mut self, process: usize) {
         let here = self.links.iter().filter(|(_, link)| link.process == process);
         let links: Vec<Id> = here.map(|(id, _)| *id).collect();

@@ -1,4 +1,4 @@
-//! What befalls servers, connections and processes.
+//! What happens to servers, connections and processes.
 
 use super::{Id, State, Users};
 use crate::machine::{FOREVER, Input, REPLY};
@@ -67,7 +67,7 @@ impl Users {
         link.from.push_back(Out::Message(Message { channel, text: Vec::new() }));
     }
 
-    /// Nothing gets through between a process and a server, for a while.
+    /// For a while, nothing gets through between a process and a server.
     fn darken(&mut self, process: usize) {
         let node = self.rng.usize(0..self.world.machines.len());
         let all = self.links.values_mut();
@@ -77,7 +77,7 @@ impl Users {
         self.processes[process].peers[node].dark_until = until;
     }
 
-    /// A connection is cut: both ends know.
+    /// A connection is cut: both ends notice.
     fn cut_one(&mut self) {
         let Some(id) = self.some_link() else { return };
         let Some(link) = self.links.get_mut(&id).filter(|link| !link.is_mute) else { return };
@@ -103,14 +103,14 @@ impl Users {
         is_done
     }
 
-    /// A server's process ends: what was on its way is lost, and its connections close.
+    /// A server's process ends: what was in transit is lost, and its connections close.
     fn dies(&mut self, node: usize) {
         self.gone.retain(|gone| gone.link.node != node);
         self.step(Step::Kill(node as u8, 255));
         self.links.values_mut().filter(|link| link.node == node).for_each(|link| link.to.clear());
     }
 
-    /// The primary is started again, with all that it had.
+    /// The primary is restarted with all of its data.
     fn restart(&mut self) {
         let node = self.leader;
         self.log(|| format!("server {node} is started again"));
@@ -126,8 +126,8 @@ impl Users {
         self.found.restarts += 1;
     }
 
-    /// A replica gets what comes next, or says what it has; or the primary reads that. Once all is
-    /// calm, it keeps up.
+    /// A replica receives the next command, or sends an acknowledgment; or the primary reads that.
+    /// When there are no more faults, replicas keep up.
     pub(super) fn some_replica(&mut self) -> bool {
         let nodes = 0..self.world.machines.len();
         let Some(replica) = nodes.into_iter().find(|node| *node != self.leader) else {
@@ -150,7 +150,7 @@ impl Users {
         self.collect();
     }
 
-    /// A replica that has everything becomes the primary: the old one is dead, or follows it.
+    /// A replica that has everything becomes the primary; the old one is dead, or follows it.
     fn fail_over(&mut self, is_dead: bool) {
         let old = self.leader;
         let Some(new) = (0..self.world.machines.len()).find(|node| *node != old) else { return };
@@ -170,7 +170,7 @@ impl Users {
         self.found.promotions += 1;
     }
 
-    /// A process forks: the child holds nothing, has other names, and connections of its own.
+    /// A process forks: the child holds nothing, and has other owner names and its own connections.
     fn fork(&mut self, process: usize) {
         let mut names = self.processes[process].names.clone();
         names.forked(self.rng.u64(..), self.planted);

@@ -1,5 +1,5 @@
-//! Carries out what the machines want, with as little code of its own as `clients/rust` has around
-//! the same machines.
+//! Carries out what the machines ask for, with as little code as `clients/rust` has around the same
+//! machines.
 
 use super::links::Link;
 use super::{Id, Job, State, Tenure, Until, Users, Work};
@@ -70,7 +70,7 @@ impl Users {
                 if frees == 1 {
                     self.set_seat_state(id, SeatState::Free);
                 }
-                // With this fault, the undoing goes on after its seat was freed.
+                // With this fault, undoing continues after its seat was freed.
                 let goes_on = self.planted == Planted::SeatLeft && undone != FOREVER;
                 if !goes_on || frees == 2 {
                     self.over(id);
@@ -146,7 +146,7 @@ impl Users {
                 }
                 Request::Cancel => format!("RLOCK.CANCEL k{key} {owner}"),
                 Request::Info => format!("RLOCK.INFO k{key} {owner} {mode}"),
-                // Nothing is named by 0: planted.
+                // A planted fault: no hold has the token 0.
                 Request::Release(0, depth) => {
                     format!("RLOCK.RELEASE k{key} {owner} {mode} DEPTH {depth}")
                 }
@@ -158,7 +158,7 @@ impl Users {
         })
     }
 
-    /// Whether a connection is there, and has not been silent since a request was not answered.
+    /// Whether a connection is open, and was not silent since a request went unanswered.
     fn is_usable(&self, link: Id) -> bool {
         let Some(link) = self.links.get(&link) else { return false };
         let silent = self.processes[link.process].peers[link.node].silent;
@@ -249,7 +249,7 @@ impl Users {
             return;
         };
         if self.rng.u8(0..40) == 0 {
-            // The caller went away while the grant was on its way to it.
+            // The caller gave up while its grant was on the way.
             self.processes[process].users[user].state = State::Idle;
             return self.tell(id, Input::Cancel);
         }
@@ -298,7 +298,7 @@ impl Users {
         self.tell(id, Input::Taken);
     }
 
-    /// The level below an attempt is gone.
+    /// The level below an attempt has ended.
     fn lost_below(&mut self, id: Id) {
         let job = &self.jobs[&id];
         let seat = self.processes[job.process].seats.get(&job.place);
@@ -307,7 +307,7 @@ impl Users {
         }
     }
 
-    /// A hold is lost: its users know, and release it for nothing.
+    /// A hold is lost: its users know, and release it without effect.
     fn lost(&mut self, id: Id) {
         let job = &self.jobs[&id];
         let (process, place, lease) = (job.process, job.place.clone(), job.ask.lease);
@@ -320,7 +320,7 @@ impl Users {
             link.into_iter().for_each(|link| self.drop_link(link));
         }
         self.found.losses += 1;
-        // The server may still have it, until it notices that its connection is closed.
+        // The server may still have the hold, until it notices that its connection is closed.
         let seat = self.processes[process].seats.get(&place);
         if is_session && seat.is_some_and(|seat| seat.state == SeatState::Free) {
             self.begin_untie(id);
@@ -357,7 +357,7 @@ impl Users {
         self.tell(id, Input::Call);
     }
 
-    /// Keeps the seat until that session, or the request to tie it that nobody answered, is undone.
+    /// Keeps the seat until that session, or the unanswered request to tie it, is undone.
     fn begin_untie(&mut self, hold: Id) {
         let Some(Job { process, user, place, ask, .. }) = self.jobs.get(&hold) else { return };
         let (process, user, place, ask) = (*process, *user, place.clone(), *ask);

@@ -17,12 +17,12 @@ pub(super) struct Inbox {
 /// The late reply that a machine may get.
 #[derive(Debug, Default)]
 pub(super) struct Letter {
-    /// The id of the latest request. The ids of earlier ones are ignored when their messages come.
+    /// The id of the latest request. Messages with earlier ids are ignored.
     id: Option<Id>,
     earlier: Vec<Id>,
-    /// Where it is to come.
+    /// The connection on which it is to arrive.
     link: Option<Id>,
-    /// It came before the reply that says that it will.
+    /// The message, if it arrived before the reply that announces it.
     news: Option<Input>,
 }
 
@@ -33,7 +33,7 @@ impl Letter {
 }
 
 impl Users {
-    /// Draws the id for a request that may be answered late.
+    /// Draws the id for a request that may get a late reply.
     pub(super) fn addresses(&mut self, job: Id, output: &Output) {
         let has_acks = self.jobs.get(&job).is_some_and(|job| job.ask.has_acks);
         let is_late = match output {
@@ -52,7 +52,7 @@ impl Users {
         (letter.id, letter.link, letter.news) = (id, link, None);
     }
 
-    /// What has come for a machine that waits now, or cannot come any more.
+    /// Gives a waiting machine the message that has arrived, or the news that none will.
     pub(super) fn reads_letter(&mut self, id: Id) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let is_heard = job.letter.link.is_some_and(|link| {
@@ -71,7 +71,7 @@ impl Users {
         }
     }
 
-    /// A connection is there, and becomes the inbox.
+    /// A connection has opened, and becomes the inbox.
     pub(super) fn subscribe(&mut self, process: usize, node: usize, link: Id) {
         let inbox = &mut self.processes[process].peers[node].inbox;
         (inbox.link, inbox.is_subscribed, inbox.pinged) = (Some(link), false, self.now);
@@ -101,14 +101,14 @@ impl Users {
         all.map(|(id, _)| *id).collect()
     }
 
-    /// A message. One without text says that the subscription has ended.
+    /// A message. A message without text reports that the subscription has ended.
     pub(super) fn receive(&mut self, id: Id, message: &Message) {
         let Some(link) = self.links.get(&id) else { return };
         let (process, node) = (link.process, link.node);
         let Some((letter, said)) = message.parts() else {
             let inbox = &mut self.processes[process].peers[node].inbox;
             if inbox.link == Some(id) {
-                // What was under way on it may be answered in whatever order.
+                // Requests in progress on it may get replies in any order.
                 self.drop_link(id);
             }
             return;
@@ -130,7 +130,7 @@ impl Users {
         }
     }
 
-    /// A connection has ended: if it was the inbox, what was to come on it will not.
+    /// A connection has ended: if it was the inbox, its messages will not arrive.
     pub(super) fn lost_inbox(&mut self, process: usize, node: usize, link: Id) {
         let inbox = &mut self.processes[process].peers[node].inbox;
         if inbox.link != Some(link) {
@@ -148,7 +148,7 @@ impl Users {
         waits.into_iter().for_each(|job| self.tell(job, Input::Lost));
     }
 
-    /// Where somebody waits, and the inbox was not asked for a while.
+    /// Pings an inbox that somebody waits for, if it was not pinged for a while.
     pub(super) fn some_ping(&mut self) -> bool {
         let link = self.some_waiting(|inbox, now| inbox.pinged + LOOKS <= now);
         if let Some((process, node, link)) = link {
@@ -158,7 +158,7 @@ impl Users {
         link.is_some()
     }
 
-    /// An inbox that has said nothing since it was asked is closed.
+    /// Closes an inbox that has been silent since it was pinged.
     pub(super) fn pings_due(&mut self) {
         let mut silent = Vec::new();
         for (number, process) in self.processes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What is promised to users, whatever happens.
+//! What users are promised, whatever happens.
 
 use rlock_core::Mode;
 
@@ -8,7 +8,7 @@ use crate::machine::{FOREVER, LATE, Ms, PATIENCE, Planted, REPLY, SeatState};
 use crate::words::{Out, Words};
 
 impl Users {
-    /// No two users are sure at once, each by its own clock, that they hold the key.
+    /// Law: no two users are sure at the same time, each by its own clock, that they hold the key.
     pub(super) fn exclude(&mut self, key: u8) {
         let mut all: Vec<(usize, &Place)> = Vec::new();
         for (number, process) in self.processes.iter().enumerate() {
@@ -17,7 +17,8 @@ impl Users {
                 let Some(tenure) = seat.tenure.as_ref().filter(|tenure| tenure.is_held) else {
                     continue;
                 };
-                // The server knows first that a session was cut; then its client doubts it.
+                // The server notices first that a session's connection was cut; then its client
+                // doubts it.
                 let link = tenure.link.and_then(|link| self.links.get(&link));
                 let is_cut = link.is_some_and(|link| link.from.contains(&Out::Closed));
                 if is_cut || tenure.is_doubted {
@@ -52,7 +53,7 @@ impl Users {
         }
     }
 
-    /// What an attempt or a release left when it was done.
+    /// Law: what an attempt or a release left behind when it ended.
     pub(super) fn clean(&mut self, id: Id) {
         let job = &self.jobs[&id];
         let (process, place, since) = (job.process, job.place.clone(), job.undone_since);
@@ -69,8 +70,8 @@ impl Users {
         }
     }
 
-    /// What this request left may stand for its lease: it was sent before a failover, and its
-    /// server has become the primary again. Nobody can ask for it any more.
+    /// What this request left behind may remain for its lease: it was sent before a failover, and
+    /// its server has become the primary again. Nobody can undo it any more.
     pub(super) fn excuse(&mut self, process: usize, request: &Words) {
         let until = self.now + LEASE_MAX + REPLY;
         let names = |(key, owner, _): &Place| {
@@ -84,7 +85,7 @@ impl Users {
         });
     }
 
-    /// The server has no hold and no place that no user has.
+    /// Law: the server has no hold and no place that does not belong to a user.
     pub(super) fn audit(&mut self) {
         for process in 0..self.processes.len() {
             let seats = self.processes[process].seats.iter();

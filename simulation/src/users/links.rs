@@ -1,4 +1,4 @@
-//! The connections of processes: what is on its way, what is cut, and what servers read late.
+//! The connections of processes: what is in transit, what is cut, and what servers read late.
 
 use std::collections::VecDeque;
 
@@ -26,15 +26,15 @@ pub(super) struct Link {
     pub to: VecDeque<Words>,
     pub from: VecDeque<Out>,
     pub asked: VecDeque<Asked>,
-    /// When it said something last.
+    /// When it was last heard from.
     pub heard: Ms,
-    /// Nothing gets through any more, and neither side is informed.
+    /// Nothing gets through any more, and neither side is notified.
     pub is_mute: bool,
-    /// How many replicas had become primaries when it was opened.
+    /// How many promotions there had been when it was opened.
     pub promotions: u64,
 }
 
-/// A connection that its process closed, and of which the server does not know yet.
+/// A connection that its process closed, which the server has not noticed yet.
 #[derive(Debug)]
 pub(super) struct Gone {
     pub client: ClientId,
@@ -43,7 +43,7 @@ pub(super) struct Gone {
 }
 
 impl Users {
-    /// Finds a connection for what a machine wants; dials if there is none.
+    /// Finds a connection for a machine's operation; dials if there is none.
     pub(super) fn connect(&mut self, id: Id) {
         let Some(job) = self.jobs.get(&id) else { return };
         let (process, node) = (job.process, self.processes[job.process].route);
@@ -84,7 +84,7 @@ impl Users {
         }
     }
 
-    /// Nobody was there to send it to.
+    /// There was no server to send it to.
     fn unsent(&mut self, id: Id) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.unsent = None;
@@ -152,7 +152,7 @@ impl Users {
         wants.into_iter().for_each(|id| self.connect(id));
     }
 
-    /// Which machines wait for a connection there.
+    /// The machines that wait for a connection there.
     fn wanting(&self, process: usize, node: usize) -> Vec<Id> {
         let is_there = self.processes[process].route == node;
         let wants = |(id, job): (&Id, &super::Job)| {
@@ -163,7 +163,7 @@ impl Users {
         self.jobs.iter().filter_map(wants).collect()
     }
 
-    /// Searches for the primary again. Whoever waits for a connection gets an error.
+    /// Searches for the primary again. Machines that wait for a connection get an error.
     pub(super) fn reroute(&mut self, process: usize) {
         let (old, new) = (self.processes[process].route, self.leader);
         if old == new {
@@ -174,7 +174,7 @@ impl Users {
         wants.into_iter().for_each(|id| self.unsent(id));
     }
 
-    /// A process closes a connection. What the server had yet to read of it, it may read.
+    /// A process closes a connection. The server may still read what was sent on it.
     pub(super) fn drop_link(&mut self, id: Id) {
         let Some(mut link) = self.links.remove(&id) else { return };
         let peer = &mut self.processes[link.process].peers[link.node];
@@ -204,7 +204,7 @@ impl Users {
         }
     }
 
-    /// A request was silent: what has said nothing since is closed.
+    /// A request went unanswered: connections that have been silent since are closed.
     pub(super) fn distrust(&mut self, process: usize, node: usize, sent: Ms) {
         let peer = &mut self.processes[process].peers[node];
         peer.silent = peer.silent.max(sent);
@@ -219,7 +219,7 @@ impl Users {
         self.reroute(process);
     }
 
-    /// Whether a process would read a reply of this connection now.
+    /// Whether a process would now read a reply on this connection.
     pub(super) fn hears(&self, id: Id) -> bool {
         let link = &self.links[&id];
         if link.is_mute || link.from.is_empty() || self.is_frozen(link.process) {
@@ -231,7 +231,7 @@ impl Users {
             .is_none_or(|job| job.own != Some(id) || job.until == Until::OwnReply)
     }
 
-    /// A process reads what came next.
+    /// A process reads the next reply.
     pub(super) fn hear(&mut self, id: Id) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let Some(out) = link.from.pop_front() else { return };
@@ -269,7 +269,7 @@ impl Users {
         self.reroute(link.process);
         self.lost_inbox(link.process, link.node, id);
         self.lost_replies(id, link.asked);
-        // One that waits for a message knows at once that its session cannot begin there.
+        // A machine that waits for a message knows at once that its session cannot begin there.
         let waits = |job: &&super::Job| job.own == Some(id) && job.until == Until::Message;
         let waiting = self.jobs.iter().find(|(_, job)| waits(job)).map(|(id, _)| *id);
         waiting.into_iter().for_each(|job| self.tell(job, Input::Own(Outcome::Broken)));
@@ -284,7 +284,7 @@ impl Users {
 
     // --- servers --------------------------------------------------------------------------------
 
-    /// Whether a server reads the next request of this connection now.
+    /// Whether a server now reads the next request on this connection.
     pub(super) fn reads(&self, id: Id) -> bool {
         let link = &self.links[&id];
         let machine = &self.world.machines[link.node];
@@ -316,7 +316,7 @@ impl Users {
         }
     }
 
-    /// A server reads what lay in the socket of a closed connection, and then notices that.
+    /// A server reads what was in the socket of a closed connection, and then notices the close.
     pub(super) fn read_late(&mut self, at: usize) {
         let Gone { client, link, .. } = self.gone.swap_remove(at);
         let Link { process, node, to, promotions, .. } = link;
@@ -327,7 +327,7 @@ impl Users {
             let machine = &self.world.machines[node];
             if machine.is_up && machine.server.reads(client) {
                 self.serve(client, node, &words);
-                // The undo asked another primary.
+                // The undo went to another primary.
                 if promotions < self.found.promotions {
                     self.excuse(process, &words);
                 }
@@ -345,7 +345,7 @@ impl Users {
         self.collect();
     }
 
-    /// What servers sent goes onto the connections.
+    /// Puts what servers sent onto the connections.
     pub(super) fn collect(&mut self) {
         for (client, out) in std::mem::take(&mut self.world.strays) {
             if let Some(link) = self.links.get_mut(&client.get()) {
@@ -366,7 +366,7 @@ pub(super) fn outcome(said: &Said) -> Outcome {
     }
 }
 
-/// What a server shows: as `src/show.rs` has it. `RLOCK.INFO` says the token of the owner's hold.
+/// What a server shows, as in `src/show.rs`: `RLOCK.INFO` has the token of the owner's hold.
 fn shown(server: &Server, words: &Words) -> Option<Said> {
     match words.first()?.as_slice() {
         b"PING" => Some(Said::Ok),

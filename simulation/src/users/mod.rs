@@ -1,6 +1,6 @@
-//! Users of locks: processes that play the machine of `clients/rust`, the very code that ships,
-//! against simulated servers, with silence, loss, delay, restarts, cuts, cancels, forks, frozen
-//! processes and promoted replicas. `docs/testing.md` describes it.
+//! Users of locks: processes that run the state machines of `clients/rust`, the very code that
+//! ships, against simulated servers, with silence, loss, delay, restarts, cuts, cancellations,
+//! forks, frozen processes and promoted replicas. `docs/testing.md` describes it.
 
 mod course;
 mod faults;
@@ -23,7 +23,7 @@ use crate::world::{Setting, World};
 use inbox::{Inbox, Letter};
 use links::{Asked, Gone, Link};
 
-/// The requests of inboxes belong to no machine: they have this number.
+/// Requests of inboxes belong to no machine: they have this number.
 const INBOX: Id = 0;
 
 pub use course::{Found, many, one, told, traces};
@@ -31,7 +31,7 @@ pub use course::{Found, many, one, told, traces};
 /// The longest lease that users ask for, in milliseconds.
 const LEASE_MAX: Ms = 3000;
 
-/// A number that nothing else has.
+/// A unique number.
 pub(crate) type Id = u64;
 
 /// One owner at one key in one mode.
@@ -54,7 +54,7 @@ enum Until {
 enum Work {
     Attempt(Attempt),
     Release(Release),
-    /// Undoes a request to tie a session; nobody waits for it.
+    /// Undoing a request to tie a session; no user waits for it.
     Untie(Release),
     Hold(Hold),
 }
@@ -80,7 +80,7 @@ struct Job {
     ask: Ask,
     until: Until,
     by: Ms,
-    /// The generation of the last request on a shared connection, by which its reply is recognized.
+    /// The generation of the last request on a shared connection, which identifies its reply.
     generation: u32,
     /// What waits for a connection.
     unsent: Option<(String, bool)>,
@@ -95,16 +95,16 @@ struct Job {
     lines: Vec<String>,
 }
 
-/// A hold as its process has it.
+/// A hold, as its process sees it.
 #[derive(Debug)]
 struct Tenure {
     /// Its machine.
     hold: Id,
     token: u64,
     depth: u32,
-    /// Its users may rely on it until its deadline.
+    /// Whether its users may rely on it until its deadline.
     is_held: bool,
-    /// The connection of its session has ended.
+    /// Whether its session's connection has ended.
     is_doubted: bool,
     link: Option<Id>,
     lingers: bool,
@@ -114,7 +114,7 @@ struct Tenure {
 #[derive(Debug)]
 struct Seat {
     state: SeatState,
-    /// Who waits for it, until when, and with which result that wait then ends.
+    /// The users that wait for it, until when, and the result with which each wait then ends.
     waiting: Vec<(usize, Ms, Tell)>,
     tenure: Option<Tenure>,
     /// Until this time, a server may have a hold or a wait that no user knows of.
@@ -124,7 +124,7 @@ struct Seat {
 #[derive(Clone, Debug)]
 enum State {
     Idle,
-    /// Wants its seat: to ask, or to release this hold.
+    /// Waits for its seat: to acquire, or to release this hold.
     Coming(Option<Id>),
     Asking(Id),
     Holding(Id),
@@ -151,7 +151,7 @@ struct Peer {
     failed_at: Option<Ms>,
     /// Nothing gets through until then.
     dark_until: Ms,
-    /// When the last request was sent that nobody answered.
+    /// When the last unanswered request was sent.
     silent: Ms,
 }
 
@@ -161,12 +161,12 @@ struct Process {
     is_closing: bool,
     closes_at: Ms,
     frozen_until: Ms,
-    /// Which server it takes for the primary.
+    /// The server that it regards as the primary.
     route: usize,
     peers: Vec<Peer>,
     seats: BTreeMap<Place, Seat>,
     users: Vec<User>,
-    /// The last time that it stood still.
+    /// When it was last stopped.
     was_frozen: Ms,
 }
 

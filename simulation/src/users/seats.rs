@@ -4,7 +4,7 @@ use super::{Id, Place, Seat, State, Users};
 use crate::machine::{Input, PATIENCE, SeatDecision, SeatState, decide_seat};
 
 impl Users {
-    /// A user comes to its seat: to ask, or to release that hold.
+    /// A user comes to its seat: to acquire, or to release that hold.
     pub(super) fn comes(&mut self, process: usize, user: usize, hold: Option<Id>) {
         let now = self.now;
         let who = &mut self.processes[process].users[user];
@@ -63,7 +63,7 @@ impl Users {
         }
     }
 
-    /// To tie a session to a new connection: the depth, if the seat is free.
+    /// Takes the seat to tie a session to a new connection. Returns the depth if the seat was free.
     pub(super) fn take_to_tie(&mut self, process: usize, place: &Place) -> Option<u32> {
         let seat = self.processes[process].seats.get_mut(place)?;
         let depth = seat.tenure.as_ref()?.depth;
@@ -74,7 +74,7 @@ impl Users {
         Some(depth)
     }
 
-    /// The waits for seats that have passed.
+    /// Ends waits for seats that have timed out.
     pub(super) fn seats_due(&mut self) {
         for process in 0..self.processes.len() {
             if self.is_frozen(process) {
@@ -95,7 +95,7 @@ impl Users {
         }
     }
 
-    /// A user no longer wants what it asked for.
+    /// A user gives up its request.
     pub(super) fn leaves(&mut self, process: usize, user: usize, input: Input) {
         match self.processes[process].users[user].state {
             State::Asking(job) => self.tell(job, input),

@@ -7,10 +7,10 @@ use rlock_simulation::several::{AskAll, Keys, Want};
 use rlock_simulation::step::Step;
 use rlock_simulation::world::{STEP_US, Setting, World};
 
-/// The first server goes through its loop, with everything that is due.
+/// The first server runs its loop, with everything that is due.
 pub const TURN: Step = Step::Turn(0, 255);
 
-/// A request for WRITE of `k0` at once, for six seconds.
+/// A request for WRITE of `k0` that does not wait, with a lease of six seconds.
 pub fn plain(owner: u8) -> Ask {
     Ask {
         owner,
@@ -27,7 +27,7 @@ pub fn plain(owner: u8) -> Ask {
     }
 }
 
-/// A request for WRITE of these locks, blocked for ever.
+/// A request for WRITE of these locks, blocked forever.
 pub fn all(owner: u8, bits: u8) -> AskAll {
     AskAll {
         owner,
@@ -41,14 +41,14 @@ pub fn all(owner: u8, bits: u8) -> AskAll {
     }
 }
 
-/// So many servers, the first of them a primary, and three clients: the steps happen, and no law
-/// breaks.
+/// This many servers, of which the first is a primary, and three clients: checks that all steps are
+/// possible, and that no law breaks.
 #[track_caller]
 pub fn plays(nodes: u8, steps: &[Step]) {
     plays_among(nodes, 3, steps);
 }
 
-/// The same with so many clients. What was seen.
+/// The same with this many clients. Returns the counted events.
 #[track_caller]
 pub fn plays_among(nodes: u8, clients: u8, steps: &[Step]) -> Seen {
     let mut world = World::new(&setting(nodes, clients, Fault::None));
@@ -61,7 +61,7 @@ pub fn plays_among(nodes: u8, clients: u8, steps: &[Step]) -> Seen {
     world.laws.seen.clone()
 }
 
-/// The law that breaks where this fault is planted.
+/// The law that breaks with this planted fault.
 pub fn breaks(fault: Fault, nodes: u8, steps: &[Step]) -> Option<&'static str> {
     let mut world = World::new(&setting(nodes, 3, fault));
     steps.iter().find_map(|step| world.step(*step).err()).map(|broken| broken.law)
