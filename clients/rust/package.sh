@@ -2,7 +2,7 @@
 # Sourced by scripts/clients.sh.
 
 package_build() {
-    # Without its dependencies' versions being looked up anew: those of Cargo.lock.
+    # Uses the dependencies' versions in Cargo.lock, without looking for newer ones.
     build_tools
     cargo package --quiet --locked --allow-dirty --no-verify --list -p rlock-client | grep -x 'LICENSE-MIT'
     say "the crate rlock-client, version $(rlock_version)"
@@ -17,7 +17,7 @@ package_replay() { RLOCK_TRACES=$TRACES cargo test --locked --profile tools -p r
 
 package_test() { cargo_tests rlock-client 'rust tests' opentelemetry,tls; }
 
-# cargo_tests PACKAGE TITLE [FEATURE]: a line for each test.
+# cargo_tests PACKAGE TITLE [FEATURE]: prints a line for each test.
 cargo_tests() {
     local line
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_MODULE=${RLOCK_MODULE:-$(module)}

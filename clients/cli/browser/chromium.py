@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to by its DevTools protocol over a pipe: https://chromedevtools.github.io/devtools-protocol."""
+"""A headless Chromium, driven by its DevTools protocol over a pipe: https://chromedevtools.github.io/devtools-protocol."""
 
 import base64
 import contextlib
@@ -15,14 +15,14 @@ class ScriptFailed(Exception):
 
 
 class Browser:
-    """One page. What it complains of is in `complaints`, the requests that it sent in `requests`."""
+    """One page. `complaints` has the errors and warnings that it logged, `requests` the requests that it sent."""
 
     def __init__(self, program):
         self.profile = tempfile.TemporaryDirectory()
         (from_us, self.to), (self.back, from_it) = os.pipe(), os.pipe()
 
         def as_3_and_4():
-            # Both ends may be 3 or 4 already.
+            # Both descriptors may be 3 or 4 already.
             read, write = os.dup(from_us), os.dup(from_it)
             os.dup2(read, 3)
             os.dup2(write, 4)
@@ -103,7 +103,7 @@ class Browser:
     def until(self, what, script, seconds=180):
         end = time.monotonic() + seconds
         while True:
-            # While one page gives way to the next, nothing is there.
+            # While the browser navigates from one page to the next, there is no document.
             with contextlib.suppress(ScriptFailed):
                 if value := self.run(script):
                     return value

@@ -1,5 +1,5 @@
 """The page of `rlock serve` in a real browser: try.py PROGRAM-OF-CHROMIUM PICTURES-FOLDER. $RLOCK, $RLOCK_SERVER and
-$RLOCK_MODULE say which `rlock`, server and module. Each line that begins with "ok" is one test."""
+$RLOCK_MODULE are the paths of `rlock`, the server and the module. Each line that begins with "ok" is one test."""
 
 import os
 import pathlib
@@ -96,7 +96,7 @@ def a_queue_is_seen_as_it_is(browser, server, pictures):
     browser.until("the deadlock is told", "document.getElementById('graph-words').innerText.includes('bob waits for invoice')")
     browser.until("the chain is drawn", "document.querySelectorAll('#graph path.edge').length >= 3")
     ask("CONFIG", "SET", "rlock.slow-wait-ms", "1")
-    # Something happens, for the plots.
+    # Activity for the plots.
     for round in range(40):
         ask("RLOCK.ACQUIRE", f"busy:{round % 4}", "mia", "LEASE", 60000)
         other = Connection(server.address)
@@ -138,7 +138,7 @@ def names_are_never_markup(browser, server, pictures):
     browser.until("it is followed", "document.querySelectorAll('#waiters tbody tr').length === 60")
     assert browser.run("document.querySelectorAll('img, body script, iframe').length") == 0
     assert browser.run("document.getElementById('lock-name').innerText").startswith("<img src=x")
-    # A script of a stranger would not run even if one got in.
+    # A foreign script would not run even if it got into the page.
     refused = "new Promise((told) => { document.addEventListener('securitypolicyviolation', (e) => told(e.effectiveDirective));" \
         "const s = document.createElement('div'); try { s.innerHTML = '<b>'; told('set') } catch { told('refused') } })"
     assert browser.run(refused) in ("refused", "require-trusted-types-for")
@@ -206,7 +206,7 @@ def a_lock_that_nobody_waits_for_is_found(browser, server, pictures):
 
 
 def ten_thousand_locks(browser, server, pictures):
-    """Each with somebody who waits: the page shows the longest, and stays quick."""
+    """Each lock has a waiter: the page shows the longest queues, and stays quick."""
     client, lines = Connection(server.address), []
     for at in range(10_000):
         lines += [("RLOCK.ACQUIRE", f"many:{at}", "ann", "LEASE", 600000), ("RLOCK.ACQUIRE", f"many:{at}", "bob", "QUEUE", 60000)]

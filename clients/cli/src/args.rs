@@ -25,7 +25,7 @@ fn known(job: &str) -> Result<&'static str, String> {
     found.copied().ok_or_else(wrong)
 }
 
-/// Takes the options about the server that stand before the command: all commands have them.
+/// Takes the options that name the server, which may stand before any command.
 fn server_options(words: &mut VecDeque<OsString>) -> Result<Vec<OsString>, String> {
     let mut taken = Vec::new();
     while let Some(word) = words.front().and_then(|word| word.to_str()) {
@@ -76,7 +76,8 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
         if job == "run" && !run.command.is_empty() && !is_option(&word) {
             return Err("-c has the whole command already".into());
         }
-        // The second word of `run` begins the command, whose words are its own, whatever they are.
+        // For `run`, the second word begins the command; all words from there on belong to the
+        // command.
         if job == "run" && !run.key.is_empty() && !is_option(&word) {
             run.command.push(word);
             run.command.extend(words.drain(..));

@@ -1,6 +1,6 @@
-//! What `--help` prints: all, or what concerns one command.
+//! What `--help` prints: the help of all commands, or of one.
 
-/// The commands, each with its line.
+/// The commands, with a line of help for each.
 const JOBS: [(&str, &str); 9] = [
     (
         "run",

@@ -1,4 +1,5 @@
-//! A histogram of `INFO rlock`: how long was waited, held, or waited for replicas.
+//! A histogram of `INFO rlock`: how long requests waited, holds lasted, or grants waited for
+//! replicas.
 
 use std::time::Duration;
 
@@ -7,15 +8,16 @@ use crate::snapshot::Numbers;
 /// Times by bucket, as the server counts them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
-    /// The upper bound of each bucket in microseconds, `u64::MAX` for none, and how many times did not exceed it.
+    /// Pairs: the upper bound of a bucket in microseconds (`u64::MAX` for none), and how many times
+    /// are at most that long.
     pub buckets: Vec<(u64, u64)>,
-    /// How many times there are.
+    /// The number of all times.
     pub count: u64,
     /// Their sum in microseconds.
     pub sum_us: u64,
 }
 
-/// An estimate: the server says only into which bucket a time fell.
+/// An estimate: the server only counts how many times fell into each bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Percentile {
     /// About this long.
@@ -25,7 +27,7 @@ pub enum Percentile {
 }
 
 impl Histogram {
-    /// That of `kind` (`wait`, `hold`, `acks`); `None` for servers that do not have it.
+    /// The histogram of `kind` (`wait`, `hold`, `acks`); `None` if the server does not have it.
     #[must_use]
     pub fn of(numbers: &Numbers, kind: &str) -> Option<Histogram> {
         let count = *numbers.get(&format!("{kind}_us_count"))?;
@@ -53,14 +55,14 @@ impl Histogram {
         }
     }
 
-    /// The mean; `None` if there is no time.
+    /// The mean; `None` if no time was counted.
     #[must_use]
     pub fn mean(&self) -> Option<Duration> {
         Some(Duration::from_micros(self.sum_us.checked_div(self.count)?))
     }
 
-    /// The time that `share` of them, 0 to 1, did not exceed. Within a bucket they are taken to lie evenly by the
-    /// logarithm of their time.
+    /// The time that the share `share` (0 to 1) of all times did not exceed. Within a bucket, the
+    /// logarithms of the times are assumed to be evenly distributed.
     #[must_use]
     pub fn percentile(&self, share: f64) -> Percentile {
         #[expect(clippy::cast_precision_loss, reason = "a count is shown in two digits")]

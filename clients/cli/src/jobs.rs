@@ -51,7 +51,7 @@ pub enum Job {
     Serve(Serve),
     /// `rlock mcp`
     Mcp(Mcp),
-    /// `--help`, or that of one command.
+    /// `--help`, for all commands or for one.
     Help(Option<&'static str>),
     /// `--version`
     Version,
@@ -75,7 +75,7 @@ pub struct List {
 pub struct Release {
     /// Which holds.
     pub list: List,
-    /// Whether to do it, and not only to list them.
+    /// Whether to release the holds; otherwise they are only listed.
     pub is_sure: bool,
 }
 
@@ -84,11 +84,12 @@ pub struct Release {
 pub struct Mcp {
     /// Which servers.
     pub at: Where,
-    /// The folder whose paths are claimed; `None` is the current one.
+    /// The folder whose paths are claimed; `None` means the current folder.
     pub root: Option<String>,
     /// The prefix of the keys; `None` means the name of that folder.
     pub prefix: Option<String>,
-    /// How the agent's owners begin; `None` is the variable, or the host and the process.
+    /// The beginning of the names of the agent's owners; `None` means that of the environment
+    /// variable, or host and process ID.
     pub agent: Option<String>,
     /// Only say whether the agent has claimed this path.
     pub check: Option<String>,
@@ -109,13 +110,13 @@ pub enum IfItFails {
 pub struct Serve {
     /// Which servers.
     pub at: Where,
-    /// Where it listens; `None` is the default.
+    /// The address to listen on; `None` means the default.
     pub listen: Option<SocketAddr>,
-    /// Names that a request may be for.
+    /// Names that the `Host` header of a request may have.
     pub hosts: Vec<String>,
     /// What the keys of leader elections begin with.
     pub elections: Vec<String>,
-    /// Whether the page can act.
+    /// Whether the page offers actions.
     pub allows_actions: bool,
 }
 
@@ -132,13 +133,13 @@ pub struct Run {
     pub wait: Option<Duration>,
     /// The read lock.
     pub is_read: bool,
-    /// One of this many permits.
+    /// The lock is a semaphore with this many permits, of which one is acquired.
     pub limit: Option<u32>,
     /// Further locks, which are held as well.
     pub others: Vec<One>,
     /// How long the lock lasts if nothing renews it, as after a failover.
     pub lease: Option<Duration>,
-    /// How many replicas must acknowledge it.
+    /// How many replicas must acknowledge the grant.
     pub acks: Option<u32>,
     /// Do not wait if this many others already wait.
     pub max_queue: Option<u32>,
@@ -152,7 +153,7 @@ pub struct Run {
     pub is_foreground: bool,
     /// At most one run in each interval of this length.
     pub once_per: Option<Duration>,
-    /// What then happens after a run that failed.
+    /// What happens to the lock after a run that failed.
     pub if_it_fails: Option<IfItFails>,
     /// Say what is done.
     pub is_verbose: bool,

@@ -1,6 +1,6 @@
-//! What `rlock` does: [`run`] a command under a lock, show a server's locks on a terminal ([`top`], [`show`], [`list`]),
-//! and [`serve`] them to browsers and Prometheus. [`snapshot`] asks the servers, [`view`] and [`serve`] show; neither knows
-//! of the other's means.
+//! What `rlock` does: [`run`] a command under a lock, show a server's locks on a terminal ([`top`],
+//! [`show`], [`list`]), and [`serve`] them to browsers and Prometheus. [`snapshot`] asks the
+//! servers; [`view`] and [`serve`] show what it found, independently of each other.
 
 pub mod args;
 pub mod help;
@@ -24,7 +24,7 @@ pub mod watch;
 use std::fmt::Display;
 use std::io::Write;
 
-/// Says what is wrong. What goes on does so even if nobody listens any more.
+/// Prints what is wrong to standard error. The program continues even if nobody reads that.
 pub fn complain(what: impl Display) {
     let _ = writeln!(std::io::stderr(), "rlock: {what}");
 }

@@ -1,4 +1,5 @@
-//! `rlock ls` and `rlock release`: all holds, or those of one owner, also where nobody waits.
+//! `rlock ls` and `rlock release`: the holds of all owners or of one, including holds of locks that
+//! nobody waits for.
 
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -19,13 +20,13 @@ use crate::signals::{Ending, by_signal};
 use crate::snapshot::{Holder, Lock, Name};
 use crate::view::short;
 
-/// Holders and waiters of each lock that are listed.
+/// How many holders and waiters of each lock are listed.
 const SCAN: Scan<'_> = Scan { pattern: None, holders: 100, waiters: 5 };
 
 /// At least one server could not be asked.
 const FAILED: u8 = 125;
 
-/// Lists who holds, as it is found, and says the exit code.
+/// Lists holds as they are found, and returns the exit code.
 ///
 /// # Errors
 /// The servers' error, before anything was found.
@@ -78,7 +79,7 @@ fn rows(key: &Name, lock: &Lock, db: Option<i64>, out: &mut String) {
     }
 }
 
-/// Releases what an owner holds, or lists what that would be, and says the exit code.
+/// Releases what an owner holds, or lists what would be released, and returns the exit code.
 ///
 /// # Errors
 /// As [`ls`].
@@ -127,7 +128,7 @@ fn each_hold<'l>(key: &'l Name, lock: &'l Lock) -> impl Iterator<Item = (&'l Nam
     lock.holders.iter().map(move |hold| (key, hold))
 }
 
-/// Ends that hold, and no later one. False if it had ended.
+/// Ends the hold with this token, but no later hold. False if that hold had ended already.
 ///
 /// # Errors
 /// The server's.
@@ -150,10 +151,11 @@ struct At<'w> {
     connection: &'w mut Connection,
 }
 
-/// What is done with the locks of one request: it writes lines, and says how many holds were refused so far.
+/// Handles the locks that one request found: writes lines, and returns how many releases were
+/// refused so far.
 type Visit<'v> = dyn FnMut(At<'_>, &[(Name, Lock)], &mut String) -> RedisResult<u64> + 'v;
 
-/// Visits what is held on all servers, and says the exit code and how many holds there were.
+/// Visits all holds on all servers, and returns the exit code and the number of holds.
 fn walk(job: &List, visit: &mut Visit<'_>) -> Result<(u8, u64), Trouble> {
     let servers = job.at.primaries()?;
     let mut walk = Walk {
@@ -197,7 +199,7 @@ struct Walk<'j, 'v> {
     /// Holds that were visited.
     listed: u64,
     refused: u64,
-    /// Locks that were looked at.
+    /// How many locks were read.
     read: usize,
 }
 
@@ -229,7 +231,7 @@ impl Walk<'_, '_> {
                     self.progress.clear();
                     match std::io::stdout().write_all(text.as_bytes()) {
                         Ok(()) => {}
-                        // A reader that has gone (`rlock ls | head`) is no trouble.
+                        // A reader that closed the pipe (`rlock ls | head`) is no error.
                         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
                             return Ok(ControlFlow::Break(0));
                         }
@@ -272,7 +274,7 @@ impl Walk<'_, '_> {
         ));
     }
 
-    /// Leaves only the holds of the owner that is asked for.
+    /// Removes all holds but those of the wanted owner.
     fn keep_owner(
         &self,
         connection: &mut Connection,
@@ -298,7 +300,8 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Whether it is that owner, as it is or as it is shown. An asterisk at the end stands for any rest.
+/// Whether `name` is the wanted owner, compared both as bytes and as displayed. An asterisk at the
+/// end matches any rest.
 fn is_owner(name: &Name, wanted: &str) -> bool {
     let shown = name.to_string();
     match wanted.strip_suffix('*') {
@@ -307,7 +310,8 @@ fn is_owner(name: &Name, wanted: &str) -> bool {
     }
 }
 
-/// Hears the signals that end a program. It ends by itself if the list does not, as beside a server that does not answer.
+/// Reports the first signal that ends a program. If the list does not stop then, for example
+/// because a server does not answer, the thread ends the program.
 fn listen() -> Result<Receiver<Signal>, Trouble> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
@@ -323,7 +327,7 @@ fn listen() -> Result<Receiver<Signal>, Trouble> {
     Ok(told)
 }
 
-/// A line on the terminal that says how far it is.
+/// A line on the terminal that shows the progress.
 struct Progress {
     is_shown: bool,
     is_drawn: bool,

@@ -7,7 +7,7 @@ use rlock_cli::args::{Job, parse};
 use rlock_cli::help::help;
 use rlock_cli::{complain, list, mcp, run, serve, show, top, watch};
 
-/// As `timeout` has it: rlock itself failed.
+/// The exit code when rlock itself failed, the same as that of `timeout`.
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A reader that has gone (`rlock queues | head`) is no trouble.
+/// A reader that closed the pipe (`rlock queues | head`) is no error.
 fn print(page: &str) -> Result<u8, String> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{}", page.trim_end()) {

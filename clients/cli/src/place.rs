@@ -7,12 +7,12 @@ use crate::view::short;
 /// Holders that are named.
 const HOLDERS: usize = 3;
 
-/// What was found at one of the keys that an owner wants.
+/// The state of one of the keys that an owner wants.
 pub(crate) struct Place {
     /// The server that has the key.
     pub(crate) server: String,
     pub(crate) key: Name,
-    /// Counted from 1; `None` if it does not wait.
+    /// Counted from 1; `None` if the owner does not wait there.
     pub(crate) place: Option<u64>,
     pub(crate) lock: Lock,
 }
@@ -21,7 +21,8 @@ pub(crate) struct Place {
 pub(crate) type Wanted = (Name, bool);
 
 impl Place {
-    /// Where the owner waits; if it does not, the first key at which somebody is in its way.
+    /// The place where the owner waits; if it does not wait, the first key that somebody else holds
+    /// or waits for.
     ///
     /// # Errors
     /// The servers' error.
@@ -33,7 +34,7 @@ impl Place {
                 let mut ask = redis::cmd("RLOCK.PLACE");
                 let place: Option<u64> = ask.arg(&key.0).arg(owner).query(connection)?;
                 let lock = lock_of(&info_of(key, HOLDERS, 0).query(connection)?)?;
-                // At a key that is reserved for it, it is 0.
+                // At a key that is reserved for the owner, its place is 0.
                 if place.is_some_and(|place| place > 0) {
                     return Ok(Some((key.clone(), place, lock)));
                 }
@@ -51,7 +52,7 @@ impl Place {
         Ok(Place { server: server.name.clone(), key, place, lock })
     }
 
-    /// Who is in the way.
+    /// Who is ahead of the owner.
     pub(crate) fn in_the_way(&self) -> String {
         match self.lock.holders.as_slice() {
             [] => "nobody holds it".to_owned(),

@@ -1,5 +1,5 @@
-//! `rlock run`: a command while a lock is held. The hold is a session's, so it ends with this process, and with the
-//! machine's connection; and this process ends the command when the hold is lost.
+//! `rlock run`: runs a command while a lock is held. The hold has a session, so it ends with this
+//! process or with its connection; when the hold is lost, this process ends the command.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -25,7 +25,7 @@ use crate::servers::Trouble;
 use crate::signals::{Ending, by_signal};
 use crate::tale::Tale;
 
-/// The first word of a process that is to become the command.
+/// The first argument of a process that is to become the command.
 pub const CHILD: &str = "--become-the-command";
 
 const NOT_FOUND: u8 = 127;
@@ -33,12 +33,12 @@ const CANNOT_RUN: u8 = 126;
 const LOST: u8 = 124;
 const LOST_AND_KILLED: u8 = 137;
 
-/// Holds, runs, releases, and says the exit code.
+/// Acquires, runs the command, releases, and returns the exit code.
 ///
 /// # Errors
 /// What kept the command from being run.
 pub fn run(job: &Run) -> Result<u8, Trouble> {
-    // One thread: the command must get its signal when the thread that started it ends.
+    // A single thread: the command gets its signal when the thread that started it ends.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -48,7 +48,7 @@ pub fn run(job: &Run) -> Result<u8, Trouble> {
     code
 }
 
-/// How long a command that has ended waits for somebody to read why.
+/// How long to wait, after the command has ended, for somebody to read the reason.
 const TELL: Duration = Duration::from_secs(1);
 
 /// Becomes the command, which from now on dies with its parent: a command must not go on without the lock when
@@ -115,7 +115,7 @@ async fn hold_and_run(job: &Run) -> Result<u8, Trouble> {
     code
 }
 
-/// What is asked for: one lock, or several.
+/// What is acquired: one lock, or several.
 enum Ask {
     One(Request),
     Several(All),
@@ -144,7 +144,7 @@ fn ask(job: &Run, is_waiting: &Waiting) -> Result<Ask, Trouble> {
     let mut request = job.at.locker()?.lock(&job.key);
     request = match job.once_per {
         None => request.session(),
-        // A grant that lasts for the interval, whatever becomes of this process.
+        // The grant lasts for the interval, even if this process ends.
         Some(every) if !is_again(job) => request.lease(every).no_renewal(),
         Some(_) => request,
     };
@@ -222,10 +222,11 @@ async fn end(
     Ok(())
 }
 
-/// Whether the lock is still waited for.
+/// Whether the command still waits for the lock.
 type Waiting = Arc<AtomicBool>;
 
-/// Says that it still waits, on a thread of its own, which may come too late.
+/// Reports that it still waits. The package calls this on a thread of its own, so it may come too
+/// late.
 fn trouble(
     job: &Run,
     is_waiting: &Waiting,
@@ -241,7 +242,7 @@ fn trouble(
 }
 
 fn start(job: &Run, hold: &Hold) -> Result<Child, Trouble> {
-    // Not by its name: that may be another program by now, or none.
+    // Not by the path of the program: by now, that may be another program, or none.
     let mut command = Command::new("/proc/self/exe");
     command.arg(CHILD).arg(std::process::id().to_string()).args(&job.command);
     command
@@ -254,13 +255,13 @@ fn start(job: &Run, hold: &Hold) -> Result<Child, Trouble> {
     command.spawn().map_err(|error| error.to_string())
 }
 
-/// In a group of its own, a command that reads the terminal would be stopped, without a word.
+/// In a process group of its own, a command that reads the terminal would be stopped silently.
 fn is_foreground(job: &Run) -> bool {
     job.is_foreground || std::io::stdin().is_terminal()
 }
 
 async fn supervise(job: &Run, hold: &Hold, signals: &mut Ending) -> Result<u8, Trouble> {
-    // Read now, because a terminal that hangs up cannot be asked any more.
+    // Read now: a terminal that hung up can no longer be asked.
     let (in_terminal, is_foreground) = (std::io::stdin().is_terminal(), is_foreground(job));
     let mut child = start(job, hold)?;
     let id = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
@@ -295,7 +296,8 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Ending) -> Result<u8, T
             () = sleep(Duration::from_millis(20)), if ended.is_some() => {} // there is no signal for a group that is empty
             () = hold.lost(), if !is_lost => {
                 tell(Signal::TERM);
-                // In a thread of its own: a reader that does not read must not keep the command alive.
+                // In a thread of its own: a reader of standard error that stalls must not keep the
+                // command alive.
                 let loss = format!("the lock of {} is lost; ending the command", job.key);
                 told = Some(spawn_blocking(move || complain(loss)));
                 is_lost = true;
@@ -318,7 +320,7 @@ async fn supervise(job: &Run, hold: &Hold, signals: &mut Ending) -> Result<u8, T
 
 /// Whether processes that the command started still run after it has ended.
 fn has_members(group: Pid) -> bool {
-    // In a container, this may be the process that inherits them.
+    // In a container, this process may be the one that inherits orphans.
     while matches!(waitpgid(group, WaitOptions::NOHANG), Ok(Some(_))) {}
     test_kill_process_group(group).is_ok()
 }

@@ -1,5 +1,5 @@
-//! All locks of a server, a thousand keys at a time. Between two requests there is a pause, so that the server spends about
-//! a twentieth of its time on them.
+//! Scans all locks of a server, a thousand keys at a time, with pauses, so that the server spends
+//! about a twentieth of its time on the scan.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use redis::{Connection, Pipeline, RedisError, RedisResult};
 use crate::servers::{Server, Trouble, code_of, explain};
 use crate::snapshot::{Lock, Map, Name, databases_of, info_of, lock_of};
 
-/// What `TYPE` says of a lock.
+/// What `TYPE` replies for a lock.
 const TYPE: &str = "rlock-key";
 /// Keys of one request.
 pub const KEYS: u64 = 1000;
-/// One request is to take at most one part in this many of the server's time.
+/// A scan may take at most one part in this many of the server's time.
 const SHARE: u32 = 20;
 /// The longest pause.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Holders of one lock that are looked at to find one owner: the server lists no more.
+/// How many holders of one lock are read to find one owner: the server lists no more.
 const HOLDERS: usize = 10_000;
 
 /// What is asked of each lock.
@@ -24,7 +24,7 @@ const HOLDERS: usize = 10_000;
 pub struct Scan<'p> {
     /// A pattern of `SCAN … MATCH`; `None` is all keys.
     pub pattern: Option<&'p str>,
-    /// The most holders that are listed of a lock.
+    /// How many holders of each lock are listed at most.
     pub holders: usize,
     /// The most waiters.
     pub waiters: usize,
@@ -32,19 +32,20 @@ pub struct Scan<'p> {
 
 /// What one request found.
 pub struct Found {
-    /// Where the next one begins; 0 is the end.
+    /// The cursor of the next request; 0 at the end.
     pub next: u64,
-    /// How many keys were locks.
+    /// How many of the keys were locks.
     pub read: usize,
     /// Those that are held.
     pub locks: Vec<(Name, Lock)>,
 }
 
 impl Scan<'_> {
-    /// One request, in that database unless it is the connection's own.
+    /// Sends one request, in the given database if it is not the connection's own.
     ///
     /// # Errors
-    /// The server's. A key that has become something else, or has moved to another server meanwhile, is left out.
+    /// The server's. A key that has become something else, or has moved to another server
+    /// meanwhile, is left out.
     pub fn step(
         &self,
         connection: &mut Connection,
@@ -85,7 +86,7 @@ fn is_gone(error: &RedisError) -> bool {
     matches!(error.code(), Some("WRONGTYPE" | "MOVED" | "ASK"))
 }
 
-/// The lock with all of its holders that the server lists.
+/// The lock with as many of its holders as the server lists.
 ///
 /// # Errors
 /// The server's.
@@ -93,7 +94,7 @@ pub fn all_holders(connection: &mut Connection, key: &Name, waiters: usize) -> R
     lock_of(&info_of(key, HOLDERS, waiters).query(connection)?)
 }
 
-/// How long to pause after a request that took so long.
+/// How long to pause after a request that took `cost`.
 #[must_use]
 pub fn pause(cost: Duration) -> Duration {
     (cost * (SHARE - 1)).min(PAUSE)

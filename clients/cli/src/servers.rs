@@ -12,7 +12,7 @@ use redis::{
 /// A server that hangs must not hang the view.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the command line says of the servers.
+/// The servers, as the command line names them.
 #[derive(Debug, Default, Clone)]
 pub struct Where {
     /// The value of each `--url`.
@@ -39,7 +39,7 @@ pub struct Server {
     client: Client,
 }
 
-/// What goes wrong, as a line to print.
+/// An error, as a line to print.
 pub type Trouble = String;
 
 impl Where {
@@ -75,7 +75,7 @@ impl Where {
         Ok(is_said.then_some(TlsCertificates { client_tls, root_cert }))
     }
 
-    /// All primaries, as they are now.
+    /// All current primaries.
     ///
     /// # Errors
     /// When nobody can say.
@@ -88,7 +88,7 @@ impl Where {
         }
     }
 
-    /// The servers to watch: all primaries, or all that are named by their addresses.
+    /// The servers to watch: all primaries, or all servers that are named by address.
     ///
     /// # Errors
     /// As [`Where::primaries`].
@@ -110,7 +110,7 @@ impl Where {
         self.primaries()
     }
 
-    /// Whether servers are named by their addresses, and not asked for.
+    /// Whether the servers are named by address, instead of being discovered.
     #[must_use]
     pub fn is_fixed(&self) -> bool {
         self.sentinel.is_none() && !self.is_cluster
@@ -154,7 +154,8 @@ fn client(url: &str, certificates: Option<&TlsCertificates>) -> Result<Client, T
         format!("a URL is redis://[[user]:password@]host[:port][/db] or rediss://…: {error}")
     };
     let info = url.into_connection_info().map_err(wrong)?;
-    // Not every user may name its library (CLIENT SETINFO), and each refusal is an entry in the server's ACL log.
+    // Not every user may name its library (CLIENT SETINFO), and each refusal adds an entry to the
+    // server's ACL log.
     let mut settings = info.redis_settings().clone().set_skip_set_lib_name();
     if let (None, Ok(password)) = (settings.password(), std::env::var("REDISCLI_AUTH")) {
         settings = settings.set_password(password);
@@ -218,7 +219,7 @@ fn of_cluster(node: &Client) -> Result<Vec<Server>, Trouble> {
     if servers.is_empty() { Err("no slot has a server".into()) } else { Ok(servers) }
 }
 
-/// The server at that address, let in as `node` lets us in.
+/// The server at that address, with the credentials of `node`.
 fn beside(node: &Client, host: &str, port: u16) -> Result<Server, Trouble> {
     let info: ConnectionInfo = node.get_connection_info().clone();
     let own = |own: &String| if host.is_empty() { own.clone() } else { host.to_owned() };
@@ -248,7 +249,7 @@ impl Server {
         Server { name: client.get_connection_info().addr().to_string(), client }
     }
 
-    /// The database that is looked at.
+    /// The database whose locks are shown.
     #[must_use]
     pub fn db(&self) -> i64 {
         self.client.get_connection_info().redis_settings().db()
@@ -277,8 +278,8 @@ pub fn home_of(servers: &[Server]) -> i64 {
     servers.first().map_or(0, Server::db)
 }
 
-/// Asks one server after the other until one answers. Of a Cluster, each of them may be the one that has the key, and those
-/// that are down keep nobody from it.
+/// Asks one server after another until one answers. In a Cluster, any of them may have the key, and
+/// servers that are down are skipped.
 ///
 /// # Errors
 /// The refusal, or which server cannot be reached; `nobody` if there is none.
@@ -308,7 +309,7 @@ pub fn first_of<'s, T>(
     Err(unreached.unwrap_or(trouble))
 }
 
-/// Why a server cannot be looked at, as a word for machines.
+/// Why a server cannot be asked, as a machine-readable word.
 #[must_use]
 pub fn reason(error: &RedisError) -> &'static str {
     let text = error.to_string();
@@ -325,7 +326,8 @@ pub fn reason(error: &RedisError) -> &'static str {
     }
 }
 
-/// The first word of a server's refusal; of several commands sent together, that of the first refused one.
+/// The first word of a server's refusal; of several pipelined commands, that of the first refused
+/// one.
 #[must_use]
 pub fn code_of(error: &RedisError) -> Option<String> {
     let of_several = || {
@@ -339,7 +341,7 @@ pub fn code_of(error: &RedisError) -> Option<String> {
 pub const REASONS: [&str; 8] =
     ["unreachable", "timeout", "tls", "password", "permission", "loading", "no_module", "error"];
 
-/// What a server's refusal means to whoever reads it.
+/// A server's refusal in words that help the reader.
 #[must_use]
 pub fn explain(error: &RedisError) -> Trouble {
     if error.to_string().contains("unknown command") {
@@ -348,11 +350,11 @@ pub fn explain(error: &RedisError) -> Trouble {
     if error.kind() == ErrorKind::Parse {
         return "what answers there does not speak the protocol of Redis".into();
     }
-    // The system's own words are of a resource that is unavailable.
+    // The system's own message speaks of a resource that is unavailable.
     if error.is_timeout() {
         return format!("no answer within {} s", PATIENCE.as_secs());
     }
-    // Of several commands that were sent at once, the first that was refused says why.
+    // Of several pipelined commands, the first refused one has the reason.
     let refusals = error.clone().into_server_errors();
     match refusals.as_ref().and_then(|all| all.first()) {
         Some((_, first)) => RedisError::from(first.clone()).to_string(),

@@ -16,8 +16,8 @@ pub fn connect(servers: &[Server]) -> Result<Vec<Connection>, Trouble> {
     servers.iter().map(Server::connect).collect()
 }
 
-/// Inspects `key` of database `db` on its server; in a Cluster that is the one of its slot. The connections are in the
-/// database `home`.
+/// Inspects `key` in database `db` on its server: in a Cluster, the node that has its slot. The
+/// connections are in the database `home`.
 ///
 /// # Errors
 /// The servers' error.
@@ -126,7 +126,7 @@ pub fn queues(at: &Where, count: usize) -> Result<String, Trouble> {
     Ok(page)
 }
 
-/// The servers count all who wait, in whatever database.
+/// The servers count waiters of all databases.
 fn nobody(now: &Snapshot, servers: &[Server], is_everywhere: bool) -> String {
     let others = now.waiting();
     if is_everywhere || others == 0 {

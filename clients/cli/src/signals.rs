@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-/// Signals that end a program; not those that whoever started us ignores (`nohup`).
+/// Signals that end a program, except those that our parent ignores (`nohup`).
 pub(crate) struct Ending([(Option<Signals>, Signal); 4]);
 
 impl Ending {
@@ -39,14 +39,14 @@ async fn came(signals: &mut Option<Signals>) {
     }
 }
 
-/// A bit for each signal that is ignored, as the system knows it.
+/// The mask of ignored signals, from the system.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The exit code of a program that this signal ended.
+/// The exit code for a program that this signal ended.
 pub(crate) fn by_signal(signal: Signal) -> u8 {
     u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX)
 }

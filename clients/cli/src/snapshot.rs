@@ -23,24 +23,24 @@ pub struct Snapshot {
     pub numbers: Numbers,
     /// The longest queues, longest first.
     pub queues: Vec<Queue>,
-    /// Whether those of all databases are among them.
+    /// Whether `queues` covers all databases.
     pub is_everywhere: bool,
 }
 
 /// How much is asked of each server.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask {
-    /// Sections of `INFO` in addition to `rlock`.
+    /// Sections of `INFO` to read, in addition to `rlock`.
     pub sections: &'static [&'static str],
     /// The longest queues, 1 to 1000.
     pub queues: usize,
     /// For how many of these queues to read the holders and waiters.
     pub described: usize,
-    /// The most holders of each of these that are listed.
+    /// The most holders listed for each of these queues.
     pub holders: usize,
-    /// The most waiters of each of these that are listed.
+    /// The most waiters listed for each of these queues.
     pub waiters: usize,
-    /// Whether all databases are looked at. Otherwise, only that of the connection is.
+    /// Whether all databases are read, or only that of the connection.
     pub is_everywhere: bool,
 }
 
@@ -67,14 +67,14 @@ pub struct Part {
     pub fields: BTreeMap<String, String>,
     /// Its longest queues, longest first.
     pub queues: Vec<Queue>,
-    /// Whether this user may not ask who holds and waits.
+    /// Whether this user may not read holders and waiters.
     pub is_denied: bool,
 }
 
 /// One lock that somebody waits for.
 #[derive(Debug, Clone)]
 pub struct Queue {
-    /// Which of the servers has it.
+    /// The index of the server that has it.
     pub server: usize,
     /// In which database.
     pub db: i64,
@@ -84,8 +84,8 @@ pub struct Queue {
     pub length: u64,
     /// How long the first of them has waited.
     pub head_waits: Duration,
-    /// Who holds and who waits, if that was asked. Nobody holds while a ticket has its turn, or when the lock was
-    /// released between two questions.
+    /// Who holds and who waits, if that was asked. Nobody holds while a ticket has its turn, or if
+    /// the lock was released between two questions.
     pub lock: Option<Lock>,
 }
 
@@ -118,7 +118,7 @@ pub struct Lock {
     pub waiters: Vec<Waiter>,
     /// How many wait.
     pub length: u64,
-    /// How many observe it; 0 for a server that does not say.
+    /// How many observers it has; 0 if the server does not report them.
     pub observers: u64,
 }
 
@@ -137,9 +137,10 @@ pub struct Holder {
     pub held: Duration,
     /// The remaining lease.
     pub left: Duration,
-    /// The connection that it is tied to, which renews its lease, as in `CLIENT LIST`; 0 is none.
+    /// The ID of the session's connection, as in `CLIENT LIST`; 0 if the hold has no session.
     pub session: u64,
-    /// `none`, `pending` or `done`: whether replicas have acknowledged it; empty for a server that does not say.
+    /// `none`, `pending` or `done`: whether replicas have acknowledged the hold; empty if the
+    /// server does not report it.
     pub acks: String,
 }
 
@@ -152,17 +153,18 @@ pub struct Waiter {
     pub mode: String,
     /// `block`, `queue` or `tell`.
     pub kind: String,
-    /// Whether the lock is reserved for it: it is a ticket that has its turn, or waits for other locks.
+    /// Whether the lock is reserved for this waiter: a ticket that has its turn, or a group that
+    /// still waits for other locks.
     pub has_turn: bool,
     /// For how long it has waited.
     pub waited: Duration,
     /// How long it will still wait; `None` is forever.
     pub left: Option<Duration>,
-    /// The blocked connection, as in `CLIENT LIST`; 0 is none.
+    /// The ID of the blocked connection, as in `CLIENT LIST`; 0 if there is none.
     pub client: u64,
     /// How many may hold at once; 0 is no limit.
     pub limit: u64,
-    /// The channel to which its message will go; empty for others than `tell`.
+    /// The channel for its message; empty unless the waiter is of kind `tell`.
     pub channel: Name,
 }
 
@@ -170,8 +172,8 @@ pub struct Waiter {
 pub type Map = BTreeMap<String, Value>;
 
 impl Part {
-    /// Asks a server, which must have the module. It is number `server` of those that are looked at together, and `home` is
-    /// the database of the connection.
+    /// Asks a server that has loaded the module. `server` is its index among the servers asked, and
+    /// `home` the database of the connection.
     ///
     /// # Errors
     /// If it does not answer, or not like the module.
@@ -209,7 +211,7 @@ impl Part {
         Ok(Part { queues, fields, is_denied })
     }
 
-    /// Whether it is no replica, as far as it was asked.
+    /// Whether it is a primary, as far as its role was asked.
     #[must_use]
     pub fn is_primary(&self) -> bool {
         self.fields.get("role").is_none_or(|role| role == "master")
@@ -237,7 +239,7 @@ impl Snapshot {
         Ok(Snapshot::of(at, &parts.collect::<RedisResult<Vec<_>>>()?, ask))
     }
 
-    /// Joins what several servers said.
+    /// Merges the answers of several servers.
     #[must_use]
     pub fn of<'p>(at: Instant, parts: impl IntoIterator<Item = &'p Part>, ask: Ask) -> Snapshot {
         let is_everywhere = ask.is_everywhere;
@@ -245,7 +247,7 @@ impl Snapshot {
         let parts: Vec<&Part> = parts.into_iter().collect();
         let has_primary = parts.iter().any(|part| part.is_primary());
         for part in parts {
-            // A replica has the locks of its primary once more.
+            // A replica has copies of its primary's locks.
             if part.is_primary() || !has_primary {
                 for (name, number) in part.numbers() {
                     *now.numbers.entry(name).or_default() += number;
@@ -272,7 +274,7 @@ impl Snapshot {
 }
 
 impl Queue {
-    /// The key, with the database where that is not known otherwise.
+    /// The key, with its database if several are shown.
     #[must_use]
     pub fn name(&self, is_everywhere: bool) -> String {
         if is_everywhere {
@@ -305,14 +307,15 @@ pub fn others(fields: &BTreeMap<String, String>, home: i64) -> Vec<i64> {
     each.filter(|db| *db != home).collect()
 }
 
-/// Those that `INFO keyspace` lists.
+/// The databases that `INFO keyspace` lists.
 #[must_use]
 pub fn databases_of(keyspace: &str) -> Vec<i64> {
     let each = keyspace.lines().filter_map(|line| line.split_once(':')?.0.strip_prefix("db"));
     each.filter_map(|db| db.parse().ok()).collect()
 }
 
-/// The longest queues of the other databases. The connection is in its own again afterward.
+/// The longest queues of the other databases. Afterward, the connection is back in its own
+/// database.
 fn elsewhere(
     connection: &mut Connection,
     fields: &BTreeMap<String, String>,
@@ -333,7 +336,7 @@ fn elsewhere(
     Ok(databases.into_iter().zip(told).collect())
 }
 
-/// Asks who holds and waits. False if this user may not.
+/// Reads the holders and waiters of the queues. False if this user may not.
 fn describe(
     connection: &mut Connection,
     queues: &mut [Queue],
@@ -365,7 +368,7 @@ fn describe(
     Ok(true)
 }
 
-/// Does it in another database, and returns to its own.
+/// Runs `what` in another database, and then selects the connection's own database again.
 ///
 /// # Errors
 /// Those of what is done, and of `SELECT`.
@@ -403,7 +406,7 @@ pub fn look(connection: &mut Connection, key: &Name) -> RedisResult<Lock> {
     lock_of(&info_of(key, 100, 100).query(connection)?)
 }
 
-/// What the answer says.
+/// Parses a reply of `RLOCK.INFO`.
 ///
 /// # Errors
 /// If it is not like the module's.

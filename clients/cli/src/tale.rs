@@ -1,4 +1,4 @@
-//! `rlock run -v`: what it does, a line each on standard error.
+//! `rlock run -v`: reports each step in a line on standard error.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -18,27 +18,27 @@ use crate::servers::{Trouble, Where};
 use crate::snapshot::Name;
 use crate::view::short;
 
-/// How soon to say behind whom it waits, and how often to see whether that has changed.
+/// When to look first for who is ahead, and how often to check whether that has changed.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often to see whether the hold was renewed.
+/// How often to check whether the hold was renewed.
 const RENEWED_EVERY: Duration = Duration::from_millis(200);
-/// How long to wait at the end for somebody to read what was said.
+/// How long to wait at the end until everything is written.
 const TELL: Duration = Duration::from_secs(1);
 
-/// Says nothing unless it is asked to.
+/// Prints nothing unless `-v` is given.
 pub(crate) struct Tale {
     voice: Option<Voice>,
     at: Where,
     keys: Vec<Wanted>,
-    /// The keys, as they are said.
+    /// The keys, as printed.
     names: String,
     owner: String,
     is_once: bool,
     begun: Instant,
 }
 
-/// Says lines in a thread of its own: a reader that does not read must not keep the command alive.
+/// Prints lines in a thread of its own: a reader that stalls must not keep the command alive.
 struct Voice {
     lines: Sender<String>,
     done: oneshot::Receiver<()>,
@@ -81,7 +81,7 @@ impl Tale {
         }
     }
 
-    /// Looks at the server, in a thread that may block.
+    /// Asks the server, in a thread that may block.
     async fn look(&self) -> Result<Place, Trouble> {
         let (at, keys, owner) = (self.at.clone(), self.keys.clone(), self.owner.clone());
         let look = spawn_blocking(move || Place::find(&at, &keys, &owner));
@@ -100,7 +100,7 @@ impl Tale {
         self.say(format!("asking for {} as {}", self.names, self.owner));
     }
 
-    /// As long as it waits.
+    /// Runs while the command waits.
     pub(crate) async fn waiting(&self) -> Infallible {
         if self.voice.is_none() {
             return pending().await;
@@ -108,7 +108,7 @@ impl Tale {
         let mut known = None;
         sleep(FIRST_LOOK).await;
         loop {
-            // What nobody can say is not worth a line: `on_trouble` says that no server is reached.
+            // An error here is not printed: `on_trouble` reports when no server is reachable.
             if let Ok(found) = self.look().await
                 && let Some(place) = found.place
             {
@@ -149,7 +149,7 @@ impl Tale {
         self.say(format!("not acquired {}: {way}", self.names));
     }
 
-    /// As long as it holds.
+    /// Runs while the lock is held.
     pub(crate) async fn renewals(&self, hold: &Hold) -> Infallible {
         if self.voice.is_none() {
             return pending().await;
@@ -174,7 +174,7 @@ impl Tale {
         });
     }
 
-    /// Waits until all was said, for a moment.
+    /// Waits briefly until all lines are written.
     pub(crate) async fn end(self) {
         if let Some(Voice { lines, done }) = self.voice {
             drop(lines);

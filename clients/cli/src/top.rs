@@ -14,10 +14,10 @@ use crate::signals::{Ending, by_signal};
 use crate::snapshot::{Ask, Lock, Name, Queue, Snapshot};
 use crate::view;
 
-/// Often enough to see a hand-over, seldom enough that the server does not notice.
+/// Often enough to see hand-offs, seldom enough not to burden the server.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// One look, as it would be drawn.
+/// Takes one snapshot, and returns the view as text.
 ///
 /// # Errors
 /// What the servers say.
@@ -26,7 +26,7 @@ pub fn once(at: &Where, count: usize) -> Result<String, Trouble> {
     let ask = Ask { is_everywhere: at.is_everywhere, ..Ask::longest(count) };
     let now = Snapshot::take(&mut connect(&servers)?, home_of(&servers), ask)
         .map_err(|error| explain(&error))?;
-    // Drawn on paper: what ratatui has for tests serves a printed page as well.
+    // ratatui's backend for tests draws the printed page.
     let columns = view::page_width(&name(&servers), &now).max(80);
     let rows = 9_u16.saturating_add(u16::try_from(now.queues.len()).unwrap_or(u16::MAX));
     let mut paper =
@@ -49,10 +49,11 @@ fn name(servers: &[Server]) -> String {
     }
 }
 
-/// Until q.
+/// Shows the live view until q is pressed.
 ///
 /// # Errors
-/// When there is no terminal, or the words of the command line are wrong. A server that is away is shown.
+/// When there is no terminal, or the words of the command line are wrong. A server that is away is
+/// shown.
 pub fn live(at: &Where, count: usize) -> Result<(), Trouble> {
     at.nodes()?;
     leave_at_a_signal().map_err(|error| error.to_string())?;
@@ -62,7 +63,7 @@ pub fn live(at: &Where, count: usize) -> Result<(), Trouble> {
     outcome.map_err(|error| error.to_string())
 }
 
-/// Whoever ends `rlock top` from elsewhere gets the terminal back as it was.
+/// If a signal ends `rlock top`, the terminal is restored.
 fn leave_at_a_signal() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Ending::new() })?;
@@ -82,12 +83,12 @@ struct Top<'a> {
     before: Option<Snapshot>,
     now: Option<Snapshot>,
     chosen: usize,
-    /// Looked at closely: the database, the key, and what was found.
+    /// The lock that is shown in detail: its database, its key and its state.
     close: Option<Close>,
     trouble: Option<Trouble>,
 }
 
-/// One lock, as it was found.
+/// One lock, as it was last read.
 struct Close {
     db: i64,
     key: Name,
@@ -149,7 +150,7 @@ impl Top<'_> {
         let ask = Ask { is_everywhere: self.at.is_everywhere, ..Ask::longest(self.count) };
         let now =
             Snapshot::take(&mut self.connections, home, ask).map_err(|error| explain(&error))?;
-        // The choice stays with its lock, wherever that moved to.
+        // The selection stays on its lock when the order of the rows changes.
         if let Some(chosen) = self.chosen() {
             let is_it = |queue: &Queue| queue.key == chosen.key && queue.db == chosen.db;
             self.chosen = now.queues.iter().position(is_it).unwrap_or(self.chosen);
@@ -184,7 +185,7 @@ impl Top<'_> {
         Ok(())
     }
 
-    /// Says whether that was the end.
+    /// Handles a key; returns whether it ends the program.
     fn press(&mut self, key: &KeyEvent) -> bool {
         match key.code {
             KeyCode::Char('q') => return true,

@@ -1,5 +1,5 @@
-//! What was seen as lines on a terminal: what is now, what happens per second, how long is waited and held, the longest
-//! queues, and one lock closely.
+//! Draws a snapshot as lines on a terminal: current numbers, rates per second, times waited and
+//! held, the longest queues, and one lock in detail.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Paragraph, Row, Table, TableState};
 use crate::histogram::{Histogram, Percentile};
 use crate::snapshot::{Holder, Lock, Name, Queue, Snapshot, Waiter};
 
-/// Counters shown as rates, with what they are called.
+/// Counters that are shown as rates, with their labels.
 const RATES: [(&str, &str); 8] = [
     ("acquired", "acquired"),
     ("handed_off", "handed off"),
@@ -24,7 +24,8 @@ const RATES: [(&str, &str); 8] = [
     ("deadlocks", "deadlocks"),
 ];
 
-/// Draws `now`, with rates since `before`, which is an earlier snapshot of the same servers. `chosen` is a row.
+/// Draws `now`, with rates since `before`, which is an earlier snapshot of the same servers.
+/// `chosen` is the selected row.
 pub fn draw(
     frame: &mut Frame,
     name: &str,
@@ -35,7 +36,7 @@ pub fn draw(
     let [head, body] =
         Layout::vertical([Constraint::Length(6), Constraint::Fill(1)]).areas(frame.area());
     frame.render_widget(Paragraph::new(head_lines(name, before, now)), head);
-    // On paper, as wide as they are; on a screen, they share what there is.
+    // A printed page is as wide as the names need; on a screen, the names share the width.
     let (key, owner) = match chosen {
         None => {
             let (key, owner) = names(now);
@@ -86,7 +87,7 @@ fn names(now: &Snapshot) -> (u16, u16) {
     (widest(keys), widest(owners))
 }
 
-/// How wide a page is on which nothing is cut.
+/// The width of a page on which nothing is cut.
 #[must_use]
 pub fn page_width(name: &str, now: &Snapshot) -> u16 {
     let (key, owner) = names(now);
@@ -191,7 +192,8 @@ fn rates(before: &Snapshot, now: &Snapshot) -> [Line<'static>; 2] {
         .map(|(start, part)| Line::from(format!("{start}{}", part.join("   "))))
 }
 
-/// Waits or holds, from the histogram's buckets: those since the last look, or all when there is none.
+/// Times waited or held, from the histogram's buckets: those since the last look, or all if this is
+/// the first.
 fn spans(before: Option<&Snapshot>, now: &Snapshot, kind: &str, title: &str) -> Line<'static> {
     let Some(all) = Histogram::of(&now.numbers, kind) else { return Line::default() };
     let spans = match before.and_then(|before| Histogram::of(&before.numbers, kind)) {

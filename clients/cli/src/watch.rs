@@ -1,4 +1,4 @@
-//! `rlock watch`: a line for each change of who holds a lock.
+//! `rlock watch`: prints a line each time the holder of a lock changes.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::servers::{Trouble, Where, explain, first_of};
 use crate::snapshot::Name;
 
-/// How long nothing may change until a server is asked whether it is still there.
+/// How long nothing may change before the server is asked whether it still answers.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// How long to wait before the servers are asked again.
@@ -48,12 +48,12 @@ pub fn watch(
 
 struct Watch<'k> {
     key: &'k str,
-    /// The token of the last call.
+    /// The token of the last call of `line`.
     known: Option<u64>,
 }
 
 impl Watch<'_> {
-    /// Follows the lock, until nobody listens any more.
+    /// Follows the lock until `line` returns false.
     fn follow(
         &mut self,
         at: &Where,
@@ -64,7 +64,8 @@ impl Watch<'_> {
         if held.is_some_and(|held| !self.prints(held, line)) {
             return Ok(());
         }
-        // Whoever names a replica learns it here: the package waits, since it may be a failover.
+        // If the URL names a replica, this first question fails at once: the package would wait,
+        // since there may be a failover.
         let held = self.ask(&mut server, Some(1)).map_err(|error| explain(&error))?;
         if held.is_some_and(|held| !self.prints(held, line)) {
             return Ok(());
@@ -89,10 +90,10 @@ impl Watch<'_> {
         let mut observer = election.observe();
         let mut is_first = true;
         loop {
-            // A silent server looks like one at which nothing changes.
+            // A silent server looks the same as a lock whose holder does not change.
             let leader = match timeout(QUIET, observer.next()).await {
                 Ok(news) => news,
-                // The first question may only find that a connection has ended meanwhile.
+                // The first question may fail only because the connection has ended meanwhile.
                 Err(_) => match election.leader().await {
                     Err(_) => election.leader().await,
                     news => news,
@@ -107,7 +108,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Prints who holds, unless that was printed last; false if nobody reads it.
+    /// Prints the holder if it differs from the last one printed; false if nobody reads the output.
     fn prints(&mut self, (token, owner): Held, line: &mut impl FnMut(&str) -> bool) -> bool {
         if self.known.replace(token) == Some(token) {
             return true;
@@ -116,7 +117,7 @@ impl Watch<'_> {
         line(&owner.map_or_else(|| "free".to_owned(), holds))
     }
 
-    /// Connects to the server that has the lock, and asks it who holds, if that is not known yet.
+    /// Connects to the server that has the lock, and asks for the holder if it is not known yet.
     fn find(&self, at: &Where) -> Result<(Connection, Option<Held>), Trouble> {
         let primaries = at.primaries()?;
         let nobody = "no server serves this key";
@@ -124,7 +125,8 @@ impl Watch<'_> {
         Ok((server, held.or_else(|| self.known.is_none().then_some((0, None)))))
     }
 
-    /// Returns who holds, if that is not known yet; waits at most `block` milliseconds for it.
+    /// Returns the holder if it differs from the known one; waits at most `block` milliseconds for
+    /// that.
     fn ask(&self, server: &mut Connection, block: Option<u64>) -> RedisResult<Option<Held>> {
         let mut ask = redis::cmd("RLOCK.AWAIT");
         ask.arg(self.key).arg(self.known.unwrap_or(0));

@@ -1,5 +1,5 @@
-//! Every way to give `rlock` the address of a server, with every command; and errors that no later attempt can avoid, which
-//! end each command with their cause.
+//! Each way to give `rlock` the address of a server, with each command. Permanent errors end each
+//! command, which prints their cause.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -27,7 +27,7 @@ use sentinel::Sentinel;
 use support::{Server, cluster, free_port, replica_of, said};
 use tls::Tls;
 
-/// A way to a server: words, and variables of the environment.
+/// A way to name a server: arguments, and environment variables.
 struct Way {
     what: &'static str,
     words: Vec<String>,
@@ -143,7 +143,7 @@ fn each_command_finds_its_server() {
     assert!(wrong.is_empty(), "of {cells} cells:\n{}", wrong.join("\n"));
 }
 
-/// Answers each connection as web servers do.
+/// Answers each connection as a web server does.
 fn web_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
@@ -156,12 +156,12 @@ fn web_server() -> String {
     url
 }
 
-/// What ends each command, what it says, and what the metrics call it.
+/// A permanent error: what ends each command, what it prints, and its name in the metrics.
 struct Cause {
     way: Way,
     says: &'static str,
     reason: &'static str,
-    /// Requests that a replica answers are no errors on a replica.
+    /// Whether only `rlock run` fails: requests that a replica answers are no errors on a replica.
     is_of_run: bool,
 }
 
@@ -228,7 +228,7 @@ fn what_no_later_try_can_change_ends_each_command_with_its_cause() {
         cause("no file", &["-u", &plain.url(), "--cacert", "/no/file"], "/no/file", ""),
         cause("no key", &["-u", &plain.url(), "--cert", "/dev/null"], "--cert and --key", ""),
     ];
-    // The other ones are about the locks of a replica, which can be seen.
+    // The other commands show the locks of a replica.
     let of_run = cause("a replica", &["-u", &replica.url()], "replica", "");
     causes.push(Cause { is_of_run: true, ..of_run });
     if let Some(tls) = &tls {

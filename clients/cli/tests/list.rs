@@ -26,7 +26,7 @@ fn acquire_many(server: &Server, count: u32) {
     let () = many.query(&mut server.connect()).unwrap();
 }
 
-/// The words of a line, without what lasts.
+/// The words of a line, without the times.
 fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
@@ -175,14 +175,14 @@ fn a_long_list_is_read_in_portions_and_ends_at_a_signal() {
     assert!(complaint.starts_with("rlock: ended early: "), "{complaint}");
     assert!(rest.ends_with('\n') && rest.lines().count() < 10_000);
 
-    // A terminal shows how far it is.
+    // On a terminal, the progress is shown.
     let line = format!("{} ls many:99*", env!("CARGO_BIN_EXE_rlock"));
     let mut command = std::process::Command::new("timeout");
     command.args(["60", "script", "-qec", &line, "/dev/null"]).env("RLOCK_URL", server.url());
     let shown = command.stdin(std::process::Stdio::null()).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains("server 1 of 1, 127.0.0.1:") && shown.contains(" %"), "{shown}");
-    // A reader that goes is no trouble.
+    // A reader that closes the pipe is no error.
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "\"$0\" ls | head -n 1", env!("CARGO_BIN_EXE_rlock")]);
     let output = shell.env("RLOCK_URL", server.url()).output().unwrap();

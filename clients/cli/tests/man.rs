@@ -40,7 +40,7 @@ fn documented(page: &str) -> Vec<(String, BTreeSet<String>)> {
         } else if let (Some(line), Some((_, found))) = (line.strip_prefix('.'), sections.last_mut())
         {
             let words: Vec<&str> = line.split_whitespace().collect();
-            // What follows an argument is no option any more.
+            // A word that follows an argument is not an option.
             let mut is_flag = false;
             for word in words {
                 match word {

@@ -33,7 +33,7 @@ fn an_agent_claims_waits_and_releases() {
     assert_eq!(held["state"], "held", "{held}");
     assert!(held["token"].as_u64().unwrap() > 0, "{held}");
     assert_eq!(claim(&mut ann, &["./src/a.rs"], 20.0)["state"], "yours already");
-    // All or none: the free one is not held by who waits for the other.
+    // All or none: bob does not hold the free path while he waits for the other.
     let waits = claim(&mut bob, &["src/a.rs", "src/b.rs"], 0.0);
     assert_eq!((&waits["state"], &waits["place"]), (&json!("waiting"), &json!(1)), "{waits}");
     assert_eq!(waits["at"], "src/a.rs", "{waits}");
@@ -48,7 +48,8 @@ fn an_agent_claims_waits_and_releases() {
     assert_eq!(who["paths"][1]["claims"][0]["claims"], "something in it", "{who}");
     assert_eq!(who["mine"][0]["paths"], json!(["docs/new.md", "src/a.rs"]), "{who}");
 
-    // A folder is not free while a file in it is claimed, and whoever holds does not wait.
+    // A folder is not free while a file in it is claimed, and an agent that holds something does
+    // not wait.
     let refused = claim(&mut ann, &["src/b.rs"], 20.0);
     assert!(refused["state"] == "held" || refused["state"] == "refused", "{refused}");
     let mut cy = Agent::start(&server, &files, "cy");
@@ -73,7 +74,7 @@ fn an_agent_claims_waits_and_releases() {
         let wrong = bob.call(tool, words);
         assert!(wrong["error"].as_str().unwrap().contains(why), "{wrong}");
     }
-    // Who leaves the line leaves no trace.
+    // A waiter that gives up its place leaves nothing behind.
     let waits = claim(&mut ann, &["src"], 0.0);
     assert_eq!(waits["state"], "waiting", "{waits}");
     let left = ann.call("release", json!({ "claim": waits["claim"] }));
@@ -181,7 +182,7 @@ fn thirty_agents_on_one_repository_never_collide() {
     println!("claims: {claimed:?}");
     assert_eq!((claimed.collisions, claimed.lost), (0, 0), "{claimed:?}");
 
-    // The control: the same, with lease files as they are written by hand.
+    // The control: the same work with hand-written lease files.
     let files = Repository::new("thirty-leases", &names);
     let leased = files.edited_by(30, |number| {
         let leases = files.leases();

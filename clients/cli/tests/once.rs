@@ -32,7 +32,7 @@ fn in_each_interval_one_of_two_processes_runs() {
         ends.sort();
         let wanted = [(0, "ran\n".to_owned(), String::new()), (1, String::new(), String::new())];
         assert_eq!(ends, wanted, "round {round}");
-        // A third one within the interval does not run either, and may say so by another code.
+        // A third run within the interval does not start either, and `-E` sets its exit code.
         let (code, out, _) =
             server.run(&["run", "--once-per", "5s", "-E", "75", "job", "echo", "ran"]);
         assert_eq!((code, out.as_str()), (75, ""));

@@ -22,7 +22,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
 }
 
-/// What the command says first.
+/// The first line that the command prints.
 fn first_line(child: &mut Child) -> String {
     let mut line = String::new();
     std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -91,7 +91,7 @@ fn writers_run_one_at_a_time_and_readers_run_together() {
 #[test]
 fn losing_the_lock_ends_the_command_and_its_child_processes() {
     let server = Server::start(&[]);
-    // Forced only when the command has said what it does about TERM.
+    // Killed only after the command has reported how it handles TERM.
     let ready = std::env::temp_dir().join(format!("rlock-ready-{}", server.port));
     let said_so = format!("touch {}", ready.display());
     let lose = |words: &[&str], trap: &str, rest: &str| {
@@ -102,7 +102,8 @@ fn losing_the_lock_ends_the_command_and_its_child_processes() {
         server.ask::<u64>("RLOCK.FORCE job");
         said(child.wait_with_output().unwrap())
     };
-    // Said by the child: until it has become another program, the signal could meet the shell's own trap in it.
+    // The child reports it: before the child has become another program, the signal could meet the
+    // shell's own trap.
     let child = format!("sh -c '{said_so}; exec sleep 60' & wait");
     let (code, out, complaint) = lose(&["run", "job"], "echo told; exit 0", &child);
     assert_eq!((code, out.trim()), (124, "told"), "{complaint}");
@@ -288,7 +289,8 @@ fn rlock_runs_the_command_even_if_its_own_file_is_replaced_during_the_wait() {
     let server = Server::start(&[]);
     server.ask::<u64>("RLOCK.ACQUIRE job somebody");
     let copy = std::env::temp_dir().join(format!("rlock-copy-{}", server.port));
-    // Not copied by this process: a program that another test starts meanwhile would keep the file open for writing.
+    // This process does not copy the file itself: a program that another test starts meanwhile
+    // would inherit the open file.
     let mut copies = std::process::Command::new("cp");
     assert!(copies.arg(env!("CARGO_BIN_EXE_rlock")).arg(&copy).status().unwrap().success());
     let mut command = std::process::Command::new(&copy);
@@ -303,7 +305,7 @@ fn rlock_runs_the_command_even_if_its_own_file_is_replaced_during_the_wait() {
     assert_eq!((code, out.as_str()), (0, "ran\n"), "{complaint}");
 }
 
-/// The command runs: nothing is waited for any more.
+/// The command runs already, so `rlock` waits for nothing.
 #[test]
 fn a_silent_server_is_no_wait_while_the_command_runs() {
     let server = Server::start(&[]);
@@ -389,7 +391,7 @@ fn an_argument_may_contain_any_bytes() {
 #[test]
 fn the_command_can_read_from_the_terminal() {
     let server = Server::start(&[]);
-    // `script` gives it a terminal, and passes on what it reads itself.
+    // `script` provides a terminal, and passes on its own input.
     let line = format!("{} run job sh -c 'read x; echo got $x'", env!("CARGO_BIN_EXE_rlock"));
     let mut command = std::process::Command::new("timeout");
     command.args(["20", "script", "-qec", &line, "/dev/null"]).env("RLOCK_URL", server.url());
@@ -421,7 +423,8 @@ fn ctrl_z_suspends_the_command_too_and_fg_resumes_it() {
     command.env("RLOCK_URL", server.url()).stdin(Stdio::piped()).stdout(Stdio::null());
     let mut shell = command.spawn().unwrap();
     let mut keyboard = shell.stdin.take().unwrap();
-    // It starts no program meanwhile: a shell whose child is stopped between fork and exec is not shown as stopped.
+    // The shell starts no other program meanwhile: a shell whose child is stopped between fork and
+    // exec is not shown as stopped.
     let script = format!(
         "echo $$ >{0}.new; mv {0}.new {0}; until test -e {1}; do :; done",
         pid.display(),

@@ -37,7 +37,7 @@ fn info(server: &Server) -> BTreeMap<String, u64> {
     lines.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
 }
 
-/// What has the module's own name, and another one as a metric.
+/// Metrics that have the module's own name, although another metric has it too.
 const RENAMED: [&str; 2] = ["rlock_gate_shut_since_ms", "rlock_tokens_ahead_s"];
 
 #[test]
@@ -192,7 +192,7 @@ fn a_server_that_is_down_is_shown_with_the_reason() {
     let url = format!("redis://metrics:secret@127.0.0.1:{}", server.port);
     is_down(&with(None, &url), "permission");
     server.ask::<String>("ACL SETUSER metrics +rlock.queues");
-    // As docs/operations.md has it: who waits for what is none of its business.
+    // The rules of docs/operations.md: this user may not see who waits for what.
     server.ask::<u64>("RLOCK.ACQUIRE job ann LEASE 60000");
     server.ask::<redis::Value>("RLOCK.ACQUIRE job bob QUEUE 60000");
     server.ask::<String>("ACL LOG RESET");
@@ -208,7 +208,7 @@ fn a_server_that_is_down_is_shown_with_the_reason() {
         BTreeMap::from([("rlock.info", "1"), ("rlock.slowlog", "1")]),
         "what is refused is asked once, and nothing is that does not concern locks"
     );
-    // One that falls silent, and speaks again.
+    // A server that falls silent, and later answers again.
     let serve = serve(&server);
     assert_eq!(serve.value("rlock_up", &[]), 1.0);
     kill_process(server.pid(), Signal::STOP).unwrap();
@@ -253,7 +253,7 @@ fn a_server_whose_certificate_is_untrusted_is_shown_with_the_reason() {
     let url = format!("rediss://localhost:{port}");
     let stranger = serve_with(&server, &["--url", &url]);
     assert_eq!(stranger.value("rlock_down", &["reason=\"tls\""]), 1.0);
-    // The server asks for the client's certificate, too.
+    // The server also requires a client certificate.
     let words = ["--url", &url, "--cacert", &certificate, "--cert", &certificate, "--key", &key];
     assert_eq!(serve_with(&server, &words).value("rlock_up", &[]), 1.0);
     std::fs::remove_dir_all(&folder).unwrap();
@@ -285,7 +285,7 @@ fn a_page_from_another_site_gets_no_data() {
     assert_eq!(code("GET /events?key=0", &[]), 400);
     assert_eq!(code("GET /other", &[]), 404);
     assert_eq!(code("DELETE /", &[]), 405);
-    // Scripts and styles are files of their own, and no script makes markup of what it received.
+    // Scripts and styles are separate files, and no script turns received text into markup.
     let (.., page) = serve.get("/");
     assert!(!page.contains("<style") && !page.contains(" style="), "{page}");
     let is_handler = |word: &&str| word.starts_with("on") && word.contains('=');
@@ -335,13 +335,13 @@ fn a_browser_can_view_queues_and_one_lock_in_detail() {
         "{key}"
     );
     assert!(told.to_string().len() < 20_000, "{told}");
-    // Rates and what it costs, from the second look on.
+    // Rates and costs are known from the second look on.
     let told = serve.look_until("/events", |told| told["point"].is_object());
     assert!(
         told["share"].as_f64() > Some(0.0) && told["every_ms"].as_u64() >= Some(1000),
         "{told}"
     );
-    // A refused deadlock, with its circle.
+    // A refused deadlock, with its cycle.
     server.ask::<u64>("RLOCK.ACQUIRE a ann LEASE 60000");
     server.ask::<u64>("RLOCK.ACQUIRE b ben LEASE 60000");
     let _first = server.send("RLOCK.ACQUIRE b ann BLOCK 60000");
@@ -382,7 +382,7 @@ fn nobody_can_act_without_permission_and_a_token() {
         post(&serve, &[json, ("Authorization", "Bearer a-token-for-this-tesT")], held()).0,
         401
     );
-    // As a form of another site could send it.
+    // As another site's form could send it.
     assert_eq!(post(&serve, &[("Content-Type", "text/plain"), right], held()).0, 415);
     assert_eq!(post(&serve, &[json, right, ("Origin", "http://evil.example")], held()).0, 403);
     assert_eq!(post(&serve, &[json, right, ("Sec-Fetch-Site", "cross-site")], held()).0, 403);
@@ -406,7 +406,7 @@ fn nobody_can_act_without_permission_and_a_token() {
     assert_eq!(post(&serve, &[json, right], elsewhere).0, 409);
 }
 
-/// What a server's metrics are labeled with.
+/// The label of a server's metrics.
 fn label(server: &Server) -> String {
     format!("server=\"127.0.0.1:{}\"", server.port)
 }

@@ -92,7 +92,7 @@ fn all_databases_are_shown_and_measured() {
     let queues = look["queues"].as_array().unwrap();
     let found: Vec<_> = queues.iter().map(|queue| queue["db"].as_i64().unwrap()).collect();
     assert_eq!(found, [15, 3, 0]);
-    // An action is about that database's lock alone.
+    // An action affects the lock of its own database only.
     let bearer = format!("Bearer {TOKEN}");
     let headers = [("Content-Type", "application/json"), ("Authorization", bearer.as_str())];
     let force = r#"{"do":"force","key":"6a6f62","db":3}"#;
@@ -171,7 +171,7 @@ fn a_lock_that_nobody_waits_for_is_found() {
     assert_eq!(found(&everywhere, "order").0, ["order:3", "order:42", "order:43"]);
     let (code, _, why) = serve.get("/locks?find=x&at=0.0");
     assert!(code == 400 && why.contains("three numbers"), "{why}");
-    // The rest of a long search is asked for.
+    // A long search continues in further requests.
     let mut many = redis::pipe();
     for each in 0..5000 {
         many.cmd("RLOCK.ACQUIRE").arg(format!("many:{each}")).arg("zed").arg("LEASE").arg(600_000);

@@ -1,4 +1,4 @@
-//! `rlock run -v` says what it does.
+//! `rlock run -v` reports each step.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

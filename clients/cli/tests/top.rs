@@ -92,7 +92,7 @@ fn top_shows_queues_by_length_with_holders_and_rates() {
     let (_, page, _) = server.run(&["queues"]);
     assert!(page.starts_with("top:long: 2 ") && page.contains("held by rita and 1 more"), "{page}");
 
-    // One lock closely: who holds, who waits, the first on top.
+    // One lock in detail: who holds and who waits, first in line on top.
     let lock = look(&mut server.connect(), &Name(b"top:long".to_vec())).unwrap();
     let close = drawn_lock("top:long", &lock, 24);
     for rows in 0..9 {
@@ -101,14 +101,14 @@ fn top_shows_queues_by_length_with_holders_and_rates() {
     assert!(line(&close, "will") < line(&close, "zoe") && close.contains("forever"), "{close}");
     assert!(close.contains("held by 2   awaited by 2") && close.contains("rita"), "{close}");
     if lock.waiters[1].client != 0 {
-        // The module says which connection waits: it can be ended.
+        // The module reports which connection waits, so that it can be unblocked.
         let ended: u64 = server.ask(&format!("CLIENT UNBLOCK {}", lock.waiters[1].client));
         assert_eq!((ended, last.recv_response().unwrap()), (1, redis::Value::Nil));
     }
     let (_, page, _) = server.run(&["who", "top:long"]);
     assert!(page.contains("rita holds read") && page.contains("will has waited for"), "{page}");
 
-    // A wait with TELL has no connection: its channel says who it is.
+    // A wait with TELL has no connection: its channel identifies it.
     let said: String = server.ask("RLOCK.ACQUIRE top:long tess BLOCK 60000 TELL tess:told 1");
     assert_eq!(said, "WAITING");
     let (_, page, _) = server.run(&["who", "top:long"]);
@@ -131,7 +131,7 @@ fn top_shows_queues_by_length_with_holders_and_rates() {
     drop(waiting);
 }
 
-/// Whoever reads it is a file or a program, and may want the whole name.
+/// The reader may be a file or a program, which may need the whole name.
 #[test]
 fn what_is_printed_once_is_not_cut() {
     let server = Server::start(&[]);

@@ -54,7 +54,7 @@ fn a_dead_server_of_a_cluster_keeps_nobody_from_the_locks_of_another() {
     let mut command = server.rlock(&["serve", "--cluster", "--allow-actions"]);
     command.env("RLOCK_SERVE_TOKEN", secret);
     let serve = Serve::start(command);
-    // Until then it does not know them.
+    // Until then, `serve` does not know them.
     serve.look_until("/events", |told| told["servers"].as_array().unwrap().len() == 2);
     let bearer = format!("Bearer {secret}");
     let headers = [("Content-Type", "application/json"), ("Authorization", bearer.as_str())];

@@ -40,7 +40,7 @@ fn is_rule_of_clusters(line: &&str) -> bool {
 /// Gives a server the documented users.
 fn let_in(server: &Server, lines: &[&str], more: &str) {
     for line in lines {
-        // A space inside of parentheses belongs to one rule.
+        // Parentheses enclose one rule, which may contain spaces.
         let (rules, selector) = line.split_once(" (").unwrap_or((line, ""));
         let mut command = redis::cmd("ACL");
         command.arg("SETUSER").arg(rules.split(' ').skip(1).collect::<Vec<_>>());
@@ -52,7 +52,7 @@ fn let_in(server: &Server, lines: &[&str], more: &str) {
     }
 }
 
-/// Where `rlock` is pointed to, apart from the user.
+/// The servers that `rlock` uses, without the user.
 struct Place<'a> {
     server: &'a Server,
     scheme: &'a str,
@@ -73,7 +73,7 @@ impl Place<'_> {
     }
 }
 
-/// Everything that `rlock` does, by the user that the page has for it.
+/// Does everything that `rlock` can, each time as the user that the page documents for it.
 fn each_does_its_work(place: &Place<'_>) {
     let (code, token, complaint) =
         place.run_as("app", &["run", "-w", "5", "app:job", "-c", "echo $RLOCK_TOKEN"]);
@@ -154,7 +154,7 @@ fn rlock_works_as_the_documented_users_in_a_cluster() {
 enum Does {
     /// It prints this, and its exit code is 0.
     Prints(&'static str),
-    /// It ends with this exit code, and complains of this.
+    /// It ends with this exit code, and prints this to standard error.
     Refuses(i32, &'static str),
 }
 
@@ -194,7 +194,7 @@ const TABLE: [Row; 18] = [
     row(&["ls"], [NO_LIST, Prints("app:job"), NO_LIST]),
     row(&["ls", "app:*", "--json"], [NO_LIST, Prints("\"app:job\""), NO_LIST]),
     row(&["release", "--owner", "*", "app:*"], [NO_LIST, Prints("would be released"), NO_LIST]),
-    // No documented user may release what others hold: the operator sends RLOCK.FORCE.
+    // No documented user may release others' holds: the operator sends RLOCK.FORCE.
     row(
         &["release", "--owner", "*", "app:*", "--yes"],
         [NO_LIST, Refuses(125, "were refused"), NO_LIST],
@@ -213,7 +213,7 @@ const fn row(words: &'static [&'static str], [app, operator, metrics]: [Does; 3]
     Row { words, app, operator, metrics }
 }
 
-/// The cells that are not as in the table.
+/// The cells that differ from the table.
 fn differing(place: &Place<'_>) -> Vec<String> {
     let mut wrong = Vec::new();
     for row in &TABLE {
@@ -224,7 +224,7 @@ fn differing(place: &Place<'_>) -> Vec<String> {
                 Prints(text) => code == 0 && printed.contains(text),
                 Refuses(wanted, text) => code == wanted && complaint.contains(text),
             };
-            // Its words, and not those of a library.
+            // The error is in `rlock`'s own words, not in those of a library.
             if !is_so || complaint.contains("Pipeline") || complaint.contains("panicked") {
                 wrong.push(format!("{user} {:?}: {code}, {printed}{complaint}", row.words));
             }
@@ -233,7 +233,7 @@ fn differing(place: &Place<'_>) -> Vec<String> {
     wrong
 }
 
-/// `serve` and `watch` go on.
+/// Checks `serve` and `watch`, which do not end by themselves.
 fn those_that_go_on(place: &Place<'_>) {
     for (user, is_up) in [("app", 0.0), ("operator", 1.0), ("metrics", 1.0)] {
         let serve = Serve::start(place.rlock_as(user, &["serve"]));

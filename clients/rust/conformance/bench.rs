@@ -1,4 +1,4 @@
-//! Many users of one lock object, and what a pair costs beside the bare commands.
+//! Many users of one lock object, and the cost of a pair compared with bare commands.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::Order;
 use crate::locks::{Client, Hold, Lock, Locker};
 
-/// Asks with redis-rs itself, wherever that leads.
+/// Sends a command with redis-rs itself, wherever that leads.
 async fn plain<T: redis::FromRedisValue>(client: &Client, command: &Cmd) -> RedisResult<T> {
     let mut info = client.nodes[0].clone();
     if let Some(service) = &client.service {
@@ -107,7 +107,7 @@ pub async fn bench(client: Client, order: Order) -> Result<Value, Error> {
     }))
 }
 
-/// What this process has used of all processors.
+/// The processor time that this process has used.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! The two ways of the crate behind one face.
+//! Both interfaces of the crate behind a common one.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub enum Locker {
 pub struct Client {
     pub locker: Locker,
     pub nodes: Vec<ConnectionInfo>,
-    /// The name of the primary, where the nodes are Sentinels.
+    /// The name of the primary, if the nodes are Sentinels.
     pub service: Option<String>,
 }
 
@@ -100,7 +100,7 @@ impl Client {
     }
 }
 
-/// The options of a request; both kinds have the same.
+/// The options of a request, which both kinds share.
 macro_rules! asked {
     ($locker:expr, $order:expr, $wait:expr) => {{
         let order = $order;
@@ -136,7 +136,7 @@ macro_rules! asked {
     }};
 }
 
-/// The same of several locks.
+/// The same for several locks.
 macro_rules! all {
     ($locker:expr, $order:expr, $wait:expr) => {{
         let mut request = $locker.all($order.ones())?;
@@ -156,7 +156,7 @@ macro_rules! all {
     }};
 }
 
-/// The same of one of many.
+/// The same for one of many.
 macro_rules! any {
     ($locker:expr, $order:expr, $wait:expr) => {{
         let mut request = $locker.any(&$order.key, &$order.each)?;
@@ -189,7 +189,7 @@ impl Lock {
         }
     }
 
-    /// Sends the leader's name, whenever that changes, with the time.
+    /// Sends the name of each new leader, with the time.
     pub fn observe(&self, tell: watch::Sender<(Option<String>, u64)>) {
         let name = |leader: Option<rlock_client::Leader>| {
             let name = leader.map(|leader| leader.name().to_owned());
@@ -252,7 +252,7 @@ impl Lock {
     }
 }
 
-/// On a thread of its own.
+/// Runs the work on a thread of its own.
 async fn blocked<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }

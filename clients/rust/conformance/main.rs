@@ -24,7 +24,7 @@ use tokio::task::AbortHandle;
 
 use locks::{Client, Held, Lock};
 
-/// One line of the driver's.
+/// One line from the driver.
 #[derive(Deserialize, Default, Clone)]
 #[serde(default)]
 struct Order {
@@ -86,7 +86,7 @@ impl Order {
     }
 }
 
-/// The latest leader that an observer got, `None` before the first one, and when it came.
+/// The latest leader that an observer got (`None` before the first one), and when it came.
 type Told = watch::Receiver<(Option<String>, u64)>;
 
 /// What the script names.

@@ -28,7 +28,7 @@ use crate::tenure::{LONGEST, NOT_YET, State, Tenure};
 use crate::util::{PATIENCE, answer, is_true, lock, millis};
 
 impl Seat {
-    /// Adds a level. Runs to its end even if the caller gives up; `gone` turns true then.
+    /// Adds a level. Runs to its end even if the caller gives up, which `gone` signals.
     pub(crate) async fn acquire(
         self: Arc<Seat>,
         inner: Arc<Inner>,
@@ -97,7 +97,8 @@ impl Seat {
         Ok(self.begin_attempt(inner, level, options, Some(ms(start.elapsed())), under_way))
     }
 
-    /// Takes the seat once it is free, or fails after as long as the caller is ready to wait for it.
+    /// Takes the seat when it is free; fails if that takes longer than the caller is willing to
+    /// wait.
     async fn take(
         &self,
         inner: &Inner,
@@ -136,7 +137,7 @@ impl Seat {
         waited: Option<Ms>,
         under_way: UnderWay,
     ) -> Begun<Attempt> {
-        // The calling thread sends only requests that are answered at once.
+        // The calling thread only sends requests that do not wait.
         let (waited, is_quick) = (waited.unwrap_or(0), waited.is_none());
         if !level.is_held() {
             *level = Level::default(); // the hold is lost, which its task reports
@@ -169,7 +170,8 @@ impl Seat {
         Begun { level, machine, out, driver }
     }
 
-    /// Asks once, on the calling thread. If that does not decide it, [`Seat::acquire`] goes on from what is returned.
+    /// Sends one request on the calling thread. If that does not decide the acquisition,
+    /// [`Seat::acquire`] continues from the result.
     pub(crate) fn quickly(
         self: &Arc<Seat>,
         inner: &Arc<Inner>,
@@ -249,8 +251,8 @@ impl Seat {
     }
 }
 
-/// Finds out which server serves that key, since a named owner is counted there. This takes at most as long as the wait, and
-/// shortens it.
+/// Finds out which server serves that key, since a named owner's levels are counted there. This
+/// takes no longer than the wait, and shortens it.
 pub(crate) async fn find_space(
     inner: &Inner,
     key: &[u8],

@@ -1,4 +1,5 @@
-//! One of many keys: a permit first, for which callers wait in line, and with it the first key that is free.
+//! One of many keys: first a permit, for which callers wait in line, and then the first key that is
+//! free.
 
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ impl Any {
         self
     }
 
-    /// Acquires one of them: [`Hold::key`] says which. Dropping the future leaves nothing behind.
+    /// Acquires one of them: [`Hold::key`] names it. Dropping the future leaves nothing behind.
     ///
     /// # Errors
     /// As [`Request::acquire`].
@@ -97,7 +98,8 @@ impl Any {
                     }
                 }
             }
-            // All are taken, so somebody who has no permit has one: nobody says when that ends.
+            // All are taken, so somebody holds a lock without a permit: no event reports when that
+            // hold ends.
             let left = wait.map_or(pause, |wait| wait.saturating_sub(begin.elapsed()));
             if left.is_zero() {
                 let _ = permit.release().await;

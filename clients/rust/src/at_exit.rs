@@ -1,5 +1,5 @@
-//! Ends requests whose runtime ends before they do, on the thread that drops their tasks. So nothing is held once `main` has
-//! ended, whatever was under way.
+//! Ends requests whose runtime ends before they do, on the thread that drops their tasks. So
+//! nothing is held once `main` has ended, whatever was in progress.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use crate::seat::{Seat, SeatGuard};
 use crate::tenure::Tenure;
 use crate::words::words;
 
-/// A release. If it is dropped before it has ended, it sends the request once more, which is harmless.
+/// A release. If it is dropped before it has ended, it sends the request a second time, which is
+/// harmless.
 pub(crate) struct ReleaseAtExit {
     pub(crate) inner: Arc<Inner>,
     seat: Arc<Seat>,
@@ -34,7 +35,8 @@ impl Drop for ReleaseAtExit {
         if self.is_over || !self.tenure.is_held() {
             return;
         }
-        // If another request has the seat, that is a release of this hold, or a request that undoes itself.
+        // If another request has the seat, it is a release of this hold, or a request that undoes
+        // itself.
         let level = self.level.take();
         let Some(mut level) = level.or_else(|| self.seat.level.clone().try_lock_owned().ok())
         else {
@@ -50,14 +52,15 @@ impl Drop for ReleaseAtExit {
     }
 }
 
-/// An acquisition. If it is dropped before it has ended, it undoes what it may have been granted.
+/// An acquisition. If it is dropped before it has ended, it undoes whatever it may have been
+/// granted.
 pub(crate) struct UndoAtExit {
     inner: Arc<Inner>,
     seat: Arc<Seat>,
     options: Options,
     pub(crate) level: SeatGuard,
     pub(crate) machine: Attempt,
-    /// The depth that it asked for.
+    /// The depth that it requested.
     depth: u32,
     pub(crate) is_over: bool,
 }

@@ -11,7 +11,8 @@ use crate::seat::{Seat, SeatGuard};
 
 /// A request that has its seat, and the next outputs of its machine.
 pub(crate) struct Begun<M> {
-    // Dropped first: once the driver has dropped the seat, another request would not find this level.
+    // Dropped first: as soon as the driver has dropped the seat, another request must not find this
+    // level.
     pub(crate) level: SeatGuard,
     pub(crate) machine: M,
     pub(crate) out: Vec<Output>,
@@ -23,7 +24,7 @@ impl<M: machine::Machine> Begun<M> {
         self.driver.seat()
     }
 
-    /// Sends the first request on the calling thread. False if that cannot be done without a task.
+    /// Sends the first request on the calling thread. False if that requires a task.
     pub(crate) fn ask_quickly(&mut self, inner: &Inner, key: &[u8]) -> bool {
         let Some(&Output::Send(request, by)) = self.out.first() else { return false };
         if by < now().saturating_add(ms(QUICK)) {

@@ -1,4 +1,4 @@
-//! The same for threads: calls block the thread. A thread of the crate renews.
+//! The same interface for threads: calls block the thread. A thread of the crate renews holds.
 
 mod turns;
 
@@ -21,7 +21,7 @@ pub struct Locker {
     runtime: Arc<Background>,
 }
 
-/// The crate's thread, and what is under way there.
+/// The crate's thread, and what is in progress there.
 #[derive(Debug)]
 struct Background {
     runtime: Option<Runtime>,
@@ -29,7 +29,7 @@ struct Background {
 }
 
 impl Background {
-    /// Does it there, while this thread waits.
+    /// Runs the work there, while this thread waits.
     fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
         let (tell, told) = mpsc::sync_channel(1);
         self.runtime.as_ref()?.spawn(async move { tell.send(work.await) });
@@ -39,7 +39,8 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Wherever the last one is dropped, nothing waits for it; but what calls have left is undone first.
+        // Wherever the last clone is dropped, nothing waits for the thread; but what calls have
+        // left is undone first.
         if let Some(runtime) = self.runtime.take() {
             let (thread, under_way) = (runtime.handle().clone(), self.under_way.clone());
             thread.spawn(async move {
@@ -58,7 +59,7 @@ pub struct Request {
     runtime: Arc<Background>,
 }
 
-/// As [`crate::Hold`]: dropping it releases the level.
+/// Like [`crate::Hold`]: dropping it releases the level.
 #[derive(Debug)]
 #[must_use = "a hold that is dropped is released"]
 pub struct Hold {
@@ -68,7 +69,7 @@ pub struct Hold {
 }
 
 impl Locker {
-    /// For the one server of `client`.
+    /// For the single server of `client`. # Errors When no thread can be started.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -76,7 +77,7 @@ impl Locker {
         Locker::with(crate::Locker::new(client))
     }
 
-    /// As [`crate::Locker::sentinel`].
+    /// Like [`crate::Locker::sentinel`].
     ///
     /// # Errors
     /// When an address is invalid, or no thread can be started.
@@ -88,7 +89,7 @@ impl Locker {
         Locker::with(crate::Locker::sentinel(sentinels, master, node)?)
     }
 
-    /// As [`crate::Locker::cluster`].
+    /// Like [`crate::Locker::cluster`].
     ///
     /// # Errors
     /// When an address is invalid, or no thread can be started.
@@ -98,7 +99,7 @@ impl Locker {
         Locker::with(crate::Locker::cluster(seeds)?)
     }
 
-    /// As [`crate::Locker::close`]. Blocks the thread until then.
+    /// Like [`crate::Locker::close`]. Blocks the thread until then.
     pub fn close(&self) {
         let locker = self.locker.clone();
         self.runtime.run(async move { locker.close().await });
@@ -142,7 +143,7 @@ impl Locker {
         self.locker.counts()
     }
 
-    /// As [`crate::Locker::all`].
+    /// Like [`crate::Locker::all`].
     ///
     /// # Errors
     /// When these keys cannot be locked together.
@@ -153,7 +154,7 @@ impl Locker {
         Ok(All(Request { request: self.locker.all(ones)?.0, runtime: self.runtime.clone() }))
     }
 
-    /// As [`crate::Locker::check`].
+    /// Like [`crate::Locker::check`].
     ///
     /// # Errors
     /// As there.
@@ -316,13 +317,13 @@ impl Hold {
         self.loss.tenure().is_sure()
     }
 
-    /// As [`crate::Hold::loss`]. [`crate::Loss::is_lost`] does not block.
+    /// Like [`crate::Hold::loss`]. [`crate::Loss::is_lost`] does not block.
     #[must_use]
     pub fn loss(&self) -> crate::Loss {
         self.loss.clone()
     }
 
-    /// Waits for the loss, at most this long, and returns whether it came.
+    /// Waits for the loss, but at most this long, and returns whether it came.
     #[must_use]
     pub fn lost_within(&self, time: Duration) -> bool {
         let loss = self.loss.clone();
@@ -337,7 +338,7 @@ impl Hold {
         if let Some(runtime) = &self.runtime.runtime {
             runtime.spawn(async move {
                 let is_lost = loss.ended().await;
-                // Dropping it may block too: it may own another hold.
+                // Dropping it may block as well: it may own another hold.
                 let end = move || if is_lost { tell() } else { drop(tell) };
                 let _ = tokio::task::spawn_blocking(end).await;
             });
@@ -450,7 +451,7 @@ impl Election {
         Election { election: self.election.lease(lease), ..self }
     }
 
-    /// As [`crate::Election::leader`].
+    /// Like [`crate::Election::leader`].
     ///
     /// # Errors
     /// As there.
@@ -465,7 +466,8 @@ impl Election {
         Request { request: self.election.campaign(), runtime: self.runtime.clone() }
     }
 
-    /// As [`crate::Election::observe`]: each item blocks until the leader has changed. It ends if the server refuses.
+    /// Like [`crate::Election::observe`]: each item blocks until the leader has changed. It ends if
+    /// the server refuses.
     pub fn observe(&self) -> impl Iterator<Item = Option<crate::Leader>> + Send + use<> {
         let observer = Arc::new(tokio::sync::Mutex::new(self.election.observe()));
         let runtime = self.runtime.clone();

@@ -1,4 +1,5 @@
-//! The machine's time. It goes on while the computer sleeps, as leases do; timers stand still, and may be late.
+//! The machine's time. It continues while the computer sleeps, as leases do; timers stop meanwhile,
+//! and may be late.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ pub(crate) fn now() -> Ms {
     ms(clock())
 }
 
-/// When a timer says so, unless the computer sleeps meanwhile.
+/// When a timer has to fire, unless the computer sleeps meanwhile.
 pub(crate) fn at(time: Ms) -> Instant {
     let now = Instant::now(); // first: a pause between the two makes the answer earlier, never later
     instant(time, now, clock())
@@ -59,7 +60,7 @@ mod tests {
         assert!(at(super::now() + 1000) <= Instant::now() + second);
     }
 
-    /// The system's own account of how long it has been up includes the time that it slept.
+    /// The system's uptime includes the time that it slept.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_clock_counts_the_time_asleep() {

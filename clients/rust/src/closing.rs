@@ -11,7 +11,7 @@ use crate::tenure::Tenure;
 use crate::util::{is_true, lock};
 use crate::{Error, Locker, machine};
 
-/// What keeps `close` waiting: a request under way, or what undoes one.
+/// What `close` waits for: a request in progress, or the undoing of one.
 pub(crate) type UnderWay = OwnedRwLockReadGuard<()>;
 
 /// How often a drain looks whether anybody holds.
@@ -51,19 +51,19 @@ impl Closing {
         self.is_closed.subscribe()
     }
 
-    /// From now on `close` waits for this. Nothing begins once it is closed.
+    /// From now on, `close` waits for this. After the close, nothing begins.
     pub(crate) async fn begin(&self) -> Result<UnderWay, Error> {
         let guard = self.under_way.clone().read_owned().await;
         if self.is_closed() { Err(Error::Closed) } else { Ok(guard) }
     }
 
-    /// As [`Closing::begin`], without waiting.
+    /// Like [`Closing::begin`], without waiting.
     pub(crate) fn begin_now(&self) -> Option<UnderWay> {
         let guard = self.under_way.clone().try_read_owned().ok();
         guard.filter(|_| !self.is_closed())
     }
 
-    /// Taken for writing, nothing is under way.
+    /// When it is locked for writing, nothing is in progress.
     pub(crate) fn under_way(&self) -> Arc<RwLock<()>> {
         self.under_way.clone()
     }

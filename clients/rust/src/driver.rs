@@ -1,4 +1,4 @@
-//! Carries out what a machine wants: requests, connections, sleeps. It decides nothing.
+//! Carries out what a machine asks for: requests, connections, pauses. It decides nothing.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::seat::Seat;
 use crate::util::is_so;
 use crate::words::{acquire, words};
 
-/// A request under way. It goes on even if nobody waits for it any more.
+/// A request in progress. It continues even if nobody waits for it any more.
 type Pending = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
 /// The I/O of one machine.
@@ -35,19 +35,19 @@ pub(crate) struct Driver {
     seat: Arc<Seat>,
     options: Options,
     depth: u32,
-    /// On a shared connection, and what to make of its reply.
+    /// The request on a shared connection, and how to read its reply.
     request: Option<Pending>,
-    /// The own connection, and the reply on it.
+    /// The dedicated connection, and the reply on it.
     line: Option<Line>,
     reply: Option<Pending>,
-    /// Where it was redirected to.
+    /// The target of the last redirection.
     next: Option<(Arc<Node>, bool)>,
-    /// The server whose late replies it gets, and the late reply that it waits for.
+    /// The server whose late replies it receives, and the late reply that it waits for.
     heard: Option<(Arc<Node>, Arc<Post>)>,
     letter: Option<Letter>,
-    /// Turns true when the caller has given up.
+    /// Becomes true when the caller has given up.
     gone: Option<watch::Receiver<bool>>,
-    /// Turns true when the locker is closed.
+    /// Becomes true when the locker is closed.
     closed: Option<watch::Receiver<bool>>,
     under_way: Option<UnderWay>,
     /// Why the last request failed.
@@ -82,7 +82,7 @@ impl Driver {
         }
     }
 
-    /// From now on `close` ends it, and waits until that is done.
+    /// From now on, `close` ends it, and waits until that is done.
     pub(crate) fn begun(mut self, under_way: UnderWay) -> Driver {
         self.closed = Some(self.inner.closing.signal());
         self.under_way = Some(under_way);
@@ -103,12 +103,12 @@ impl Driver {
         self.seat.clone()
     }
 
-    /// From now on the caller may go away.
+    /// From now on, the caller may give up.
     pub(crate) fn watch(&mut self, gone: watch::Receiver<bool>) {
         self.gone = Some(gone);
     }
 
-    /// The cancel or close that came before the caller got its grant.
+    /// The cancellation or close that came before the caller got its grant.
     pub(crate) fn interrupted(&self) -> Option<Input> {
         let is_so =
             |signal: &Option<watch::Receiver<bool>>| signal.as_ref().is_some_and(|so| *so.borrow());
@@ -119,7 +119,7 @@ impl Driver {
         }
     }
 
-    /// From now on renewals ask for that.
+    /// From now on, renewals ask for this lease.
     pub(crate) fn lengthen(&mut self, lease: Ms) {
         self.options.lease = Duration::from_millis(lease);
     }
@@ -128,7 +128,7 @@ impl Driver {
         self.line.take()
     }
 
-    /// Why it was not granted, or not released.
+    /// The reason why it was not granted, or not released.
     pub(crate) fn error(&mut self, tell: &Tell) -> Error {
         let trouble = self.trouble.take().unwrap_or_else(timed_out);
         match tell {
@@ -146,7 +146,7 @@ impl Driver {
         if *tell == Tell::Released { Ok(()) } else { Err(self.error(tell)) }
     }
 
-    /// Drives a machine to its end, from those outputs on. `tell` may answer with an input.
+    /// Drives a machine to its end, beginning with these outputs. `tell` may return an input.
     pub(crate) async fn drive(
         &mut self,
         machine: &mut impl Machine,
@@ -201,7 +201,8 @@ impl Driver {
         }
     }
 
-    /// Does what is done at once, or begins an operation, and says which it is.
+    /// Carries out an output that takes no time, or begins an operation; returns whether it is an
+    /// operation.
     pub(crate) fn begin(&mut self, output: &Output) -> bool {
         match output {
             Output::Keep => {
@@ -224,7 +225,7 @@ impl Driver {
         !matches!(output, Output::Keep | Output::Drop)
     }
 
-    /// The end of an operation. May be dropped, and called again.
+    /// Waits for the end of an operation. The future may be dropped, and the function called again.
     pub(crate) async fn end(&mut self, operation: &Output) -> Input {
         match operation {
             Output::Open(by) => self.open(at(*by)).await,
@@ -292,7 +293,7 @@ impl Driver {
         })
     }
 
-    /// The reply on the own connection. `None` is silence.
+    /// Handles the reply on the dedicated connection. `None` means silence.
     fn replied(&mut self, reply: Option<RedisResult<Value>>) -> Input {
         let reply = reply.map(|reply| reply.map_err(|error| self.inner.servers.sharded(error)));
         if reply.is_some() {
@@ -387,7 +388,7 @@ impl Driver {
 
     // --- late replies ---------------------------------------------------------------------------
 
-    /// Subscribes where the next request goes; about how long a round trip takes.
+    /// Subscribes at the server of the next request; returns about how long a round trip takes.
     async fn listen(&mut self) -> RedisResult<Ms> {
         let servers = &self.inner.servers;
         let (node, asking) = match (&self.line, &self.next) {
@@ -421,7 +422,7 @@ impl Driver {
         words
     }
 
-    /// The same on a shared connection: there, where it listens.
+    /// The same for a request on a shared connection, which goes to the server where it listens.
     fn telling_there(&mut self, words: Cmd, has_block: bool) -> (Cmd, Option<(Arc<Node>, bool)>) {
         let words = self.telling(words, has_block);
         let asking = self.next.take().is_some_and(|(_, is_ask)| is_ask);
@@ -448,7 +449,7 @@ impl Driver {
     }
 }
 
-/// The reply, unless it does not come in time.
+/// The reply, or silence if it does not come in time.
 async fn or_silence(by: Instant, reply: Option<&mut Pending>) -> Option<RedisResult<Value>> {
     match reply {
         Some(reply) => timeout_at(by, reply).await.ok(),
@@ -456,7 +457,7 @@ async fn or_silence(by: Instant, reply: Option<&mut Pending>) -> Option<RedisRes
     }
 }
 
-/// The token of what the owner holds. One of the locks may have ended by itself.
+/// The token of the owner's hold. One of the locks may have ended by itself.
 async fn token_of_any(
     inner: &Inner,
     options: &Options,

@@ -1,4 +1,5 @@
-//! Elections: the leader is whoever holds the lock of a key, in a session. Followers ask `RLOCK.AWAIT` who that is.
+//! Elections: the leader is whoever holds the lock of a key, in a session. Followers find out with
+//! `RLOCK.AWAIT`.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ const REPLY: Duration = Duration::from_millis(machine::REPLY);
 pub struct Leader {
     /// The fencing token.
     pub token: u64,
-    /// The owner's name; what is not UTF-8 is replaced.
+    /// The owner's name; bytes that are not UTF-8 are replaced.
     pub owner: String,
     bytes: Vec<u8>,
 }
@@ -110,11 +111,12 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// The leader: the first time at once, then when that changes; `None` while there is none. Dropping the future misses
-    /// nothing.
+    /// The leader: at first the current one, then each new one; `None` while there is none.
+    /// Dropping the future misses nothing.
     ///
     /// # Errors
-    /// When the server refuses, or the locker is closed. Broken connections and failovers are waited out.
+    /// When the server refuses, or the locker is closed. Broken connections and failovers are
+    /// waited out.
     pub async fn next(&mut self) -> Result<Option<Leader>, Error> {
         let locker = self.locker.clone();
         unless(locker.inner.closing.signal(), self.changed()).await?

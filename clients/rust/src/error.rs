@@ -19,7 +19,7 @@ pub enum Error {
     TooMany(RedisError),
     /// Too few replicas acknowledged the grant in time, and the grant was revoked.
     NoAcks(RedisError),
-    /// During the whole wait, too few replicas were connected.
+    /// Too few replicas were connected during the whole wait.
     NoReplicas(RedisError),
     /// This user may not do that.
     NoPerm(RedisError),
@@ -96,7 +96,7 @@ fn is_without_module(error: &RedisError) -> bool {
             .is_some_and(|text| text.starts_with("unknown command") && text.contains("RLOCK."))
 }
 
-/// What a request says that the module is too old for.
+/// The error if the module is too old for this request.
 pub(crate) fn needs_tell(error: RedisError) -> RedisError {
     let is_unknown = error.code() == Some("ERR")
         && error.detail().is_some_and(|text| text.contains("syntax error at 'TELL'"));
@@ -107,8 +107,8 @@ pub(crate) fn needs_tell(error: RedisError) -> RedisError {
     redis::make_extension_error("ERR".to_owned(), Some(why.to_owned()))
 }
 
-/// Whether no later try to connect can succeed, because of what the program says or whom it asks: a certificate that is not
-/// trusted, a server that speaks something else.
+/// Whether no retry of connecting can succeed, because of the program's settings or of the other
+/// side: an untrusted certificate, a server that speaks another protocol.
 fn is_permanent(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::AuthenticationFailed
@@ -133,7 +133,7 @@ pub(crate) fn is_broken(error: &RedisError) -> bool {
     error.code().is_none()
 }
 
-/// Whether there was nobody to send it to.
+/// Whether there was no server to send it to.
 pub(crate) fn is_unsent(error: &RedisError) -> bool {
     error.is_connection_refusal()
 }
@@ -146,14 +146,14 @@ pub(crate) fn is_passing(error: &RedisError) -> bool {
             "UNBLOCKED" | "READONLY" | "LOADING" | "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"
             | "NOREPLICAS" | "MASTERDOWN",
         ) => true,
-        // The latter is for observers, from a primary that was demoted.
+        // Observers get the latter from a demoted primary.
         Some(_) => error.detail().is_some_and(|text| {
             text.contains("max number of clients") || text.contains("cannot block on a replica")
         }),
     }
 }
 
-/// Whether a replica says so: of one server that is named, no later one is a primary.
+/// Whether a replica sent this: if only one server is named, it will not become a primary.
 pub(crate) fn is_replica(error: &RedisError) -> bool {
     error.code() == Some("READONLY")
         || error.detail().is_some_and(|text| text.contains("cannot block on a replica"))

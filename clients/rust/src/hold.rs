@@ -24,14 +24,14 @@ pub struct Hold {
     tenure: Arc<Tenure>,
     runtime: Handle,
     is_released: bool,
-    /// Of one of many keys, the permit that ends with it.
+    /// For one of many keys, the permit that ends with it.
     permit: Option<Box<Hold>>,
-    /// A release that was begun. It is used only through `&mut`; the mutex makes a hold `Sync`, which a request under
-    /// way is not.
+    /// A release that has begun. It is used only through `&mut`; the mutex makes a hold `Sync`,
+    /// which a request in progress is not.
     begun: Mutex<Option<Begun<Release>>>,
 }
 
-/// The signal that a hold is lost, to pass on.
+/// The signal that a hold is lost, which can be passed on.
 #[derive(Clone)]
 pub struct Loss {
     inner: Weak<Inner>,
@@ -92,7 +92,8 @@ impl Hold {
         }
     }
 
-    /// The fencing token: greater than all before it. The resource that is written to should refuse smaller ones.
+    /// The fencing token: greater than all earlier ones. The resource that is written to should
+    /// refuse smaller ones.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.tenure.token
@@ -110,8 +111,9 @@ impl Hold {
         self.tenure.owner()
     }
 
-    /// Until when the hold is certain if the server does not answer again. Counts from when the last answered request
-    /// was sent. Ask again after the computer slept: an [`Instant`] does not count that time, but a lease does.
+    /// The time until which the hold is certain, even if the server does not answer again. It
+    /// counts from when the last answered request was sent. Call it again after the computer has
+    /// slept: an [`Instant`] does not count that time, but a lease does.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         at(*self.tenure.deadline.borrow()).into_std()
@@ -146,9 +148,10 @@ impl Hold {
     /// Releases the level. The release completes even if this future is dropped.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the hold ended before: others may have worked at the same time. [`Error::Unavailable`] if the
-    /// release did not reach the server within a lease, also because another request of this owner was under way. It is
-    /// then released in the background.
+    /// [`Error::Lost`] if the hold ended before: others may have worked at the same time.
+    /// [`Error::Unavailable`] if the release did not reach the server within a lease, for example
+    /// because another request of this owner was in progress. It is then released in the
+    /// background.
     pub async fn release(mut self) -> Result<(), Error> {
         let permit = self.permit.take();
         let released = self.release_alone().await;
@@ -171,7 +174,7 @@ impl Hold {
 }
 
 impl Hold {
-    /// On the calling thread. `None`: release by [`Hold::release`].
+    /// Releases on the calling thread. If the result is `None`, release with [`Hold::release`].
     pub(crate) fn release_quickly(&mut self) -> Option<Result<(), Error>> {
         if self.permit.is_some() {
             return None;
@@ -191,7 +194,7 @@ impl Hold {
         Locker { inner: self.inner.clone() }
     }
 
-    /// Forgets it, and releases nothing: at the server, it ends with its lease.
+    /// Forgets the hold without releasing it: at the server, it ends with its lease.
     pub(crate) fn leave(mut self) {
         self.is_released = true;
         if !self.tenure.cancel_renewal() {

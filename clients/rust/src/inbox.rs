@@ -1,4 +1,5 @@
-//! Late replies: one subscription per server receives them, whoever waits, and knows each by its id.
+//! Late replies: one subscription per server receives them for all waits, and recognizes each by
+//! its ID.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -32,7 +33,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Sends pings on the connection while somebody waits, and calls `forget` once it is silent.
+    /// Sends pings on the connection while somebody waits, and calls `forget` when it is silent.
     pub(crate) fn new(
         post: Arc<Post>,
         connection: MultiplexedConnection,
@@ -58,26 +59,26 @@ impl Drop for Link {
 #[derive(Default)]
 pub(crate) struct Post {
     is_over: AtomicBool,
-    /// When it said something last.
+    /// When it was last heard from.
     heard: AtomicU64,
-    /// How many requests are not answered.
+    /// How many requests have no reply yet.
     under_way: AtomicUsize,
     mail: Mutex<Mail>,
     /// Somebody waits.
     waits: Notify,
 }
 
-/// What became of a subscription; nothing while it is under way.
+/// The result of a subscription; `None` while it is in progress.
 pub(crate) type State = Option<RedisResult<()>>;
 
 #[derive(Default)]
 struct Mail {
-    /// What became of each subscription.
+    /// The result of each subscription.
     channels: HashMap<Arc<str>, watch::Sender<State>>,
     letters: HashMap<u64, (Arc<str>, oneshot::Sender<RedisResult<Value>>)>,
 }
 
-/// A late reply that somebody waits for. It is kept until that is read.
+/// A late reply that somebody waits for. It is kept until it is read.
 pub(crate) struct Letter {
     pub(crate) id: u64,
     post: Arc<Post>,
@@ -85,7 +86,7 @@ pub(crate) struct Letter {
 }
 
 impl Letter {
-    /// The reply; `None` if the subscription has ended, so that it will not come.
+    /// The reply; `None` if the subscription has ended, so that no reply will come.
     pub(crate) async fn reply(&mut self) -> Option<RedisResult<Value>> {
         (&mut self.reply).await.ok()
     }
@@ -128,7 +129,7 @@ impl Post {
         *lock(&self.mail) = Mail::default();
     }
 
-    /// A push of the server.
+    /// Handles a push from the server.
     pub(crate) fn receives(&self, info: &PushInfo) {
         self.hears();
         match (&info.kind, info.data.as_slice()) {
@@ -137,7 +138,8 @@ impl Post {
                 let letter = lock(&self.mail).letters.remove(&id);
                 letter.into_iter().for_each(|(_, tell)| drop(tell.send(reply.clone())));
             }
-            // The slot has moved. The client library takes it for the reply to whatever is under way.
+            // The slot has moved. The client library takes this push for the reply to a request in
+            // progress.
             (PushKind::SUnsubscribe, _) if self.under_way.load(Ordering::Acquire) > 0 => {
                 self.ends()
             }
@@ -151,7 +153,7 @@ impl Post {
         }
     }
 
-    /// A request on this connection. `None` is silence.
+    /// Sends a request on this connection. `None` means silence.
     async fn ask(
         &self,
         work: impl Future<Output = RedisResult<Value>>,
@@ -187,7 +189,7 @@ impl Post {
         }
     }
 
-    /// While somebody waits, the server is to show that it is there.
+    /// While somebody waits, checks whether the server still answers.
     async fn pings(&self, mut connection: MultiplexedConnection) {
         let is_idle = || lock(&self.mail).letters.is_empty();
         loop {
@@ -215,7 +217,8 @@ impl Inbox {
         state.is_some_and(|state| matches!(*state.borrow(), Some(Ok(()))))
     }
 
-    /// A request of then was not answered: so may be what this connection was to say.
+    /// A request that was sent then has gone unanswered: messages on this connection may be missing
+    /// as well.
     pub(crate) fn distrust(&self, sent: Ms) {
         let mut link = lock(&self.link);
         let heard = link.as_ref().map(|link| link.post.heard.load(Ordering::Relaxed));
@@ -235,7 +238,7 @@ impl Inbox {
 }
 
 impl Inbox {
-    /// What becomes of the subscription, which begins if there is a connection for it.
+    /// Returns the state of the subscription, which is begun if there is a connection for it.
     pub(crate) fn subscribed(
         &self,
         channel: &Arc<str>,
@@ -269,7 +272,7 @@ impl Inbox {
     }
 }
 
-/// `id SP outcome`, as a reply.
+/// Parses `id SP outcome` as a reply.
 fn read(text: &[u8]) -> Option<(u64, RedisResult<Value>)> {
     let mut words = text.splitn(3, |byte| *byte == b' ');
     let mut word = || words.next().and_then(|word| str::from_utf8(word).ok());
@@ -290,7 +293,7 @@ fn read(text: &[u8]) -> Option<(u64, RedisResult<Value>)> {
             let owner = (first != "0").then(|| Value::BulkString(more.to_vec()));
             Ok(Value::Array(vec![number()?, owner.unwrap_or(Value::Nil)]))
         }
-        // As it would come on a connection.
+        // In the form in which it would come on a connection.
         "error" => {
             redis::parse_redis_value(&[b"-", rest, b"\r\n"].concat()).and_then(Value::extract_error)
         }

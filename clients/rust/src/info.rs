@@ -1,8 +1,8 @@
-//! What a reply of `RLOCK.INFO` says of an owner.
+//! What a reply to `RLOCK.INFO` reports about an owner.
 
 use redis::Value;
 
-/// The token of what that owner holds in that mode.
+/// The token of that owner's hold in that mode.
 pub(crate) fn token_of(info: &Value, owner: &str, mode: &str) -> Option<i64> {
     let mode = mode.to_lowercase();
     let Value::Array(holders) = field(info, "holders")? else { return None };

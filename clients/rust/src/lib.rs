@@ -92,7 +92,7 @@ pub struct Locker {
 pub(crate) struct Inner {
     servers: Arc<Servers>,
     host: String,
-    /// The number of this process, and the names that are drawn for owners in it.
+    /// The ID of this process, and the names that are drawn for owners in it.
     names: Mutex<(u32, machine::Names)>,
     closing: closing::Closing,
     /// After how long without a server a wait gives up.
@@ -104,7 +104,8 @@ pub(crate) struct Inner {
 }
 
 impl Locker {
-    /// For the one server of `client`. The crate opens its own connections with that client's settings.
+    /// For the single server of `client`. The crate opens its own connections with that client's
+    /// settings.
     #[must_use]
     pub fn new(client: Client) -> Locker {
         Locker::with(Topology::One, client.get_connection_info().clone())
@@ -128,7 +129,8 @@ impl Locker {
         ))
     }
 
-    /// For a Cluster some of whose nodes are `seeds`.
+    /// For a Cluster with `seeds` among its nodes. # Errors When an address is invalid, or none is
+    /// given.
     ///
     /// # Errors
     /// When an address is invalid, or none is given.
@@ -240,7 +242,7 @@ pub struct Request {
 }
 
 impl Clone for Request {
-    /// Draws another owner, since with the same owner both would be granted the lock.
+    /// Draws another owner: with the same owner, both requests would be granted the lock.
     fn clone(&self) -> Request {
         let mut options = self.options.clone();
         if !options.is_named {
@@ -257,8 +259,8 @@ impl Request {
         Waiting::new(&self.inner.telemetry, &self.key, &self.options)
     }
 
-    /// Sends one request, on the calling thread; enough for a lock that is free. Without a hold, ask by
-    /// [`Request::patiently`].
+    /// Sends one request, on the calling thread; this is enough for a free lock. If there is no
+    /// hold, continue with [`Request::patiently`].
     pub(crate) fn quickly(&self) -> (Option<Hold>, Option<Begun<Attempt>>) {
         if self.options.is_named && self.inner.servers.space.get().is_none() {
             return (None, None);
@@ -272,8 +274,9 @@ impl Request {
         self
     }
 
-    /// The longest wait; zero does not wait. The default is no limit. Another request of the same owner is waited for up
-    /// to 100 ms all the same, and one that is being undone as long as a connection is.
+    /// The longest wait; zero does not wait. The default is no limit. Even then, it waits up to 100
+    /// ms for another request of the same owner; and for one that is being undone, as long as it
+    /// would wait for a connection.
     pub fn wait(mut self, wait: Duration) -> Request {
         self.options.wait = Some(wait);
         self
@@ -291,7 +294,7 @@ impl Request {
         self
     }
 
-    /// Refuses to wait if this many others already wait.
+    /// Refuses to wait if this many requests already wait.
     pub fn max_queue(mut self, count: u32) -> Request {
         self.options.max_queue = Some(count);
         self
@@ -334,15 +337,16 @@ impl Request {
         self
     }
 
-    /// The owner's name, as [`Hold::owner`] will say it.
+    /// The owner's name, as [`Hold::owner`] will return it.
     #[must_use]
     pub fn owner_name(&self) -> &str {
         &self.options.owner
     }
 
-    /// Calls `tell` when the first try fails and the wait goes on: no server is reached, or none can decide for now. At
-    /// most once for each acquisition, on a thread of its own: it may block. Once the lock is granted, it is not called any
-    /// more: trouble with renewals shows as [`Hold::lost`].
+    /// Calls `tell` when the first attempt fails and the wait continues: no server is reached, or
+    /// none can decide for now. At most once for each acquisition, on a thread of its own: it may
+    /// block. Once the lock is granted, it is not called any more: trouble with renewals shows as
+    /// [`Hold::lost`].
     pub fn on_trouble(mut self, tell: impl Fn(&RedisError) + Send + Sync + 'static) -> Request {
         self.options.on_trouble = Some(Arc::new(tell));
         self
@@ -358,7 +362,7 @@ impl Request {
         self.patiently(None, waiting).await
     }
 
-    /// Acquires the lock. If `begun` is given, goes on from there.
+    /// Acquires the lock. If `begun` is given, continues from there.
     pub(crate) async fn patiently(
         mut self,
         begun: Option<Begun<Attempt>>,
@@ -375,7 +379,7 @@ impl Request {
         let (leave, gone) = watch::channel(false);
         let (tell, told) = oneshot::channel();
         let _leaving = Leaving(leave);
-        // In its own task, which runs to its end whatever happens to this future.
+        // In a task of its own, which runs to its end whatever happens to this future.
         tokio::spawn(seat.acquire(self.inner, self.options, begun, gone, tell));
         let outcome = told.await.unwrap_or(Err(Error::NotAcquired));
         if outcome.is_ok() {
@@ -393,8 +397,8 @@ impl Request {
     }
 }
 
-/// Signals to the task of an acquisition, when it is dropped, that the caller has dropped its future; and to the owner's
-/// next acquisition that this one is being undone.
+/// When it is dropped, it signals to the task of an acquisition that the caller has dropped its
+/// future, and to the owner's next acquisition that this one is being undone.
 struct Leaving(watch::Sender<bool>);
 
 impl Drop for Leaving {

@@ -22,10 +22,10 @@ use crate::util::{PATIENCE, for_all, is_true, lock, random};
 /// How long a calling thread tries by itself before it hands the request to the crate's thread.
 pub(crate) const QUICK: Duration = Duration::from_millis(300);
 
-/// The longest round trip to a server for a thread to gain by asking itself.
+/// The longest round trip at which it is faster for a thread to send requests itself.
 const NEAR: Duration = Duration::from_millis(10);
 
-/// How many connections are kept for threads that ask by themselves, and for sessions.
+/// How many idle connections are kept for threads that send requests themselves, and for sessions.
 const PLAIN: usize = 16;
 const IDLE: usize = 16;
 
@@ -43,17 +43,17 @@ pub(crate) struct Node {
     /// Late replies.
     pub(crate) inbox: Inbox,
     idle: Mutex<Vec<Line>>,
-    /// For threads that ask quickly.
+    /// Connections for threads that send requests themselves.
     plain: Mutex<Vec<redis::Connection>>,
     /// When to try to connect again, and the error of the last attempt.
     dials: Mutex<(machine::Server, Option<RedisError>)>,
-    /// One dial at a time.
+    /// Only one dial at a time.
     dialling: Arc<tokio::sync::Mutex<()>>,
     /// About how long a reply takes, in microseconds.
     round: AtomicU64,
-    /// When the last request was sent that was not answered.
+    /// When the last unanswered request was sent.
     silent: AtomicU64,
-    /// Until when callers that cannot wait do not ask it.
+    /// Until when requests of callers that cannot wait are not sent to it.
     silent_until: AtomicU64,
     closed: watch::Sender<bool>,
 }
@@ -115,8 +115,8 @@ impl Node {
     }
 
     pub(crate) fn took(&self, time: Duration) {
-        // One fast reply disproves whatever slowed earlier ones: after a pause of the server, waits
-        // would end early.
+        // A single fast reply replaces all slower ones: otherwise, waits after a pause of the
+        // server would end too early.
         let (old, new) = (self.round(), time.min(PATIENCE));
         let round = new.min(old * 7 / 8 + new / 8);
         let round = u64::try_from(round.as_micros()).unwrap_or(u64::MAX);
@@ -130,7 +130,7 @@ impl Node {
         }
     }
 
-    /// Closes what nobody uses, and the shared connections; none is opened or kept any more.
+    /// Closes idle and shared connections; from now on, none is opened or kept.
     pub(crate) fn close(&self) {
         lock(&self.dials).0.close();
         self.closed.send_replace(true);
@@ -168,7 +168,7 @@ impl Node {
         .await
     }
 
-    /// A new connection that reports pushed messages and its end. To be called in [`for_all`].
+    /// A new connection that reports pushed messages and its end. Must be called in [`for_all`].
     pub(crate) async fn connect(
         &self,
         tell: impl Fn(PushInfo) + Send + Sync + 'static,
@@ -177,7 +177,7 @@ impl Node {
         self.connect_next(tell).await
     }
 
-    /// The same for a caller that has the right to dial.
+    /// The same for a caller that may dial now.
     async fn connect_next(
         &self,
         tell: impl Fn(PushInfo) + Send + Sync + 'static,
@@ -193,7 +193,7 @@ impl Node {
         self.dial(client.get_multiplexed_async_connection_with_config(&config)).await
     }
 
-    /// None right after one that failed.
+    /// Does not dial for a moment after a failed dial.
     async fn dial<C>(&self, connecting: impl Future<Output = RedisResult<C>>) -> RedisResult<C> {
         {
             let mut dials = lock(&self.dials);
@@ -219,8 +219,8 @@ impl Node {
         connected
     }
 
-    /// A request of then was not answered, or by a server that is no primary any more: so may be what is asked on
-    /// connections that have said nothing since.
+    /// A request that was sent then went unanswered, or its server is no longer a primary:
+    /// connections that have been silent since are not used any more.
     pub(crate) fn distrust(&self, sent: Ms) {
         self.silent.fetch_max(sent, Ordering::Relaxed);
         lock(&self.idle).retain(Line::is_usable);
@@ -228,7 +228,7 @@ impl Node {
         self.inbox.distrust(sent);
     }
 
-    /// Asks on the calling thread, if the server is near and a connection is there.
+    /// Sends a request on the calling thread, if the server is near and a connection is ready.
     pub(crate) fn ask_quickly(&self, command: &Cmd) -> Option<RedisResult<Value>> {
         if self.round() > NEAR {
             return None;
@@ -237,8 +237,9 @@ impl Node {
         Some(self.ask_plainly(connection, command))
     }
 
-    /// The same for what no runtime will do any more, wherever the server is. One that does not answer is not asked again
-    /// for a while: a program with a thousand holds is to end as well.
+    /// The same for requests that no runtime will send any more, wherever the server is. A server
+    /// that does not answer is not asked again for a while: a program with a thousand holds must be
+    /// able to end, too.
     pub(crate) fn ask_at_last(&self, command: &Cmd) -> RedisResult<Value> {
         let is_silent = now() < self.silent_until.load(Ordering::Relaxed);
         if is_silent || self.is_closed() {
@@ -271,8 +272,8 @@ impl Node {
         }
     }
 
-    /// Sees to it that the next thread finds a connection. Not on the thread that needs it: to look up a name, and to
-    /// connect, may take longer than its caller waits.
+    /// Opens a connection for the next thread, if there is none. Not on the thread that needs it:
+    /// name resolution and connecting may take longer than its caller waits.
     pub(crate) fn prepare(self: &Arc<Node>) {
         let Ok(one) = self.dialling.clone().try_lock_owned() else { return };
         if !lock(&self.plain).is_empty() {
@@ -334,7 +335,7 @@ impl Line {
         *self.ended.borrow()
     }
 
-    /// Whether the connection is open, and has not been silent since a request was not answered.
+    /// Whether the connection is open, and was not silent since a request went unanswered.
     pub(crate) fn is_usable(&self) -> bool {
         let silent = self.node.silent.load(Ordering::Relaxed);
         !self.is_ended() && !is_condemned(self.heard, silent, Planted::Nothing)
@@ -349,12 +350,12 @@ impl Line {
         self.ended.clone()
     }
 
-    /// Asks without a time limit. The request goes on even if the future is dropped.
+    /// Sends a request without a time limit. The request continues even if the future is dropped.
     pub(crate) async fn ask(&self, command: &Cmd, asking: bool) -> RedisResult<Value> {
         asked(self.connection.clone(), command, asking).await
     }
 
-    /// The same with words of its own.
+    /// The same with given words.
     pub(crate) fn begin(
         &self,
         command: Cmd,
@@ -364,7 +365,7 @@ impl Line {
         Box::pin(async move { asked(connection, &command, asking).await })
     }
 
-    /// Keeps the connection for the next session, if it is good and few are kept.
+    /// Keeps the connection for the next session, if it is usable and few are kept.
     pub(crate) fn put(mut self) {
         self.heard = now();
         let node = self.node.clone();
@@ -394,7 +395,7 @@ async fn asked(
 }
 
 impl Node {
-    /// Sees to it that the channel is subscribed.
+    /// Subscribes to the channel, if it is not subscribed.
     pub(crate) async fn listen(
         self: &Arc<Node>,
         channel: &Arc<str>,

@@ -1,4 +1,4 @@
-//! Observes who holds a lock, by `RLOCK.AWAIT`.
+//! Observes who holds a lock, with `RLOCK.AWAIT`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,13 +17,13 @@ use crate::servers::Servers;
 use crate::tenure::{Tenure, ended};
 use crate::util::{is_true, lock, millis};
 
-/// Younger holds are not observed, since most end sooner.
+/// Younger holds are not observed, since most of them end sooner.
 const OLD_ENOUGH: Duration = Duration::from_millis(100);
 const REPLIES: Duration = Duration::from_millis(REPLY);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Waits until the hold of WRITE at `key` is not the one with that token, and replies with the token and the owner of the
-/// new one; nil after `wait` milliseconds. The end of the subscription is an error.
+/// Waits until WRITE of `key` is no longer held with that token, and returns the token and the
+/// owner of the new hold; nil after `wait` milliseconds. The end of the subscription is an error.
 pub(crate) async fn other_than(
     inner: &Arc<Inner>,
     key: &[u8],
@@ -79,8 +79,8 @@ async fn ask(
     }
 }
 
-/// Observes the hold, so that its loss is known as soon as the server knows it. `RLOCK.AWAIT` observes only a single
-/// write lock: read locks, permits and groups are not observed.
+/// Observes the hold, so that a loss is reported as soon as the server notices it. `RLOCK.AWAIT`
+/// observes only a single write lock: read locks, permits and groups are not observed.
 pub(crate) fn observe(
     runtime: &Handle,
     inner: &Arc<Inner>,
@@ -107,7 +107,7 @@ async fn observed(inner: Arc<Inner>, seat: Arc<Seat>, tenure: Arc<Tenure>) {
     }
 }
 
-/// Waits until the lock is free or somebody else holds it; false if that cannot be observed.
+/// Waits until the lock is free or held by another owner; false if that cannot be observed.
 async fn ends(inner: &Arc<Inner>, key: &[u8], tenure: &Tenure) -> bool {
     sleep(OLD_ENOUGH).await;
     let mut pause = Duration::from_millis(10);

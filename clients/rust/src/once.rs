@@ -9,7 +9,7 @@ use crate::machine::Ms;
 use crate::util::{PATIENCE, millis};
 use crate::{Hold, Locker, Loss, Request};
 
-/// What a run means that fails, or whose process dies.
+/// What happens to the interval if a run fails, or its process dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IfItFails {
     /// Nobody else runs in this interval.
@@ -18,7 +18,7 @@ pub enum IfItFails {
     Again,
 }
 
-/// What is to run once in each interval. Nothing is sent before [`Once::run`].
+/// Work that is to run once in each interval. Nothing is sent before [`Once::run`].
 #[derive(Clone)]
 #[must_use = "nothing is asked before `run`"]
 pub struct Once {
@@ -28,8 +28,8 @@ pub struct Once {
 }
 
 impl Locker {
-    /// What is to run once in each interval, on all machines. By default it does not wait, and keeps the interval if it
-    /// fails.
+    /// Work that is to run once in each interval, on all machines together. By default it does not
+    /// wait, and a failed run still counts.
     pub fn once(&self, key: impl AsRef<[u8]>, every: Duration) -> Once {
         let request = self.lock(key).wait(Duration::ZERO);
         Once { request, every, if_it_fails: IfItFails::Keep }
@@ -37,19 +37,20 @@ impl Locker {
 }
 
 impl Once {
-    /// What a run means that fails, or whose process dies.
+    /// Sets what happens to the interval if a run fails, or its process dies.
     pub fn if_it_fails(mut self, choice: IfItFails) -> Once {
         self.if_it_fails = choice;
         self
     }
 
-    /// The longest wait for the next interval.
+    /// Sets the longest wait for the next interval.
     pub fn wait(mut self, wait: Duration) -> Once {
         self.request = self.request.wait(wait);
         self
     }
 
-    /// With [`IfItFails::Again`], how long the lock outlives a process that died; the default is 30 seconds.
+    /// For [`IfItFails::Again`]: how long the lock outlives a process that died; the default is 30
+    /// seconds.
     pub fn lease(mut self, lease: Duration) -> Once {
         self.request = self.request.lease(lease);
         self
@@ -61,12 +62,12 @@ impl Once {
         self
     }
 
-    /// Does the work if nobody has in this interval, on any machine; `None` if somebody has. The work gets the token, and
-    /// the signal that the lock is lost: with [`IfItFails::Keep`], that is when the work takes longer than the interval.
-    /// Dropping the future is a failure of the work.
+    /// Does the work unless a run began in this interval, on any machine; then it returns `None`. The work gets the
+    /// token, and the signal that the lock is lost: with [`IfItFails::Keep`], it is lost if the work takes longer than
+    /// the interval. Dropping the future counts as a failure of the work.
     ///
     /// # Errors
-    /// That of the work, or else what [`Request::acquire`] and [`Hold::release`] return.
+    /// The error of the work, or else what [`Request::acquire`] and [`Hold::release`] return.
     pub async fn run<T, E, W>(self, work: impl FnOnce(u64, Loss) -> W) -> Result<Option<T>, E>
     where
         W: Future<Output = Result<T, E>>,
@@ -83,12 +84,12 @@ impl Once {
     pub(crate) async fn begin(self) -> Result<Option<Turn>, Error> {
         let is_again = self.if_it_fails == IfItFails::Again;
         let request = match self.if_it_fails {
-            // What is granted lasts for the interval, whatever becomes of this process.
+            // The grant lasts for the interval, whatever happens to this process.
             IfItFails::Keep => self.request.lease(self.every).no_renewal(),
             IfItFails::Again => self.request,
         };
         let Some(hold) = unless_taken(request.acquire().await)? else { return Ok(None) };
-        // The server has counted from the grant, which was earlier: no interval is short.
+        // The server counts from the grant, which was earlier: so no interval is too short.
         let until = now().saturating_add(1).saturating_add(millis(self.every));
         Ok(Some(Turn { loss: hold.loss(), hold: Some(hold), until, is_again }))
     }
@@ -129,7 +130,7 @@ impl Turn {
 }
 
 impl Drop for Turn {
-    /// Its work ends in the middle, or its end is not known to the server.
+    /// The work was cut short, or its end was not reported to the server.
     fn drop(&mut self) {
         match self.hold.take() {
             Some(hold) if !self.is_again => hold.leave(),
@@ -139,7 +140,8 @@ impl Drop for Turn {
 }
 
 impl Hold {
-    /// Releases the hold, and keeps every other writer out for so long. For `rlock run --once-per`.
+    /// Releases the hold, and keeps every other writer out for this long. For `rlock run
+    /// --once-per`.
     ///
     /// # Errors
     /// As [`Request::acquire`] and [`Hold::release`].
@@ -149,7 +151,7 @@ impl Hold {
         self.release_behind(kept).await
     }
 
-    /// The release, when it is known whether every other writer is kept out.
+    /// Releases the hold, once it is known whether every other writer is kept out.
     async fn release_behind(self, kept: Result<bool, Error>) -> Result<(), Error> {
         match (kept, self.release().await) {
             (Ok(true), Err(Error::Lost)) => Ok(()), // its lease ended behind the READ
@@ -157,7 +159,8 @@ impl Hold {
         }
     }
 
-    /// Keeps every other writer out for so long, also after the release; false if another one is in already.
+    /// Keeps every other writer out for this long, also after the release; false if another writer
+    /// is in already.
     ///
     /// # Errors
     /// As [`Request::acquire`].
@@ -175,7 +178,8 @@ impl Hold {
             }
             longer = Some(again);
         }
-        // Beside one's own WRITE, a READ is granted at once. It outlives the WRITE, and keeps every other WRITE out.
+        // READ in addition to one's own WRITE is granted at once. It outlives the WRITE, and keeps
+        // every other WRITE out.
         let mut words = redis::cmd("RLOCK.ACQUIRE");
         words.arg(self.key()).arg(self.owner()).arg("READ");
         words.arg("LEASE").arg(millis(left())).arg("DEPTH").arg(1);

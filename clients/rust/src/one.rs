@@ -8,7 +8,7 @@ use crate::slot::slot;
 /// The server accepts no more locks in one request.
 const MOST: usize = 128;
 
-/// One of several locks: a key, and how it is locked. A text or bytes are the write lock of that key.
+/// One of several locks: a key, and its mode. A text or bytes mean the write lock of that key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct One {
     pub(crate) key: Vec<u8>,

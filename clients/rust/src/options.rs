@@ -10,14 +10,14 @@ use crate::machine;
 use crate::one::{One, lock_mode};
 use crate::util::millis;
 
-/// A function of the user, which gets the reason why a wait has to ask again.
+/// A user's function, which gets the reason why a waiting request has to be repeated.
 type OnTrouble = dyn Fn(&RedisError) + Send + Sync;
 
 /// What a request asks for, apart from its key.
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) owner: String,
-    /// The user named the owner.
+    /// Whether the user named the owner.
     pub(crate) is_named: bool,
     pub(crate) lease: Duration,
     pub(crate) wait: Option<Duration>,
@@ -43,7 +43,7 @@ impl Options {
         self.acks.is_some_and(|acks| acks > 0)
     }
 
-    /// How long it waits; [`machine::FOREVER`] if it has no limit.
+    /// How long it waits; [`machine::FOREVER`] for no limit.
     pub(crate) fn wait_ms(&self) -> machine::Ms {
         self.wait.map_or(machine::FOREVER, millis)
     }

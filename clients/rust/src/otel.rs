@@ -6,8 +6,8 @@
 //! # }
 //! ```
 //!
-//! Histograms `rlock.wait` and `rlock.hold` in seconds, a counter `rlock.lost`, and a span `rlock.wait` around each
-//! acquisition, below the span of the context that is current where it begins.
+//! Histograms `rlock.wait` and `rlock.hold` in seconds, a counter `rlock.lost`, and a span
+//! `rlock.wait` around each acquisition, as a child of the span that is current when it begins.
 
 use std::time::SystemTime;
 
@@ -18,7 +18,7 @@ use opentelemetry::{KeyValue, global::meter};
 
 use crate::telemetry::{Event, Listener};
 
-/// In seconds. Those that the SDK has by default are meant for milliseconds.
+/// In seconds. The default buckets of the SDK are meant for milliseconds.
 const BUCKETS: [f64; 12] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// A [`Listener`] that measures.
@@ -31,7 +31,7 @@ pub struct Telemetry<T = BoxedTracer> {
 }
 
 impl Telemetry {
-    /// For the global providers, as they are now.
+    /// For the current global providers.
     #[must_use]
     pub fn new() -> Telemetry {
         Telemetry::with(&meter("rlock-client"), global::tracer("rlock-client"))
@@ -69,7 +69,8 @@ impl<T: Tracer> Telemetry<T> {
         }
     }
 
-    /// Adds the attribute `rlock.key`. Each key is then a time series of its own: do that only where keys are few.
+    /// Adds the attribute `rlock.key`. Each key is then a time series of its own: use this only if
+    /// there are few keys.
     #[must_use]
     pub fn keys(mut self) -> Telemetry<T> {
         self.has_keys = true;

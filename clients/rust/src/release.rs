@@ -46,7 +46,8 @@ impl Seat {
         let mut tell = |outcome| drop(told.take().map(|told| told.send(outcome)));
         let begun = match begun {
             Some(begun) => Some(begun),
-            // Another request of this owner may be under way, even for longer than this hold lasts.
+            // Another request of this owner may be in progress, even for longer than this hold
+            // lasts.
             None => loop {
                 let deadline = *tenure.deadline.borrow();
                 match timeout_at(at(deadline), self.level.clone().lock_owned()).await {
@@ -97,7 +98,7 @@ impl Seat {
         }
     }
 
-    /// `None` if the owner does not hold that tenure any longer.
+    /// `None` if the owner no longer holds that tenure.
     fn begin_release(
         self: &Arc<Seat>,
         inner: &Arc<Inner>,
@@ -126,7 +127,8 @@ impl Seat {
         Some(Begun { level, machine, out, driver })
     }
 
-    /// Asks once, on the calling thread. If that does not decide it, [`Seat::release`] goes on from what is returned.
+    /// Sends one request on the calling thread. If that does not decide the release,
+    /// [`Seat::release`] continues from the result.
     pub(crate) fn release_quickly(
         self: &Arc<Seat>,
         inner: &Arc<Inner>,
@@ -155,7 +157,8 @@ impl Seat {
     }
 }
 
-/// Releases in the background. If the runtime has ended, it drops the task at once, which then releases on this thread.
+/// Releases in the background. If the runtime has ended, the task is dropped at once, which then
+/// releases on this thread.
 pub(crate) fn release_later(
     runtime: &Handle,
     inner: Arc<Inner>,
@@ -167,7 +170,8 @@ pub(crate) fn release_later(
     runtime.spawn(seat.releases(None, own, tell));
 }
 
-/// Releases the other locks of a hold that was lost. Otherwise they would last until their leases expire.
+/// Releases the remaining locks of a lost hold. Otherwise, they would last until their leases
+/// expire.
 async fn release_others(inner: &Arc<Inner>, key: &[u8], options: &Options, token: u64) {
     if let Some(words) = options.together(Request::Release(token, 0)) {
         let _ = inner.servers.ask(key, &words, Duration::from_millis(500)).await;

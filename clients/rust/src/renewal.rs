@@ -16,15 +16,16 @@ use crate::seat::{Seat, SeatGuard};
 use crate::tenure::{ACTIVE, ASLEEP, LONGEST, NOT_YET, Tenure, ended as hold_ended};
 use crate::util::{is_true, lock, millis};
 
-/// How often new holds are looked at, and the shortest lease for which that is often enough.
+/// How often new holds are checked, and the shortest lease for which that is often enough.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 
-/// A hold that was just granted to a thread, and when its request was sent. Most locks are released before there is
-/// anything to renew, and a task for each of them would cost more than the lock.
+/// A hold that was just granted to a thread, and when its request was sent. Most locks are released
+/// before their first renewal, and a task for each of them would cost more than the lock.
 pub(crate) type NewHold = (Arc<Seat>, Arc<Tenure>, Ms);
 
-/// Renews and watches a hold from now on. Until there is something to renew, one task sleeps, which a release ends.
+/// Renews and watches a hold from now on. Until its first renewal, one task sleeps, which a release
+/// ends.
 pub(crate) fn start_renewal(inner: &Arc<Inner>, (seat, tenure, sent): NewHold) {
     let is_urgent = tenure.options.lease < SHORT || lock(&tenure.line).is_some();
     if !tenure.switch_renewal(NOT_YET, if is_urgent { ACTIVE } else { ASLEEP }) {
@@ -56,7 +57,7 @@ pub(crate) async fn watch_new_holds(inner: Arc<Inner>) {
         }
     }
     inner.is_watching_new_holds.store(false, Ordering::Release);
-    // Holds that were granted between the last check and the line above.
+    // Takes holds that were granted between the last check and the line above.
     for one in std::mem::take(&mut *lock(&inner.new_holds)) {
         start_renewal(&inner, one);
     }
@@ -91,7 +92,7 @@ async fn keep(seat: Arc<Seat>, inner: Arc<Inner>, tenure: Arc<Tenure>, sent: Ms)
             match output {
                 Output::Tell(_) => {
                     tenure.lose();
-                    // What may still be tied to the connection ends with it.
+                    // A hold that may still be tied to the connection ends with it.
                     drop(lock(&tenure.line).take());
                     let may_return = tenure.options.session && tenure.options.is_named;
                     let guard = seat.level.clone().try_lock_owned().ok();
@@ -157,8 +158,8 @@ async fn keep(seat: Arc<Seat>, inner: Arc<Inner>, tenure: Arc<Tenure>, sent: Ms)
     }
 }
 
-/// Undoes a session that was lost, or a request to tie it that was never answered, and keeps the seat until then. Otherwise
-/// the owner's next hold could still be tied to a connection that is closed.
+/// Undoes a session that was lost, or a request to tie it that was never answered, and keeps the
+/// seat until then. Otherwise, the owner's next hold could be tied to a closed connection.
 async fn undo_tie(inner: Arc<Inner>, seat: Arc<Seat>, tenure: Arc<Tenure>, guard: SeatGuard) {
     let Some(under_way) = inner.closing.begin_now() else { return };
     let lost = Released {

@@ -1,4 +1,5 @@
-//! A seat: one owner at one key in one mode, at one server. In the whole process, one request at a time has it.
+//! A seat: one owner of one key in one mode, at one server. In the whole process, one request at a
+//! time has it.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -17,7 +18,7 @@ type Identity = (String, Vec<u8>, String, &'static str);
 
 type Registry = HashMap<Identity, Weak<Seat>>;
 
-/// All seats of this process: two lockers that name one owner must not both believe that they are at depth 1.
+/// All seats of this process: two lockers that use one owner name must not both assume depth 1.
 fn registry() -> MutexGuard<'static, Registry> {
     static SEATS: OnceLock<Mutex<Registry>> = OnceLock::new();
     lock(SEATS.get_or_init(Mutex::default))
@@ -28,16 +29,17 @@ pub(crate) struct Seat {
     pub(crate) key: Vec<u8>,
     /// Locked by the request that has the seat.
     pub(crate) level: Arc<tokio::sync::Mutex<Level>>,
-    /// The request that has the seat is being undone.
+    /// Whether the request that has the seat is being undone.
     pub(crate) is_undone: AtomicBool,
-    /// Set when the caller of the request that has the seat has dropped its future; its task then undoes the request.
+    /// Set when the caller of the request that has the seat has dropped its future; the request's
+    /// task then undoes it.
     pub(crate) caller_gone: Mutex<Option<watch::Receiver<bool>>>,
 }
 
 /// The seat, taken by one request, which may change the level.
 pub(crate) type SeatGuard = OwnedMutexGuard<Level>;
 
-/// What the owner has of the lock.
+/// The owner's hold of the lock.
 #[derive(Default)]
 pub(crate) struct Level {
     pub(crate) depth: u32,

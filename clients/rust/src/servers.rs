@@ -1,4 +1,4 @@
-//! Finds the primary of a key: the one server, by Sentinel, or in a Cluster. All connections are the crate's own.
+//! Finds the primary of a key: the one server, through Sentinel, or in a Cluster. All connections belong to the crate.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -34,15 +34,15 @@ pub(crate) struct Servers {
     nodes: Mutex<HashMap<String, Arc<Node>>>,
     closed: watch::Sender<bool>,
     known: Mutex<Known>,
-    /// One task finds the primaries; the others wait for its result.
+    /// One task searches for the primaries; the others wait for its result.
     looking: Arc<tokio::sync::Mutex<()>>,
-    /// The place of the node or Sentinel that is asked first.
+    /// The index of the node or Sentinel that is asked first.
     next: AtomicUsize,
-    /// Where owners that the user names are counted, once the server has said what it is.
+    /// The space in which owners with user-chosen names are counted, once the server has identified itself.
     pub(crate) space: OnceLock<String>,
-    /// Whether it may be another server by now.
+    /// Whether the address may lead to another server by now.
     is_new: AtomicBool,
-    /// When the one server first said that it is a replica; [`machine::FOREVER`] if it served as a primary.
+    /// When the only server first reported that it is a replica; [`machine::FOREVER`] if it has served as a primary.
     replica_since: AtomicU64,
     /// Distinguishes the channels of this client.
     image: String,
@@ -55,7 +55,7 @@ struct Known {
     primary: Option<Arc<Node>>,
     /// First and last slot, and the server that serves them.
     slots: Vec<(u16, u16, Arc<Node>)>,
-    /// Something has failed since, so the servers must be looked up again.
+    /// Something has failed since the last search, so the servers must be looked up again.
     is_doubted: bool,
     /// When to search for the servers again, and why the last search failed.
     searches: machine::Server,
@@ -82,15 +82,15 @@ impl Servers {
         }
     }
 
-    /// A request was decided, as only primaries do.
+    /// A request was decided, which only a primary does.
     pub(crate) fn served(&self) {
         if self.replica_since.load(Ordering::Relaxed) != machine::FOREVER {
             self.replica_since.store(machine::FOREVER, Ordering::Relaxed);
         }
     }
 
-    /// Whether the address is that of a replica for good. A primary that is being replaced is a replica only during a
-    /// failover, and Sentinels and Clusters then name another server.
+    /// Whether the address leads to a permanent replica. During a failover, a primary is a replica
+    /// only for a while; Sentinels and Clusters then name another server.
     pub(crate) fn is_replica(&self) -> bool {
         if !matches!(self.topology, Topology::One) {
             return false;
@@ -105,7 +105,7 @@ impl Servers {
         matches!(self.topology, Topology::Cluster { .. })
     }
 
-    /// Distinguishes servers that do not say what they are.
+    /// A name for servers that do not identify themselves.
     pub(crate) fn identity(&self) -> String {
         let mut all = match &self.topology {
             Topology::One => vec![self.template.addr().to_string()],
@@ -143,7 +143,7 @@ impl Servers {
         node.clone()
     }
 
-    /// Closes all connections; none is opened any more.
+    /// Closes all connections, and opens no new ones.
     pub(crate) fn close(&self) {
         let nodes = lock(&self.nodes);
         self.closed.send_replace(true);
@@ -155,7 +155,8 @@ impl Servers {
         if known.is_doubted { None } else { known.at(key) }
     }
 
-    /// The primary of `key`. Right after a search, it is the one that was found, even if it has failed since.
+    /// The primary of `key`. Right after a search, it is the primary that the search found, even if that has failed
+    /// since.
     pub(crate) async fn locate(self: &Arc<Servers>, key: &[u8]) -> RedisResult<Arc<Node>> {
         if let Some(node) = self.remembered(key) {
             return Ok(node);
@@ -212,7 +213,7 @@ impl Servers {
         };
     }
 
-    /// All of them, from the one that answered last.
+    /// All nodes, beginning with the one that answered last.
     fn in_turn<'s>(
         &'s self,
         all: &'s [ConnectionInfo],
@@ -252,7 +253,7 @@ impl Servers {
     }
 
     async fn ask_cluster(&self, seeds: &[ConnectionInfo]) -> RedisResult<Known> {
-        // The seeds come first and keep their places: the node that answered last is known by its place.
+        // The seeds come first and keep their indexes: the node that answered last is remembered by its index.
         let mut all = seeds.to_vec();
         all.extend(lock(&self.nodes).values().map(|node| node.info.clone()));
         let mut trouble = RedisError::from((ErrorKind::Io, "no node of the cluster answers"));
@@ -278,20 +279,20 @@ impl Servers {
     fn range(&self, range: &[Value], asked: &ConnectionInfo) -> Option<(u16, u16, Arc<Node>)> {
         let [first, last, Value::Array(primary), ..] = range else { return None };
         let number = |value: &Value| redis::from_redis_value_ref::<u16>(value).ok();
-        // Null if it is to be found where the one that was asked is.
+        // The host is null if it is the same as that of the node that was asked.
         let host: Option<String> = redis::from_redis_value_ref(primary.first()?).ok()?;
         let port = number(primary.get(1)?)?;
         let node = self.beside(asked, &host.unwrap_or_default(), port);
         Some((number(first)?, number(last)?, node))
     }
 
-    /// Forgets the primaries, to find them again next time.
+    /// Forgets the primaries, so that the next request searches for them again.
     pub(crate) fn forget(&self) {
         lock(&self.known).is_doubted = true;
         self.is_new.store(true, Ordering::Release);
     }
 
-    /// Where an error of `node` redirects us. A moved slot is looked up again next time.
+    /// The node to which an error of `node` redirects. A moved slot is looked up again next time.
     pub(crate) fn redirection(&self, node: &Node, error: &RedisError) -> Option<(Arc<Node>, bool)> {
         let code = error.code().filter(|code| matches!(*code, "MOVED" | "ASK"))?;
         let (addr, _slot) = error.redirect_node()?;
@@ -303,7 +304,7 @@ impl Servers {
         Some((self.beside(&node.info, host, port.parse().ok()?), code == "ASK"))
     }
 
-    /// The node at that address. A node that does not know the other's host names only a port.
+    /// The node at that address. A node that does not know the host of another node names only a port.
     fn beside(&self, asked: &ConnectionInfo, host: &str, port: u16) -> Arc<Node> {
         match asked.addr() {
             ConnectionAddr::Tcp(own, _) | ConnectionAddr::TcpTls { host: own, .. }
@@ -315,8 +316,8 @@ impl Servers {
         }
     }
 
-    /// Asks on the calling thread, if the primary is known, near and connected to. Without a good answer, ask again by
-    /// [`Servers::ask`].
+    /// Asks on the calling thread, if the primary is known, near and connected. If that brings no
+    /// usable answer, the caller asks through [`Servers::ask`].
     pub(crate) fn ask_quickly(&self, key: &[u8], command: &Cmd) -> Option<RedisResult<Value>> {
         let reply = self.remembered(key)?.ask_quickly(command)?;
         if reply.as_ref().is_err_and(|error| is_broken(error) || is_no_primary(error)) {
@@ -325,12 +326,12 @@ impl Servers {
         Some(reply)
     }
 
-    /// As [`Node::prepare`], for the primary of `key` if it is known.
+    /// [`Node::prepare`] for the primary of `key`, if it is known.
     pub(crate) fn prepare(&self, key: &[u8]) {
         self.remembered(key).iter().for_each(Node::prepare);
     }
 
-    /// As [`Node::ask_at_last`], if a primary was known: there is no time to search for another one.
+    /// [`Node::ask_at_last`] for the known primary, if there is one: there is no time to search for another one.
     pub(crate) fn ask_at_last(&self, key: &[u8], command: &Cmd) -> Option<Value> {
         let node = lock(&self.known).at(key);
         node?.ask_at_last(command).ok()
@@ -393,7 +394,8 @@ impl Servers {
         reply
     }
 
-    /// The one server may be a node of a Cluster. It says so; then the request is sent again.
+    /// The only server turned out to be a node of a Cluster, as its error shows: the request is sent again, as in a
+    /// Cluster.
     pub(crate) fn sharded(&self, error: RedisError) -> RedisError {
         let is_of_keys = error.detail().is_none_or(|text| !text.contains("TELL"));
         if error.code() != Some("CROSSSLOT") || is_of_keys {
@@ -403,7 +405,7 @@ impl Servers {
         (ErrorKind::Server(ServerErrorKind::TryAgain), "a node of a Cluster").into()
     }
 
-    /// That server did not answer, or is no primary: there may be another one.
+    /// That server did not answer, or is no primary: another server may be.
     pub(crate) fn refused(&self, node: &Node, error: &RedisError) {
         if is_no_primary(error) {
             node.distrust(now());
@@ -443,7 +445,7 @@ impl Known {
     }
 }
 
-/// Asks on a separate connection, within a second.
+/// Asks on a separate connection, which takes at most a second.
 async fn once<T: redis::FromRedisValue>(info: &ConnectionInfo, command: &Cmd) -> RedisResult<T> {
     let ask = async {
         let mut connection = Client::open(info.clone())?.get_multiplexed_async_connection().await?;
@@ -452,8 +454,8 @@ async fn once<T: redis::FromRedisValue>(info: &ConnectionInfo, command: &Cmd) ->
     timeout(Duration::from_secs(1), ask).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
-/// Asks the server of that key for its names again, in the background: after a failure it may be another server, or a
-/// restarted one.
+/// Asks the server of that key for its names again, in the background: after a failure, it may be
+/// another server, or have been restarted.
 fn meet(servers: Arc<Servers>, space: String, key: Vec<u8>) {
     tokio::spawn(async move {
         match servers.names(&key, PATIENCE).await {

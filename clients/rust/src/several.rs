@@ -1,4 +1,4 @@
-//! Several locks in one step (`RLOCK.MACQUIRE`). The machines treat them as one lock.
+//! Several locks in one step (`RLOCK.MACQUIRE`). The state machines treat them as one lock.
 
 use std::time::Duration;
 
@@ -59,8 +59,8 @@ impl All {
         All(self.0.on_trouble(tell))
     }
 
-    /// Acquires them all. The hold is one: it is lost when one of the locks is, and its release then releases the
-    /// others. Dropping the future leaves nothing behind.
+    /// Acquires them all as one hold. The hold is lost when one of its locks is; its release then
+    /// releases the others. Dropping the future leaves nothing behind.
     ///
     /// # Errors
     /// As [`crate::Request::acquire`].

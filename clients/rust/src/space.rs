@@ -1,18 +1,18 @@
-//! The spaces of owner names. One server may have two addresses, and a Cluster many, so a server is known by what it
-//! reports about itself: all its names lead to one space.
+//! The spaces of owner names. A server may have two addresses, and a Cluster has many, so a server
+//! is identified by what it reports about itself: all its names belong to one space.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
 use crate::util::lock;
 
-/// The space that each name belongs to. A space is called by the first name of the first server that was met.
+/// The space of each name. A space is called by the first name of the first server in it.
 fn known() -> &'static Mutex<HashMap<String, String>> {
     static KNOWN: OnceLock<Mutex<HashMap<String, String>>> = OnceLock::new();
     KNOWN.get_or_init(Mutex::default)
 }
 
-/// The space of a server that has these names.
+/// The space of the server with these names.
 pub(crate) fn space_of(names: Vec<String>) -> String {
     let mut known = lock(known());
     let found = names.iter().find_map(|name| known.get(name).cloned());

@@ -1,4 +1,4 @@
-//! Counters of the use of locks, and a listener of the user's, which can neither stop nor delay the crate.
+//! Counters of lock use, and the user's listener, which can neither stop nor delay the crate.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,19 +14,20 @@ use crate::options::Options;
 pub struct Event {
     /// The lock's key, as text; of several locks, all keys, separated by `, `.
     pub key: String,
-    /// How long the acquisition took, or how long the lock was held.
+    /// How long the acquisition took, or how long the hold lasted.
     pub took: Duration,
     /// When it ended.
     pub at: SystemTime,
-    /// Whether an acquisition ended with the lock.
+    /// Whether an acquisition succeeded.
     pub acquired: bool,
     /// Where it began.
     #[cfg(feature = "opentelemetry")]
     pub(crate) context: opentelemetry::Context,
 }
 
-/// What a program wants to know of its locks. One thread of the crate calls it, with one event after the other. A panic is
-/// counted. While it is busy, events wait; if 1000 do, further ones are dropped and counted.
+/// Receives the events of a program's locks. One thread of the crate calls it, one event at a time.
+/// A panic is counted. While the listener is busy, events wait; if 1000 wait, further events are
+/// dropped and counted.
 pub trait Listener: Send + 'static {
     /// An acquisition has ended, with the lock or without it.
     fn waited(&mut self, event: &Event) {
@@ -44,7 +45,8 @@ pub trait Listener: Send + 'static {
     }
 }
 
-/// What a [`Locker`] counts: holds and waits now, and how many were lost or failed.
+/// What a [`Locker`] counts: current holds and waits, and how many holds were lost or renewals
+/// failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -56,11 +58,11 @@ pub struct Counts {
     pub lost: u64,
     /// Requests to renew a hold that were refused or not answered.
     pub failed_renewals: u64,
-    /// Events that the listener was not informed of, or at which it panicked.
+    /// Events that were dropped, or at which the listener panicked.
     pub unreported: u64,
 }
 
-/// How many events wait for a listener that is busy.
+/// How many events wait at most for a busy listener.
 const MOST: usize = 1000;
 
 #[derive(Clone, Copy)]
@@ -113,7 +115,7 @@ impl Telemetry {
         }
     }
 
-    /// What the listener knows the lock by.
+    /// The name of the lock in events.
     fn named(&self, key: &[u8], options: &Options) -> String {
         let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
         match &options.parts {
@@ -138,7 +140,7 @@ impl Telemetry {
     }
 }
 
-/// An acquisition under way. When it is dropped, it has ended.
+/// An acquisition in progress. Dropping it reports its end.
 pub(crate) struct Waiting {
     telemetry: Arc<Telemetry>,
     key: String,
@@ -180,7 +182,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A hold that was granted, until it is released or lost.
+/// A hold, from its grant until it is released or lost.
 pub(crate) struct Span {
     telemetry: Arc<Telemetry>,
     key: String,
@@ -219,7 +221,7 @@ impl Span {
 impl Locker {
     /// Informs `listener` of waits, holds and losses.
     ///
-    /// Call this first: it makes a new `Locker` from this one, which must not have clones yet.
+    /// Call this first: it returns a new `Locker`, and this one must not have clones yet.
     #[must_use]
     pub fn listener(mut self, listener: impl Listener) -> Locker {
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
@@ -228,7 +230,7 @@ impl Locker {
         self
     }
 
-    /// What is held and waited for now, and what was lost.
+    /// What is held and waited for now, and how much was lost.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.inner.telemetry.counts()

@@ -1,4 +1,4 @@
-//! A hold of an owner: its levels have one token, one deadline and one loss.
+//! A hold of an owner: its levels share one token, one deadline and one loss.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -22,11 +22,11 @@ pub(crate) enum State {
     Released,
 }
 
-/// A hold from its first level to the last one's release, or to the loss.
+/// A hold, from its first level to the release of the last one, or to its loss.
 pub(crate) struct Tenure {
     pub(crate) token: u64,
     pub(crate) options: Options,
-    /// The longest lease that a level asked for, in milliseconds.
+    /// The longest lease that any of its levels asked for, in milliseconds.
     pub(crate) lease: AtomicU64,
     pub(crate) state: watch::Sender<State>,
     pub(crate) deadline: watch::Sender<Ms>,
@@ -36,28 +36,30 @@ pub(crate) struct Tenure {
     pub(crate) renewal: AtomicU8,
     /// The task that sleeps until there is something to renew.
     pub(crate) sleeper: Mutex<Option<AbortHandle>>,
-    /// A request of its attempts was never answered, so something of it may still be executed.
+    /// Whether a request of its attempts was never answered, so that the server may still execute
+    /// it.
     pub(crate) lingers: AtomicBool,
-    /// How long it is held, for the listener of the user.
+    /// The time for which it is held, for the user's listener.
     pub(crate) span: Span,
-    /// The connection of the session has ended, and the hold is not tied to a new one.
+    /// Whether the session's connection has ended, and the hold is not tied to a new one yet.
     pub(crate) is_doubted: AtomicBool,
-    /// Its last level is being released. If nobody holds the lock now, the hold is not lost.
+    /// Whether its last level is being released: if nobody holds the lock then, the hold is not
+    /// lost.
     pub(crate) is_releasing: AtomicBool,
-    /// A task observes who holds the lock.
+    /// Whether a task observes who holds the lock.
     pub(crate) is_observed: AtomicBool,
 }
 
-/// The server refuses longer leases.
+/// The server accepts no longer lease.
 pub(crate) const LONGEST: Duration = Duration::from_secs(7 * 86400);
 
-/// Whether a hold is renewed. No task has been started yet.
+/// States of the renewal. No task has been started yet.
 pub(crate) const NOT_YET: u8 = 0;
-/// A task renews and watches it.
+/// A task renews the hold and watches it.
 pub(crate) const ACTIVE: u8 = 1;
-/// It was canceled, since its last level is being released.
+/// The renewal was canceled, since the last level is being released.
 const NEVER: u8 = 2;
-/// A task sleeps until there is something to renew.
+/// A task sleeps until the hold must be renewed.
 pub(crate) const ASLEEP: u8 = 3;
 
 impl Tenure {
@@ -65,7 +67,8 @@ impl Tenure {
         &self.options.owner
     }
 
-    /// Whether a user may rely on it. The server may have ended a session whose connection has broken.
+    /// Whether a user may rely on the hold. If a session's connection has broken, the server may
+    /// have ended the hold.
     pub(crate) fn is_sure(&self) -> bool {
         let is_broken = lock(&self.line).as_ref().is_some_and(Line::is_ended);
         self.is_held() && !is_broken && !self.is_doubted.load(Ordering::Acquire)
@@ -87,7 +90,7 @@ impl Tenure {
         });
     }
 
-    /// Changes whether it is renewed. False if the state was another one.
+    /// Changes the state of the renewal. False if it was not in the state `from`.
     pub(crate) fn switch_renewal(&self, from: u8, to: u8) -> bool {
         self.renewal.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -103,7 +106,7 @@ impl Tenure {
         self.switch_renewal(NOT_YET, NEVER) || self.renewal.load(Ordering::Acquire) == NEVER
     }
 
-    /// Allows a hold whose release failed to be renewed again.
+    /// Allows renewals again, for a hold whose release failed.
     pub(crate) fn revive(&self) {
         self.switch_renewal(NEVER, NOT_YET);
     }

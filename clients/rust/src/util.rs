@@ -14,12 +14,14 @@ use crate::machine;
 /// How long one request may take, and how long a request that does not wait is retried when connections break.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Locks a mutex of the crate, even after a panic: each is held briefly, and what it guards is consistent at any time.
+/// Locks a mutex of the crate, even after a panic: each is held briefly, and its contents are
+/// consistent at all times.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Answers a call. If something is still being undone, the answer waits for that, but no longer than [`machine::LATE`].
+/// Returns the result of a call. If something is still being undone, it waits for that, but no
+/// longer than [`machine::LATE`].
 pub(crate) fn answer<T: Send + 'static>(
     told: oneshot::Sender<T>,
     answer: T,
@@ -56,16 +58,16 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-/// A random number below 1000, so that many clients do not come back at the same moment.
+/// A random number below 1000, so that many clients do not return at the same moment.
 pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish() % 1000
 }
 
-/// Runs work whose result others need as well, so it goes on even if this caller gives up.
+/// Runs work whose result others need as well, so it continues even if this caller gives up.
 pub(crate) fn for_all<T: Send + 'static>(
     work: impl Future<Output = RedisResult<T>> + Send + 'static,
 ) -> impl Future<Output = RedisResult<T>> {
-    // Not inside the returned future: the compiler limits how deep futures are nested.
+    // Not inside the returned future: the compiler limits how deeply futures are nested.
     let task = tokio::spawn(work);
     async { task.await.unwrap_or_else(|_| Err(unreached(timed_out()))) }
 }

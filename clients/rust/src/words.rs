@@ -23,7 +23,7 @@ pub(crate) fn acquire(
         words.arg("SESSION");
     }
     if let Some(block) = block {
-        // An attempt without a limit at the server still ends by its own clock.
+        // An attempt that has no time limit at the server still ends by its own clock.
         words.arg("BLOCK").arg(if block > LONGEST_BLOCK { 0 } else { block });
         if let Some(most) = options.max_queue {
             words.arg("MAXQUEUE").arg(most);
@@ -130,7 +130,7 @@ impl Options {
         Some(words)
     }
 
-    /// Checks a reply: a release of fewer locks than all of them reports a loss.
+    /// Checks a reply: if fewer locks than all of them were released, the hold was lost.
     pub(crate) fn checked(&self, request: Request, reply: Value) -> RedisResult<Value> {
         match (&self.parts, request, &reply) {
             (Some(parts), Request::Release(..), Value::Int(count))

@@ -27,7 +27,7 @@ use support::{Server, cluster};
 use tls::Tls;
 use tokio::time::timeout;
 
-/// A way to a server.
+/// A way to name a server.
 struct Way {
     what: &'static str,
     locker: Locker,
@@ -41,7 +41,7 @@ type Done = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 type Deed = (&'static str, fn(Locker, Vec<u8>) -> Done);
 
-/// Each gets a key of its own, whose bytes are no text.
+/// Each gets a key of its own, which is not valid UTF-8.
 const DEEDS: [Deed; 8] = [
     ("a lock", |locker, key| {
         Box::pin(async move {
@@ -234,7 +234,7 @@ async fn locks_work_over_tls() {
     try_all(ways.map(way).into()).await;
 }
 
-/// A thread asks on connections of its own.
+/// A thread sends its requests on connections of its own.
 #[test]
 fn threads_find_their_server_too() {
     let path = socket();

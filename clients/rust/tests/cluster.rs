@@ -1,4 +1,4 @@
-//! A Cluster whose slots move, and one that does not say where its servers are.
+//! A Cluster whose slots move, and a Cluster that does not report the addresses of its nodes.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -23,13 +23,14 @@ fn move_slot(at: &Server, key: &str, to: &str) {
     let () = at.ask(&format!("CLUSTER SETSLOT {slot} NODE {to}"));
 }
 
-/// As a replica of it does that is promoted, the first server takes over what was moved to the second one.
+/// The first server takes over what had moved to the second one, as a replica of the second one
+/// does when it is promoted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redirection_to_a_server_that_died_is_forgotten() {
     let mut servers = cluster(&["0 16383", ""]);
     let ids: Vec<String> = servers.iter().map(|server| server.ask("CLUSTER MYID")).collect();
     let locker = Locker::cluster([servers[0].url()]).unwrap();
-    // From here on it knows who has the slots.
+    // From here on, the locker knows which node has which slots.
     locker.lock("k").session().acquire().await.unwrap().release().await.unwrap();
     servers[1].kill();
     move_slot(&servers[0], "k", &ids[1]);

@@ -1,4 +1,4 @@
-//! The ends of things: of `main`, of patience, of a hold while its user acquires another one.
+//! Ends: of `main`, of the patience, and of a hold while its user acquires another one.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -45,12 +45,12 @@ fn a_hold_that_lives_to_the_end_of_main_is_released() {
     until("the one that outlived its runtime is free", || !is_held(&server, "outside"));
 }
 
-/// Polls it once. False if that was enough.
+/// Polls the future once. False if that completed it.
 async fn begins<F: Future>(asked: &mut Pin<Box<F>>) -> bool {
     poll_fn(|cx| Poll::Ready(asked.as_mut().poll(cx).is_pending())).await
 }
 
-/// As in a loop over `select!` whose other branch takes long.
+/// As in a loop over `select!` in which another branch takes long.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_asked_goes_on_while_its_caller_does_something_else() {
     let server = Server::start(&[]);
@@ -66,7 +66,7 @@ async fn what_was_asked_goes_on_while_its_caller_does_something_else() {
     if goes_on {
         asked.await.unwrap();
     }
-    // Nor does a request of which nobody takes notice keep the locker from being closed.
+    // Nor does a forgotten request keep the locker from being closed.
     server.ask::<u64>("RLOCK.ACQUIRE job somebody");
     let mut asked = Box::pin(locker.lock("job").acquire());
     assert!(begins(&mut asked).await);
@@ -154,7 +154,7 @@ fn what_is_called_at_a_loss_may_acquire() {
     assert!(told.recv_timeout(Duration::from_secs(5)).unwrap());
 }
 
-/// Else each hold would leave a task behind.
+/// Otherwise, each hold would leave a task behind.
 #[test]
 fn what_would_be_called_at_a_loss_is_dropped_at_the_release() {
     let server = Server::start(&[]);
@@ -232,7 +232,7 @@ async fn a_panic_of_on_trouble_does_not_end_the_wait() {
     acquires.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// It is about waiting, not about what comes later: a program prints "still waiting" there.
+/// `on_trouble` is about waiting only: a program prints "still waiting" there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_renewal_is_no_trouble_of_the_wait() {
     let server = Server::start(&[]);
@@ -253,7 +253,7 @@ async fn a_failed_renewal_is_no_trouble_of_the_wait() {
     }
 }
 
-/// How long the error takes that there is no server.
+/// How long it takes until an error reports that there is no server.
 async fn takes(locker: &Locker, wait: u64) -> Duration {
     let start = Instant::now();
     let outcome = locker.lock("k").wait(Duration::from_millis(wait)).acquire().await;
@@ -269,7 +269,7 @@ async fn a_call_returns_in_time_whatever_is_silent() {
     known.lock("first").acquire().await.unwrap().release().await.unwrap();
     let process = server.pid();
     kill_process(process, Signal::STOP).unwrap();
-    // One that accepts and says nothing, one as a Sentinel.
+    // A server that accepts connections but stays silent; the second one is named as a Sentinel.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", silent.local_addr().unwrap());
     let one = Locker::new(Client::open(url.clone()).unwrap());
@@ -300,7 +300,8 @@ fn a_thread_returns_in_time_too() {
     assert!(took < Duration::from_millis(250), "{took:?}");
 }
 
-/// A wait is shorter by a round trip, for its reply to come in time; what took so long here is none.
+/// A wait is shortened by a round trip, so that its reply comes in time; the long time to connect
+/// is no round trip.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_time_to_connect_does_not_shorten_later_waits() {
     let server = Server::start(&[]);
@@ -317,7 +318,7 @@ async fn the_time_to_connect_does_not_shorten_later_waits() {
     assert!(start.elapsed() > wait / 2, "{:?}", start.elapsed());
 }
 
-/// The port at which a server seems to be far away.
+/// A port through which a server seems to be far away.
 fn far(server: &Server, way: Duration) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, real) = (listener.local_addr().unwrap().port(), server.port);
@@ -342,7 +343,7 @@ fn far(server: &Server, way: Duration) -> u16 {
     port
 }
 
-/// Its own dial would have been given up each time.
+/// The thread's own dial would have been given up each time.
 #[test]
 fn a_thread_far_from_its_server_loses_no_time() {
     let server = Server::start(&[]);
@@ -406,7 +407,7 @@ async fn closed_is_closed() {
     assert_eq!(connections(&server), 0);
 }
 
-/// There, tasks run only while this one waits.
+/// On a current-thread runtime, tasks run only while this one waits.
 #[tokio::test(flavor = "current_thread")]
 async fn closed_is_closed_on_one_thread() {
     let server = Server::start(&[]);
@@ -439,7 +440,7 @@ fn closed_is_closed_for_threads() {
     assert_eq!(server.ask::<Vec<redis::Value>>("RLOCK.QUEUES").len(), 0);
 }
 
-/// Its reply is late, or it is: the server may execute it behind the owner's next request.
+/// The reply is late, or the request is: the server may execute it after the owner's next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_overtakes_a_request_that_was_to_tie_a_session() {
     let server = Server::start(&[]);
@@ -465,8 +466,8 @@ async fn nobody_overtakes_a_request_that_was_to_tie_a_session() {
     assert!(!is_held(&server, "order"));
 }
 
-/// The port of one that passes on the first request for a session, and holds back all others. Each of them comes with its
-/// connections.
+/// The port of a proxy that passes on the first request for a session, and holds back all later
+/// ones. Each of those is returned with its connections.
 fn holding_back(server: &Server) -> (u16, mpsc::Receiver<(Ends, Vec<u8>)>) {
     let (tell, asked) = mpsc::channel();
     let is_first = AtomicBool::new(true);

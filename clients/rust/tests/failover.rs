@@ -21,14 +21,14 @@ use tokio::time::timeout;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Nothing while the server closes the connections of a failover.
+/// `None` while the server closes the connections of a failover.
 fn role(server: &Server) -> Option<String> {
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().ok()?;
     let info: String = redis::cmd("INFO").arg("replication").query(&mut connection).ok()?;
     info.lines().find_map(|line| line.strip_prefix("role:")).map(|role| role.trim().to_owned())
 }
 
-/// A primary, its replica, their Sentinel, and a locker that finds the primary by it.
+/// A primary, its replica, their Sentinel, and a locker that finds the primary through it.
 fn replicated() -> (Server, Server, Sentinel, Locker) {
     let old = Server::start(&["--repl-diskless-sync-delay", "0"]);
     let new = replica_of(&old);
@@ -39,7 +39,7 @@ fn replicated() -> (Server, Server, Sentinel, Locker) {
     (old, new, sentinel, locker)
 }
 
-/// The old primary lives on as a replica: nothing but its errors says that it is no primary any more.
+/// The old primary lives on as a replica: only its errors show that it is no longer a primary.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_campaign_leaves_a_primary_that_was_demoted() {
     let (old, new, sentinel, locker) = replicated();
@@ -75,7 +75,7 @@ async fn a_new_primary_is_the_same_server_by_its_address_as_well() {
     assert!(!new.ask::<bool>("EXISTS k"));
 }
 
-/// More than a search has the time to wait for.
+/// More silent Sentinels than a search has time to wait for.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_sentinels_are_passed_over() {
     let server = Server::start(&[]);

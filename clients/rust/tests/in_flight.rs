@@ -1,4 +1,5 @@
-//! An error or a panic of the work under a lock is kept, whatever the result of the release.
+//! If the work under a lock fails or panics, that outcome is kept, whatever the result of the
+//! release.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,7 +22,7 @@ fn locker(server: &Server) -> Locker {
     Locker::new(Client::open(server.url()).unwrap())
 }
 
-/// What a body that works under a lock ends with.
+/// How a body that works under a lock ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Fails,
@@ -35,7 +36,7 @@ fn work(end: End) -> Result<(), String> {
     }
 }
 
-/// What was in flight, as its caller finds it.
+/// The outcome of the body, as its caller receives it.
 fn found<E: std::any::Any + Send>(outcome: Result<Result<(), String>, E>) -> (End, String) {
     match outcome {
         Ok(outcome) => (End::Fails, outcome.unwrap_err()),
@@ -48,7 +49,8 @@ fn found<E: std::any::Any + Send>(outcome: Result<Result<(), String>, E>) -> (En
     }
 }
 
-/// The hold that is dropped then may be lost, or its server away: that replaces nothing.
+/// The hold that is dropped then may be lost, or its server down: neither replaces the body's
+/// outcome.
 #[test]
 fn the_error_in_flight_stays_whatever_comes_of_the_release() {
     for server_is in ["well", "silent", "away", "asked by force"] {

@@ -1,4 +1,5 @@
-//! Waits by message: subscriptions that are killed, messages that are lost, slots that move, and what waits cost.
+//! Waits by message: subscriptions that are killed, messages that are lost, slots that move, and
+//! the cost of waits.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,7 +25,7 @@ use tokio::time::timeout;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A wait asks again each second; the rest is for a machine that is busy.
+/// A wait asks again each second; the remaining time is for a busy machine.
 const ONE_LOOK: Duration = Duration::from_millis(2500);
 
 fn locker(server: &Server) -> Locker {
@@ -43,7 +44,7 @@ fn waits(server: &Server) -> u64 {
 
 type Wait = JoinHandle<Result<Hold, Error>>;
 
-/// How long it takes until the wait has the lock, which it then releases.
+/// How long the wait takes to acquire the lock, which is then released.
 async fn granted(wait: Wait) -> Duration {
     let begun = Instant::now();
     let hold = timeout(MINUTE / 2, wait).await.expect("it waits for ever").unwrap().unwrap();
@@ -61,7 +62,7 @@ async fn a_subscription_that_is_killed_delays_a_grant_by_one_look_at_most() {
         let request = locker.lock("k");
         let wait: Wait = tokio::spawn(if session { request.session() } else { request }.acquire());
         until("it waits", || waits(&server) == 1);
-        // Nobody listens when the lock is released.
+        // Nobody is subscribed when the lock is released.
         let (killed, left): (u64, u64) = redis::pipe()
             .cmd("CLIENT")
             .arg(&["KILL", "TYPE", "pubsub"])
@@ -76,7 +77,7 @@ async fn a_subscription_that_is_killed_delays_a_grant_by_one_look_at_most() {
     until("nothing is left", || !is_held(&server, "k") && waits(&server) == 0);
 }
 
-/// Passes everything on but the first message, which is lost.
+/// Passes everything on except the first message, which is lost.
 fn loses_a_message(to: u16) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (port, lost) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
@@ -125,7 +126,7 @@ async fn a_wait_follows_the_slot_of_its_key() {
     let locker = Locker::cluster([servers[0].url()]).unwrap();
     let () = servers[0].ask("RLOCK.ACQUIRE k somebody LEASE 600000");
     let (alone, several) = (locker.lock("k"), locker.all(["k", "{k}b"]).unwrap());
-    // Which of them is first is decided anew at the other server.
+    // The other server decides anew which of them is first.
     let granted = Arc::new(AtomicUsize::new(0));
     let (count, other) = (granted.clone(), granted.clone());
     tokio::spawn(async move {
@@ -154,7 +155,7 @@ async fn a_wait_follows_the_slot_of_its_key() {
     assert_eq!(waits(&servers[0]), 0);
 }
 
-/// The README has this figure.
+/// The README states this figure.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_thousand_waits_use_two_connections() {
     let server = Server::start(&[]);
@@ -174,7 +175,7 @@ async fn two_thousand_waits_use_two_connections() {
     until("nothing is left", || !is_held(&server, "k") && waits(&server) == 0);
 }
 
-/// It is renewed only after ten seconds.
+/// The hold is not renewed before ten seconds have passed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_known_as_soon_as_the_server_knows_it() {
     let server = Server::start(&[]);
@@ -232,7 +233,7 @@ async fn who_may_not_listen_is_told_what_is_missing() {
     }
 }
 
-/// What a server answered before a pause says nothing of the time after it.
+/// What a server answered before a pause says nothing about the time after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_the_server_ends_early_goes_on() {
     let server = Server::start(&[]);

@@ -1,4 +1,5 @@
-//! The crate on real servers: what is dropped leaves nothing, a loss is reported, and servers may be killed.
+//! The crate on real servers: dropped waits and holds leave nothing behind, losses are reported,
+//! and servers may be killed.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -60,7 +61,8 @@ async fn a_dropped_future_leaves_nothing_and_a_dropped_hold_is_released() {
             let (locker, granted) = (locker.clone(), granted.clone());
             tokio::spawn(async move {
                 for round in 0..25 {
-                    // Some are dropped in the moment of their grant: the lock changes hands all the time.
+                    // Some waits are dropped at the moment of their grant: the lock changes hands
+                    // all the time.
                     let patience = Duration::from_millis((user * 7 + round * 3) % 20);
                     if let Ok(hold) = timeout(patience, locker.lock("given-up").acquire()).await {
                         granted.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +97,7 @@ async fn a_hold_is_its_own_and_an_owner_reenters() {
     assert!(hold.is_held() && info(&server, "own").0 == "write");
     hold.release().await.unwrap();
 
-    // One owner, two Lockers of this process: depth is counted for both.
+    // One owner in two Lockers of this process: the depth is counted for both together.
     let outer = one.lock("deep").owner("ann").acquire().await.unwrap();
     let inner = two.lock("deep").owner("ann").acquire().await.unwrap();
     assert_eq!(outer.token(), inner.token());
@@ -207,7 +209,8 @@ async fn waits_and_holds_outlive_a_server_that_is_killed_and_comes_back() {
     assert!(matches!(leader, Err(Error::Unavailable(_))), "{leader:?}");
 }
 
-/// Twenty tasks and three kills: whoever is sure to hold is alone, and all get on.
+/// Twenty tasks and three kills: a hold that is certain is the only one, and all tasks make
+/// progress.
 #[tokio::test(flavor = "multi_thread")]
 async fn under_load_while_the_server_is_killed_and_stopped() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -296,7 +299,7 @@ async fn errors_have_types_of_their_own() {
     assert!(Locker::cluster(Vec::<String>::new()).is_err());
 }
 
-/// Otherwise such an owner learns of its grant when it asks again, up to a second later.
+/// Otherwise, such an owner would learn of its grant only when it asks again, up to a second later.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_owner_hears_of_its_grant_whatever_its_name() {
     let server = Server::start(&[]);

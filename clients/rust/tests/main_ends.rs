@@ -1,4 +1,4 @@
-//! The end of `main`: whatever a program does at that moment, its lock is free then.
+//! The end of `main`: whatever a program does at that moment, its lock is free afterward.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -22,10 +22,10 @@ use rustix::process::{Signal, kill_process};
 use support::{Server, is_held};
 use tokio::runtime::{Builder, Runtime};
 
-/// An acquisition that was not begun yet.
+/// An acquisition that has not begun yet.
 type Asked = Pin<Box<dyn Future<Output = Result<Hold, Error>> + Send>>;
 
-/// What the last lines of `main` do with it.
+/// What the last lines of `main` do with the acquisition.
 type End = fn(Asked) -> Pin<Box<dyn Future<Output = Option<Hold>> + Send>>;
 
 const ENDS: [(&str, End); 7] = [
@@ -86,10 +86,11 @@ fn runtimes() -> [(&'static str, Runtime); 3] {
     ]
 }
 
-/// How the lock is asked for.
+/// The kinds of requests.
 const HOWS: [&str; 4] = ["plain", "session", "several", "owner"];
 
-/// The round trip to the server may end before or after that of the runtime, so each is tried several times.
+/// The round trip to the server may end before or after the runtime does, so each case is tried
+/// several times.
 const ROUNDS: u32 = 6;
 
 async fn ends(server: &Server, key: &str, how: &str, end: End) -> Option<Hold> {
@@ -131,7 +132,7 @@ fn whatever_main_does_at_its_end_its_lock_is_free() {
     assert!(still_held.is_empty(), "of {ROUNDS} rounds, still held: {still_held:#?}");
 }
 
-/// A tenth of a lease is long enough for what the server still reads.
+/// A tenth of a lease is enough time for requests that the server still has to read.
 fn is_free_soon(server: &Server, key: &str) -> bool {
     let end = Instant::now() + Duration::from_secs(3);
     while is_held(server, key) {

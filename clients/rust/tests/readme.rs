@@ -1,5 +1,5 @@
-//! What the README shows, inside what users write: a spawned task, as the handlers of servers are. Each of its blocks is here,
-//! line for line.
+//! The README's examples inside a spawned task, where handlers of servers run. Each block of the
+//! README is here, line for line.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! What no later try can change ends each call soon, however long it may wait, and the error names the cause.
+//! A permanent error ends each call soon, however long it may wait, and names the cause.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -28,7 +28,7 @@ use support::{Server, replica_of};
 #[cfg(feature = "tls")]
 use tls::Tls;
 
-/// A locker that cannot work, and a part of what its errors are to say.
+/// A locker that cannot work, and a part of the text that its errors must have.
 struct Case {
     what: &'static str,
     locker: Locker,
@@ -43,7 +43,7 @@ type Called = Pin<Box<dyn Future<Output = Option<Error>> + Send>>;
 
 type Call = (&'static str, fn(Locker) -> Called);
 
-/// All calls that ask a server. None has a limit of its own, but for the first.
+/// All calls that ask a server. Only the first has a time limit of its own.
 const CALLS: [Call; 9] = [
     ("try_acquire", |locker| {
         Box::pin(async move { locker.lock("k").try_acquire().await.map(drop).err() })
@@ -85,7 +85,8 @@ const LOOKS: [Call; 2] = [
     }),
 ];
 
-/// Replicas are believed when a failover would have ended; the rest is for a machine that is busy.
+/// A replica counts as permanent when a failover would have ended; the remaining time is for a busy
+/// machine.
 const SOON: Duration = Duration::from_secs(8);
 
 async fn try_all(case: &Case, calls: &[Call], wrong: &mut Vec<String>) {
@@ -217,7 +218,7 @@ fn threads_are_told_as_well() {
     }
 }
 
-/// A server that was a primary is waited for: another one takes its place.
+/// If a server was a primary before, calls wait: another one will take its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_becomes_a_replica_is_waited_for() {
     let (server, other) = (Server::start(&[]), Server::start(&[]));

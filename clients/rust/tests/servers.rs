@@ -1,4 +1,5 @@
-//! Connections: who dials and who searches, how often, and what is believed about the server that is found.
+//! Connections: who dials and who searches, how often, and what is assumed about the server that is
+//! found.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -155,7 +156,7 @@ async fn what_is_told_of_trouble_may_block() {
     hold.release().await.unwrap();
 }
 
-/// As behind a name whose address is always that of the primary.
+/// As with a host name that always resolves to the current primary.
 #[test]
 fn who_was_refused_by_a_replica_leaves_it() {
     let (old, new) = (Server::start(&[]), Server::start(&[]));
@@ -173,7 +174,7 @@ fn who_was_refused_by_a_replica_leaves_it() {
     until("nothing is connected to the replica", || connections(&old) == 0);
 }
 
-/// Whoever asks the server after it was started again must know the owner of before.
+/// After the server was restarted, requests must still be recognized as those of the same owner.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_started_again_is_the_same_server() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);

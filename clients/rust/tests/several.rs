@@ -104,7 +104,7 @@ async fn followers_see_who_leads() {
     assert!(matches!(hold.release().await, Err(Error::Lost)));
 }
 
-/// As by an address that stays with a primary that was demoted for a while.
+/// As with an address that stays with a primary that was demoted for a while.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_observer_waits_while_its_server_is_a_replica() {
     let server = Server::start(&[]);
@@ -119,7 +119,7 @@ async fn an_observer_waits_while_its_server_is_a_replica() {
             line.and_then(|line| line.split(',').find_map(|f| f.strip_prefix("failed_calls=")));
         failed.map_or(0, |count| count.parse::<u64>().unwrap())
     };
-    // The first refusal shows that the server is no primary any more.
+    // The first refusal shows that the server is no longer a primary.
     until("it asks the replica", || next.is_finished() || refusals() > 2);
     let () = server.ask("REPLICAOF NO ONE");
     let token: u64 = server.ask("RLOCK.ACQUIRE leader ann");

@@ -1,5 +1,5 @@
-//! What tasks and threads share: every public type, and every future. A type that cannot be shared does not compile in the
-//! handlers of servers, which are spawned tasks.
+//! What tasks and threads share: every public type and every future. A type that cannot be shared
+//! would not compile in a server's handlers, which are spawned tasks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::collections::BTreeSet;
@@ -54,7 +54,7 @@ fn every_public_type_can_be_shared_by_tasks() {
     assert_eq!(checked, public_types());
 }
 
-/// Those of the source that other crates can name.
+/// The public types of the source that other crates can name.
 fn public_types() -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut all = BTreeSet::new();
@@ -78,7 +78,7 @@ fn public_types() -> BTreeSet<String> {
     all
 }
 
-/// It is never called: what is to be seen is that it compiles.
+/// Never called: it only has to compile.
 #[allow(dead_code, reason = "the compiler checks it")]
 fn every_future_can_be_spawned(locker: Locker, hold: Hold, loss: Loss, mut observer: Observer) {
     is_spawned(locker.lock("k").acquire());

@@ -59,7 +59,7 @@ async fn a_listener_is_told_of_waits_holds_and_losses() {
     until("it waits", || locker.counts().waiting == 1);
     assert!(matches!(waiter.await.unwrap(), Err(Error::NotAcquired)));
     hold.release().await.unwrap();
-    // A read lock is not observed: the renewal notices that it is lost.
+    // A read lock is not observed: the renewal discovers the loss.
     let lost = locker.lock("b").read().lease(Duration::from_millis(1500)).acquire().await.unwrap();
     let _: u64 = server.ask("RLOCK.FORCE b");
     lost.lost().await;
@@ -145,7 +145,7 @@ async fn a_listener_that_hangs_delays_nothing() {
     let _: u64 = server.ask("RLOCK.FORCE b");
     lost.lost().await;
     assert!(begin.elapsed() < Duration::from_secs(5));
-    // Of 2002 events, one is with the listener, 1000 wait for it.
+    // Of 2002 events, the listener has one, and 1000 wait for it.
     assert_eq!((locker.counts().unreported, locker.counts().held), (1001, 0));
     drop(free);
 }
@@ -162,7 +162,7 @@ mod otel {
 
     use super::*;
 
-    /// The counts of each metric, and the sum of a counter, by their attributes.
+    /// For each metric, by attributes: the counts, or the sum of a counter.
     fn points(exporter: &InMemoryMetricExporter, provider: &SdkMeterProvider) -> Vec<String> {
         exporter.reset();
         provider.force_flush().unwrap();

@@ -14,13 +14,14 @@ use crate::place::{Place, Wanted};
 use crate::servers::{Trouble, Where};
 use crate::snapshot::Name;
 
-/// A claim whose turn comes is released if the agent does not ask about it for so long.
+/// A claim that was granted after a wait is released if the agent does not ask about it for this
+/// long.
 const UNSEEN: Duration = Duration::from_secs(60);
 /// How long to look for a claim's place before its request has reached the server.
 const ON_ITS_WAY: Duration = Duration::from_secs(2);
-/// How long to wait for releases when the agent has gone.
+/// How long to wait for releases when the agent has disconnected.
 const PARTING: Duration = Duration::from_secs(2);
-/// `RLOCK.MACQUIRE` takes no more keys.
+/// `RLOCK.MACQUIRE` takes at most this many keys.
 const KEYS: usize = 128;
 
 /// What an agent holds and waits for.
@@ -49,12 +50,12 @@ struct Claim {
 enum State {
     Waiting,
     Held(u64),
-    /// It has ended, and the agent must know why.
+    /// The claim has ended, and the agent has yet to learn why.
     Ended(String),
 }
 
 impl Claims {
-    /// Nothing is claimed yet.
+    /// An agent without claims.
     ///
     /// # Errors
     /// If the words about the servers are wrong.
@@ -130,7 +131,8 @@ impl Claims {
             let ids: Vec<u64> = mine.iter().map(|(id, _)| *id).collect();
             return Ok(json!({ "state": "yours already", "claims": ids }));
         }
-        // Whoever holds does not wait for more: two agents could wait for each other.
+        // An agent that holds something does not wait for more: two agents could wait for each
+        // other.
         let waits = mine.is_empty();
         let (request, keys) = self.request(&wanted)?;
         let request = if waits { request } else { request.wait(Duration::ZERO) };
@@ -201,7 +203,7 @@ impl Claims {
         })
     }
 
-    /// Where a claim stands that waits. Its request may still be on its way to the server.
+    /// The place in line of a waiting claim. Its request may still be on its way to the server.
     async fn placed(&self, claim: &Claim) -> Value {
         let end = Instant::now() + ON_ITS_WAY;
         loop {
@@ -215,7 +217,7 @@ impl Claims {
         }
     }
 
-    /// Where a claim stands, and behind whom.
+    /// The place in line of a claim, and who is in front of it.
     async fn in_line(&self, claim: &Claim) -> Value {
         let (at, keys, owner) = (self.at.clone(), claim.keys.clone(), claim.owner.clone());
         let found = tokio::task::spawn_blocking(move || Place::find(&at, &keys, &owner)).await;
@@ -283,7 +285,8 @@ impl Claims {
         self.all().1.iter().map(each).collect()
     }
 
-    /// What has ended without the agent, once; not the claim that it asks about.
+    /// Claims that ended without the agent's request, each reported once; the claim that the agent
+    /// asks about is left out.
     pub(crate) fn lost(&self, but: Option<u64>) -> Vec<Value> {
         let mut lost = Vec::new();
         self.all().1.retain(|id, claim| match &*claim.state.borrow() {
@@ -297,7 +300,7 @@ impl Claims {
     }
 }
 
-/// That answer, with these members as well.
+/// The given answer, with these members added.
 pub(crate) fn with(mut answer: Value, members: Value) -> Value {
     if let (Some(all), Value::Object(members)) = (answer.as_object_mut(), members) {
         all.extend(members);
@@ -342,7 +345,8 @@ async fn live(
     }
 }
 
-/// The agent does not know that it holds.
+/// Ends when the agent has not asked about the granted claim for a while: it does not know that it
+/// holds.
 async fn unseen(granted: Instant, mut asks: watch::Receiver<Instant>) {
     let is_seen = timeout(UNSEEN, asks.wait_for(|asked| *asked >= granted)).await.is_ok();
     if is_seen {

@@ -25,12 +25,12 @@ use crate::signals::Ending;
 use crate::snapshot::{self, Lock, Name};
 use crate::view::short;
 
-/// How long a call waits, unless it says so itself: clients give up soon.
+/// How long a call waits unless it names a time itself: MCP clients have short timeouts.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The longest that it may say.
+/// The longest wait that a call may ask for.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// The agent's name for the hook that checks its claims.
+/// The environment variable with the agent's name, for the hook that checks its claims.
 const AGENT: &str = "RLOCK_AGENT";
 
 const INSTRUCTIONS: &str = "\
@@ -38,7 +38,7 @@ Several agents work on these files. Before you write, claim all the paths that y
 a folder stands for all that is in it. Write only while the state is 'held'. If it is 'waiting', you are in line: call wait. \
 Release the claim as soon as you are done. If a result names something under 'lost', stop writing to those paths.";
 
-/// Serves one agent, or checks one path, and says the exit code.
+/// Serves one agent, or checks one path, and returns the exit code.
 ///
 /// # Errors
 /// If the words of the command line are wrong, or the agent does not speak the protocol.
@@ -79,7 +79,7 @@ async fn ended() -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Whether that agent has claimed the path: 0, or 1.
+/// Checks whether the agent has claimed the path. The exit code is 0 if it has, and 1 if not.
 fn check(at: &Where, root: &Root, prefix: &str, agent: &str, path: &str) -> Result<u8, Trouble> {
     let path = root.relative(path)?;
     let begin = format!("{agent}/");
@@ -104,7 +104,7 @@ fn shown(path: &str) -> &str {
     if path.is_empty() { "." } else { path }
 }
 
-/// The locks of a path and of the folders above it, of which a claim may cover it.
+/// The locks of a path and of the folders above it: a claim of any of these covers the path.
 fn holders_of(at: &Where, prefix: &str, path: &str) -> Result<Vec<(String, Lock)>, Trouble> {
     let servers = at.primaries()?;
     let places = std::iter::once(path).chain(above(path));

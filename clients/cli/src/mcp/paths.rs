@@ -24,7 +24,8 @@ impl Root {
         name.unwrap_or_default()
     }
 
-    /// A path below the folder, by one name, whatever links lead to it: empty for the folder itself. It need not exist.
+    /// The path relative to the folder, with all symbolic links resolved, so that a file has one
+    /// name; empty for the folder itself. The path need not exist.
     ///
     /// # Errors
     /// If it is outside of the folder, or not UTF-8.
@@ -33,7 +34,7 @@ impl Root {
         for part in Path::new(path).components() {
             match part {
                 Component::ParentDir => {
-                    // As the system does: what is above is seen from where a link leads to.
+                    // As the system resolves paths: `..` is relative to the target of a link.
                     whole = resolved(&whole);
                     whole.pop();
                 }
@@ -49,7 +50,7 @@ impl Root {
     }
 }
 
-/// With all links followed, as far as it exists.
+/// The path with all links followed, as far as it exists.
 fn resolved(path: &Path) -> PathBuf {
     let mut rest = Vec::new();
     let mut begin = path;
@@ -98,7 +99,7 @@ pub fn merged(paths: &BTreeSet<String>) -> BTreeSet<String> {
     paths.iter().filter(|path| !is_covered(path)).cloned().collect()
 }
 
-/// What is locked for these paths, each with whether it is WRITE.
+/// The locks for these paths, each with whether it is locked in mode WRITE.
 #[must_use]
 pub fn locks(paths: &BTreeSet<String>) -> BTreeMap<String, bool> {
     let paths = merged(paths);

@@ -16,9 +16,10 @@ pub enum Action {
     Force {
         /// Which lock.
         key: String,
-        /// The server's name on the page; needed if several are named, which may all have such a lock.
+        /// The server's name on the page; required if several servers are named, since each may
+        /// have a lock of that name.
         server: Option<String>,
-        /// The database; without one, that of the URL.
+        /// The database; `None` means that of the URL.
         db: Option<i64>,
     },
     /// `RLOCK.CANCEL`
@@ -49,7 +50,7 @@ impl Action {
         }
     }
 
-    /// The database that it names.
+    /// The database in which the action takes place.
     #[must_use]
     pub fn db(&self) -> Option<i64> {
         match self {
@@ -74,7 +75,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// Asks the server that has the lock, or the connection.
+/// Sends the action to the server that has the lock or the connection.
 ///
 /// # Errors
 /// What the server says, or why none was asked.
@@ -103,7 +104,7 @@ pub fn carry_out(action: &Action, servers: &[Server], is_fixed: bool) -> Result<
     Ok(count.to_string())
 }
 
-/// The bytes that a text names in hexadecimal.
+/// The bytes that a text of hexadecimal digits stands for.
 ///
 /// # Errors
 /// If it does not.

@@ -1,4 +1,4 @@
-//! Finds locks by a part of their names or of their owners' names, also those that nobody waits for.
+//! Finds locks by a part of their names or of their owners' names, including locks without waiters.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,14 +12,15 @@ use crate::scan::{Scan, databases, pause, refusal};
 use crate::servers::{Server, Trouble};
 use crate::snapshot::{Lock, Name};
 
-/// A lock as the page lists it.
+/// How much of each lock the page lists.
 const SCAN: Scan<'_> = Scan { pattern: None, holders: 5, waiters: 0 };
 /// How long one answer may take.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Locks of one answer.
 const FOUND: usize = 200;
 
-/// Where a search goes on: the server, its database, and the cursor of `SCAN`. Written `0.0.0`.
+/// Where a search continues: the server, its database, and the cursor of `SCAN`. The beginning is
+/// `0.0.0`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
     server: usize,
@@ -51,7 +52,7 @@ impl FromStr for Place {
 /// What is searched for.
 #[derive(Debug, Clone)]
 pub struct Search {
-    /// A part of a name, in any case; empty is every lock.
+    /// A part of a name, in upper or lower case; an empty text matches every lock.
     pub text: String,
     /// Whether in all databases.
     pub is_everywhere: bool,
@@ -67,7 +68,8 @@ impl Search {
         has(key) || lock.holders.iter().any(|hold| has(&hold.owner))
     }
 
-    /// Goes on from that place for a moment. The answer says where to go on.
+    /// Continues the search from that place for a moment. The answer has the place where to
+    /// continue.
     ///
     /// # Errors
     /// What the server says.

@@ -1,4 +1,5 @@
-//! Who may ask: not a page of another site, nor one whose name was made to lead here.
+//! Which requests are answered: not those of other sites' pages, nor those for a host name that an
+//! attacker pointed at this address.
 
 use std::net::IpAddr;
 
@@ -8,7 +9,8 @@ use subtle::ConstantTimeEq;
 use crate::args::Serve;
 use crate::servers::Trouble;
 
-/// Where the token of `--allow-actions` comes from: it does not appear in process listings there.
+/// The environment variable with the token of `--allow-actions`: unlike an argument, it does not
+/// appear in process listings.
 const TOKEN: &str = "RLOCK_SERVE_TOKEN";
 const TOKEN_LEN_MIN: usize = 16;
 
@@ -19,7 +21,7 @@ pub struct Guard {
     token: Option<String>,
 }
 
-/// What to answer instead, and why.
+/// The status and the text that a refused request gets.
 pub type Refusal = (StatusCode, String);
 
 impl Guard {
@@ -40,7 +42,7 @@ impl Guard {
         Ok(Guard { hosts: job.hosts.clone(), token })
     }
 
-    /// Whether anything but looking is possible.
+    /// Whether requests may change something.
     #[must_use]
     pub fn allows_actions(&self) -> bool {
         self.token.is_some()
@@ -48,8 +50,9 @@ impl Guard {
 
     /// Why a request for `path` is not answered.
     ///
-    /// `Host` must be an address, `localhost` or a name that was allowed: a name that a stranger made to lead here (DNS
-    /// rebinding) is none of them. What a page of another site sends is refused, except for a link to `/`.
+    /// `Host` must be an address, `localhost` or a name that was allowed: this excludes a name that
+    /// an attacker pointed at this address (DNS rebinding). Requests from another site's page are
+    /// refused, except for a link to `/`.
     #[must_use]
     pub fn refusal(&self, path: &str, headers: &HeaderMap) -> Option<Refusal> {
         let Some(host) = text(headers, header::HOST.as_str()) else {
@@ -106,7 +109,7 @@ impl Guard {
     }
 }
 
-/// The only value of a header; `None` for none, several, or one that is no text.
+/// The only value of a header; `None` if it is missing, occurs several times, or is not text.
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;

@@ -1,4 +1,4 @@
-//! The last minutes: what happened per second, and how long was waited.
+//! The last minutes: events per second, and how long requests waited.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 use crate::histogram::{Histogram, Percentile};
 use crate::snapshot::Snapshot;
 
-/// How far back it goes.
+/// How long points are kept.
 const SPAN: Duration = Duration::from_secs(15 * 60);
 
 /// Counters that are shown per second.
 const RATES: [&str; 6] = ["acquired", "handed_off", "released", "refused", "timed_out", "expired"];
 
-/// Points, the oldest first, each for the time between two looks.
+/// Points, oldest first; each covers the time between two looks.
 #[derive(Debug, Default)]
 pub struct History {
     points: VecDeque<Value>,

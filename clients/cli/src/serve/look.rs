@@ -8,7 +8,7 @@ use redis::{Connection, RedisError, RedisResult, Value, from_redis_value_ref};
 use crate::servers::{Server, Trouble, Where, explain, reason};
 use crate::snapshot::{Ask, Lock, Name, Part, Snapshot, look as look_closely, others, within};
 
-/// What each look asks: enough for a page, and little enough for a server with a million locks.
+/// What each look asks: enough for a page, but little work for a server with a million locks.
 pub const ASK: Ask = Ask {
     sections: &["server", "replication", "persistence", "errorstats", "commandstats"],
     queues: 1000,
@@ -18,27 +18,27 @@ pub const ASK: Ask = Ask {
     is_everywhere: false,
 };
 
-/// Entries of the slow log.
+/// How many entries of the slow log are read.
 const SLOW: usize = 20;
-/// Connections whose addresses are asked for.
+/// For how many connections the addresses are asked.
 const CLIENTS: usize = 200;
-/// How often Sentinel or the Cluster is asked for the primaries while all answer.
+/// How often Sentinel or the Cluster is asked for the primaries while all servers answer.
 const DISCOVER_EVERY: Duration = Duration::from_secs(5);
-/// What each look may ask, as `INFO commandstats` names it.
+/// The commands that a look may send, by their names in `INFO commandstats`.
 const COMMANDS: [&str; 5] = ["info", "rlock.queues", "rlock.info", "rlock.slowlog", "client|list"];
 
 /// A lock.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Followed {
-    /// At that server; without one, at the one that has it.
+    /// The server; `None` means the one that has the lock.
     pub server: Option<String>,
-    /// In that database; without one, in that of the connection.
+    /// The database; `None` means that of the connection.
     pub db: Option<i64>,
     /// Its key.
     pub key: Name,
 }
 
-/// Why there is nothing to show.
+/// Why a server cannot be shown.
 #[derive(Debug, Clone)]
 pub struct Down {
     /// One of [`crate::servers::REASONS`].
@@ -66,7 +66,8 @@ pub struct Told {
     pub slow: Result<Vec<Slow>, Trouble>,
     /// The addresses of connections that hold or wait, as far as the user may see them.
     pub addresses: BTreeMap<u64, String>,
-    /// How long it was busy with the look before, by its own account (`INFO commandstats`).
+    /// How long the previous look kept the server busy, by the server's own statistics (`INFO
+    /// commandstats`).
     pub busy: Duration,
 }
 
@@ -101,17 +102,17 @@ pub struct Seen {
     pub ended: Instant,
     /// Each server.
     pub servers: Vec<Told>,
-    /// Why nobody can say which servers there are.
+    /// Why it is unknown which servers there are.
     pub trouble: Option<Trouble>,
     /// All servers together.
     pub now: Snapshot,
     /// The locks that browsers follow, or why they cannot be seen.
     pub locks: BTreeMap<Followed, Result<Lock, Trouble>>,
-    /// How long after its beginning the next look begins.
+    /// How long after the beginning of this look the next one begins.
     pub every: Duration,
-    /// The part of its time, 0 to 1, that the busiest server spent on the last looks.
+    /// The share of its time, 0 to 1, that the busiest server spent on the recent looks.
     pub share: f64,
-    /// What happened since the look before, if that was of the same servers.
+    /// What happened since the previous look, if that was of the same servers.
     pub point: Option<serde_json::Value>,
 }
 
@@ -134,7 +135,7 @@ impl Seen {
         }
     }
 
-    /// The same servers, none of which answers any more.
+    /// The same servers, as if none of them answered.
     #[must_use]
     pub fn silent(&self) -> Seen {
         let silent = |told: &Told| {
@@ -179,15 +180,15 @@ pub struct Looker {
 struct Link {
     server: Server,
     connection: Option<Connection>,
-    /// Questions that this user may not ask.
+    /// Commands that this user may not send.
     denied: BTreeSet<&'static str>,
     /// How often the last look sent each of [`COMMANDS`].
     sent: BTreeMap<&'static str, u64>,
-    /// The calls that the server had counted when this look began.
+    /// The call statistics of the server when this look began.
     counted: BTreeMap<&'static str, Calls>,
 }
 
-/// Calls of a command by all clients, and the microseconds that they took.
+/// How often all clients called a command, and how many microseconds the calls took.
 #[derive(Debug, Default, Clone, Copy)]
 struct Calls {
     calls: u64,
@@ -207,7 +208,7 @@ impl Looker {
         self.links.iter().map(|link| link.server.clone()).collect()
     }
 
-    /// Looks, and follows these locks.
+    /// Looks at all servers, and at the followed locks.
     pub fn look(&mut self, followed: &BTreeSet<Followed>) -> Seen {
         let begun = Instant::now();
         let trouble = self.discover().err();
@@ -228,7 +229,7 @@ impl Looker {
         Seen { unix_ms, begun, ended: begun, servers, trouble, now, locks, every, share, point }
     }
 
-    /// Finds out which servers there are, unless they were named by their addresses.
+    /// Finds out which servers there are, unless they were named by address.
     fn discover(&mut self) -> Result<(), Trouble> {
         let is_fixed = self.at.is_fixed();
         let is_known = self
@@ -295,13 +296,14 @@ impl Link {
         Told { name, db, part, slow, addresses, busy }
     }
 
-    /// How long the look before took: as often as it sent each command, what a call took on average since then.
+    /// How long the previous look took the server: for each command, the number of calls that it
+    /// sent, times the mean time of all calls since then.
     fn account(&mut self, part: &Part, is_everywhere: bool) -> Duration {
         let counted = calls_of(part);
         let each = self.sent.iter().map(|(name, &sent)| {
             let now = counted.get(name).copied().unwrap_or_default();
             let old = self.counted.get(name).copied().unwrap_or_default();
-            // After CONFIG RESETSTAT it counts from 0 again.
+            // After CONFIG RESETSTAT, the statistics start from 0.
             let (calls, us) = match now.calls.checked_sub(old.calls) {
                 Some(calls) if calls > 0 => (calls, now.us.saturating_sub(old.us)),
                 _ => (now.calls, now.us),
@@ -324,7 +326,8 @@ impl Link {
         if self.connection.is_none() {
             self.connect().map_err(|error| Down::from(&error))?;
         }
-        // What is denied is not asked again: each refusal is a line in the server's ACL log.
+        // A command that was denied is not sent again: each refusal adds an entry to the server's
+        // ACL log.
         let described = if self.denied.contains("rlock.info") { 0 } else { ASK.described };
         let (ask, home) = (Ask { described, is_everywhere, ..ASK }, self.server.db());
         match self.ask("info", 0, |connection| Part::take(connection, at, home, ask)) {
@@ -348,7 +351,8 @@ impl Link {
         Ok(())
     }
 
-    /// Asks over the connection, if there is one, which sends `what` so many `times`.
+    /// Asks over the connection, if there is one. The question sends the command `what` this many
+    /// `times`.
     fn ask<T>(
         &mut self,
         what: &'static str,
@@ -357,14 +361,15 @@ impl Link {
     ) -> Option<RedisResult<T>> {
         let answer = ask(self.connection.as_mut()?);
         *self.sent.entry(what).or_default() += times;
-        // An answer that comes late would be taken for the next one's.
+        // A late answer would be taken for the answer to the next question.
         if answer.as_ref().is_err_and(|error| error.is_io_error() || error.is_timeout()) {
             self.connection = None;
         }
         Some(answer)
     }
 
-    /// Asks what this user may not be allowed to ask: once, then no more.
+    /// Sends a question that this user may not be allowed to ask; once refused, it is not sent
+    /// again.
     fn permitted<T>(
         &mut self,
         what: &'static str,

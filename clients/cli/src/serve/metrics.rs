@@ -18,7 +18,7 @@ use crate::snapshot::{Part, Queue};
 /// The content type of what [`text()`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Numbers of `INFO rlock` that are so now, with what they mean.
+/// Numbers of `INFO rlock` that are current values, with their meaning.
 const GAUGES: [(&str, &str); 11] = [
     ("locks", "Locks that are held"),
     ("waiters", "Connections blocked by BLOCK"),
@@ -33,7 +33,7 @@ const GAUGES: [(&str, &str); 11] = [
     ("aof_incomplete", "1 while the append-only file lacks data that the server has"),
 ];
 
-/// Numbers of `INFO rlock` that are counted since the server's start.
+/// Numbers of `INFO rlock` that count events since the server's start.
 const COUNTERS: [(&str, &str); 18] = [
     ("acquired", "New holds"),
     ("reentered", "Re-entries"),
@@ -64,7 +64,7 @@ const HISTOGRAMS: [(&str, &str); 3] = [
 /// The page that Prometheus reads.
 ///
 /// # Errors
-/// None: a text takes whatever is written.
+/// None: writing to a string cannot fail.
 pub fn text(seen: &Arc<Seen>, elections: &Arc<[String]>) -> Result<String, Error> {
     let mut registry = Registry::default();
     let (seen, elections) = (seen.clone(), elections.clone());
@@ -111,12 +111,13 @@ impl Collector for Page {
 }
 
 impl Page {
-    /// Whether all answer, why not, and what it costs them to be asked.
+    /// Whether each server answers, why not, and what the looks cost it.
     fn state(&self, to: &mut DescriptorEncoder) -> Result<(), Error> {
         let told = |told: &Told| told.part.as_ref().err().map(|down| down.reason);
         let mut states: Vec<(String, Option<&str>)> =
             self.seen.servers.iter().map(|server| (server.name.clone(), told(server))).collect();
-        // Which servers there are is not known: the one that was asked for it has no name here.
+        // If it is unknown which servers there are, the one that was asked for them has no name
+        // here.
         if states.is_empty() {
             states.push((String::new(), Some("unreachable")));
         }
@@ -225,7 +226,7 @@ impl Page {
         write(to, "rlock_longest_queue", help, MetricType::Gauge, lengths)
     }
 
-    /// One sample of each server that has one.
+    /// Writes one sample for each server that has a value.
     fn each(
         &self,
         to: &mut DescriptorEncoder,
@@ -250,7 +251,7 @@ impl Page {
             let each = spans.buckets.iter().map(|&(bound, reached)| {
                 let own = reached.saturating_sub(below);
                 below = reached;
-                // That is how the library writes +Inf.
+                // The library writes this value as +Inf.
                 (if bound == u64::MAX { f64::MAX } else { float(bound) / 1e6 }, own)
             });
             let buckets: Vec<(f64, u64)> = each.collect();

@@ -1,5 +1,6 @@
-//! `rlock serve`: the servers' locks as a live page and as metrics, over HTTP. One thread looks at the servers
-//! ([`watch`]), however many browsers there are; all others show what it saw. [`guard`] decides who may ask.
+//! `rlock serve`: the servers' locks as a live page and as metrics, over HTTP. One thread looks at
+//! the servers ([`watch`]), however many browsers there are; all other threads show what it saw.
+//! [`guard`] decides who may ask.
 
 pub mod act;
 pub mod find;
@@ -37,8 +38,8 @@ use watch::{Busy, Watch};
 
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9121);
 
-/// Sent with every answer. Nothing is run or loaded but what this program serves itself, and no other page may hold
-/// this one in a frame.
+/// Sent with every answer. The page runs and loads only what this program itself serves, and no
+/// other page may frame it.
 const HEADERS: [(&str, &str); 6] = [
     (
         "content-security-policy",
@@ -62,11 +63,12 @@ struct Shared {
     searching: Arc<tokio::sync::Mutex<()>>,
     /// Whether all databases are shown.
     is_everywhere: bool,
-    /// Servers that are named may have locks of the same key, which are not the same lock.
+    /// Whether the servers are named by address: then two servers may have different locks with the
+    /// same key.
     is_fixed: bool,
 }
 
-/// Until a signal ends it.
+/// Serves until a signal ends the program.
 ///
 /// # Errors
 /// If it cannot listen, or the words of the command line are wrong. A server that is away is shown.
@@ -158,7 +160,7 @@ struct Wanted {
 }
 
 impl Shared {
-    /// Why that database is not shown.
+    /// Why the requested database is not shown.
     fn refused_database(&self, db: Option<i64>) -> Option<String> {
         let why = "other databases are shown only with --all-databases\n";
         (db.is_some() && !self.is_everywhere).then(|| why.to_owned())
@@ -206,7 +208,7 @@ async fn locks(
     let place = place.map_err(|why| (StatusCode::BAD_REQUEST, why + "\n"))?;
     let search = Search { text: sought.find, is_everywhere: shared.is_everywhere };
     let servers = shared.watch.primaries();
-    // One search at a time, so that all of them together take no more of the servers' time than one.
+    // One search at a time, so that several searches take no more of the servers' time than one.
     let turn = shared.searching.clone().lock_owned().await;
     let found = tokio::task::spawn_blocking(move || {
         let _turn = turn; // also if the browser has gone
@@ -226,8 +228,8 @@ async fn metrics_text(State(shared): State<Shared>) -> Result<impl IntoResponse,
     Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text))
 }
 
-/// Says whether this program works. Whether the servers do is in the text, and in `rlock_up`: restarting this program
-/// because a server is away would help nobody.
+/// Reports whether this program works. The state of the servers is in the text and in `rlock_up`:
+/// to restart this program because a server is down would help nobody.
 async fn healthz(State(shared): State<Shared>) -> (StatusCode, String) {
     match shared.watch.age() {
         Some(age) if age > watch::STUCK => (

@@ -9,7 +9,7 @@ use super::look::{ASK, Seen, Slow, Told};
 use crate::servers::{Server, Trouble};
 use crate::snapshot::{Holder, Lock, Name, Part, Queue, Waiter};
 
-/// A look as one event; `lock` is the one that this browser follows.
+/// A look as one server-sent event; `lock` is the lock that this browser follows.
 #[must_use]
 pub fn event(
     seen: &Seen,
@@ -44,10 +44,10 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Only the beginning of a longer name is sent, so it has no link.
+/// Of a longer name, only the beginning is sent, so it has no link.
 const NAME_LEN_MAX: usize = 1024;
 
-/// A name as the page gets it.
+/// A name, as it is sent to the page.
 #[must_use]
 pub fn name(name: &Name) -> Value {
     if let Some(begin) = name.0.get(..NAME_LEN_MAX).filter(|begin| begin.len() < name.0.len()) {
@@ -92,7 +92,7 @@ fn version(part: &Part) -> String {
     }
 }
 
-/// The `slaveN` of `INFO replication`, with how far each is behind.
+/// The `slaveN` lines of `INFO replication`, with each replica's lag.
 #[must_use]
 pub fn replicas(part: &Part) -> Vec<BTreeMap<String, Value>> {
     let offset: u64 = number(part, "master_repl_offset");
@@ -108,14 +108,14 @@ pub fn replicas(part: &Part) -> Vec<BTreeMap<String, Value>> {
     each.collect()
 }
 
-/// A number that is not one of `INFO rlock`; 0 for none.
+/// A number that is not part of `INFO rlock`; 0 if it is missing.
 #[must_use]
 pub fn number(part: &Part, name: &str) -> u64 {
     part.fields.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-/// How many commands of any kind got `-NOREPLICAS`. What `min-replicas-to-write` refuses never
-/// reaches the module.
+/// How many commands of all kinds were refused with `-NOREPLICAS`. Commands that
+/// `min-replicas-to-write` refuses never reach the module.
 #[must_use]
 pub fn noreplicas(part: &Part) -> u64 {
     let errors = part.fields.get("errorstat_NOREPLICAS");
@@ -170,7 +170,7 @@ fn queue(queue: &Queue, seen: &Seen) -> Value {
     })
 }
 
-/// A lock of a list, with where it is.
+/// A lock of a list, with the server and database that have it.
 #[must_use]
 pub fn listed(server: &Server, db: i64, key: &Name, lock: &Lock) -> Value {
     json!({
@@ -181,7 +181,7 @@ pub fn listed(server: &Server, db: i64, key: &Name, lock: &Lock) -> Value {
     })
 }
 
-/// A lock as the page gets it.
+/// A lock, as it is sent to the page.
 #[must_use]
 pub fn lock_closely(lock: &Lock, addresses: &BTreeMap<u64, String>) -> Value {
     json!({

@@ -1,5 +1,6 @@
-//! The one thread that looks at the servers. While a browser follows, it looks once a second, else every five seconds;
-//! and so seldom that the busiest server spends no more than a hundredth of its time on it.
+//! The one thread that looks at the servers: once a second while a browser follows, otherwise every
+//! five seconds, and more rarely if the busiest server would spend more than a hundredth of its
+//! time on it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,26 +13,26 @@ use super::history::History;
 use super::look::{Followed, Looker, Seen};
 use crate::servers::{Server, Where};
 
-/// While a browser follows, and the least time between two looks.
+/// The interval while a browser follows, which is also the shortest time between two looks.
 const OFTEN: Duration = Duration::from_secs(1);
-/// While nobody does: for the plots of who opens the page later.
+/// The interval while no browser follows: it fills the plots for whoever opens the page later.
 const SELDOM: Duration = Duration::from_secs(5);
-/// A server is to spend at most one part in this many of its time on us.
+/// A server may spend at most one part in this many of its time on our looks.
 const SHARE: u32 = 100;
 /// The median cost of this many looks decides how often to look, so that one slow look does not count.
 const COSTS: usize = 5;
-/// Browsers that follow at a time.
+/// The most browsers that follow at the same time.
 const VIEWERS: usize = 32;
-/// Locks that they follow at a time.
+/// The most locks that browsers follow at the same time.
 const LOCKS: usize = 16;
 /// How long a scrape waits for a look.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For this time, scrapes report a server as down without waiting for the request that is under way.
+/// For this long, scrapes report a server as down without waiting for the request in progress.
 const DOWN: Duration = Duration::from_secs(12);
-/// A look that takes longer hangs.
+/// A look that takes longer is stuck.
 pub const STUCK: Duration = Duration::from_secs(120);
 
-/// What was seen last, and who wants to see more. Its clones are the same.
+/// The latest look, and who wants more. All clones share one state.
 #[derive(Clone)]
 pub struct Watch {
     seen: Receiver<Arc<Seen>>,
@@ -56,12 +57,12 @@ struct Wanted {
 
 /// A browser that follows, until it is dropped.
 pub struct Viewer {
-    /// The lock that it follows, too.
+    /// The lock that it follows, in addition to the list.
     pub lock: Option<Followed>,
     shared: Arc<Shared>,
 }
 
-/// Why nobody else can follow.
+/// Why no more browsers can follow.
 #[derive(Debug)]
 pub struct Busy(pub &'static str);
 
@@ -101,7 +102,8 @@ impl Watch {
         (seen.unix_ms > 0).then(|| seen.begun.elapsed())
     }
 
-    /// A look that is no older than the least time between two. If none ends in time, all servers are silent.
+    /// A look that is no older than the shortest time between two. If no look ends in time, all
+    /// servers are reported as silent.
     pub async fn fresh(&self) -> Arc<Seen> {
         let is_fresh = |seen: &Arc<Seen>| {
             // While a server is silent, each look takes longer than Prometheus may want to wait.
@@ -136,7 +138,8 @@ impl Watch {
         locked(&self.shared.servers).clone()
     }
 
-    /// Those of them that are primaries, as far as that is known: a replica has the same locks once more.
+    /// The servers of the last look that are primaries, as far as that is known: a replica has
+    /// copies of its primary's locks.
     #[must_use]
     pub fn primaries(&self) -> Vec<Server> {
         let seen = self.latest();
@@ -150,7 +153,7 @@ impl Watch {
         if primaries.is_empty() { all } else { primaries }
     }
 
-    /// Follows, and a lock more closely.
+    /// Registers a browser that follows the page, and perhaps one lock in detail.
     ///
     /// # Errors
     /// If enough others do.
@@ -185,7 +188,7 @@ impl Drop for Viewer {
     }
 }
 
-/// A scrape may ask for a look earlier than `every`, but not as early as to break the bound.
+/// A scrape may bring a look forward, but not so far that the servers' share of time is exceeded.
 fn least_pause(every: Duration) -> Duration {
     if every > SELDOM { every } else { OFTEN }
 }
@@ -209,7 +212,7 @@ impl Shared {
             let looks = u32::try_from(costs.len()).unwrap_or(1);
             let spent: Duration = costs.iter().sum();
             seen.share = spent.as_secs_f64() / (seen.every * looks).as_secs_f64();
-            // The counters of another server, or of one that was away, do not continue the old.
+            // If the server changed or was down, its counters do not continue the previous ones.
             if let Some(before) = before.filter(|before| is_continued(before, &seen)) {
                 let point = locked(&self.history).add(&before.now, &seen.now, seen.unix_ms);
                 seen.point = Some(point);
@@ -223,7 +226,7 @@ impl Shared {
         }
     }
 
-    /// Until the next look is due: whether a browser follows, and which locks.
+    /// Waits until the next look is due; returns whether a browser follows, and which locks.
     fn wait(&self, last: Option<&Seen>) -> (bool, BTreeSet<Followed>) {
         let mut wanted = locked(&self.wanted);
         loop {

@@ -1,4 +1,4 @@
-//! `rlock serve` beside a server, and a browser that is only a socket.
+//! `rlock serve` with a server, and a browser that is a plain socket.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -66,7 +66,7 @@ impl Serve {
         sample(&self.metrics(), name, labels).unwrap_or_else(|| panic!("no {name} {labels:?}"))
     }
 
-    /// The looks that a browser is sent, until one is as wanted.
+    /// Reads looks, as a browser gets them, until one is as wanted.
     pub fn look_until(
         &self,
         path: &str,

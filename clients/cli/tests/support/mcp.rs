@@ -75,7 +75,7 @@ impl Agent {
         self.process.wait().unwrap();
     }
 
-    /// As an agent that dies, and `rlock mcp` with it: the exit code.
+    /// Ends the agent, and thereby `rlock mcp`; returns its exit code.
     pub fn hang_up(&mut self) -> Option<i32> {
         self.input = None;
         self.process.wait().unwrap().code()
@@ -89,7 +89,7 @@ impl Drop for Agent {
     }
 }
 
-/// The exit code of a command that reads this, and what it complains of.
+/// Runs a command with this input; returns its exit code and standard error.
 pub fn said_to(mut command: Command, input: &str) -> (Option<i32>, String) {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -99,7 +99,7 @@ pub fn said_to(mut command: Command, input: &str) -> (Option<i32>, String) {
     (child.wait().unwrap().code(), complaint)
 }
 
-/// Files with a number each. An edit reads the number, thinks, and writes the next one.
+/// Files that contain a number each. An edit reads the number, thinks, and writes the next number.
 pub struct Repository {
     folder: PathBuf,
     files: Vec<String>,
@@ -112,7 +112,7 @@ pub struct Outcome {
     pub edits: u64,
     /// Edits that began while another agent edited the same file.
     pub collisions: u64,
-    /// Edits that another one has overwritten.
+    /// Edits that another edit overwrote.
     pub lost: u64,
 }
 
@@ -136,7 +136,7 @@ impl Repository {
         format!("{{paths:{}}}/{path}", self.folder.file_name().unwrap().to_str().unwrap())
     }
 
-    /// Lets so many agents edit, each in a thread of its own and with its own way to have files for itself.
+    /// Lets this many agents edit, each in a thread and with its own way to reserve files.
     pub fn edited_by<F>(&self, agents: u64, way: impl Fn(u64) -> F + Sync) -> Outcome
     where
         F: FnMut(&[String], &mut dyn FnMut()),
@@ -190,7 +190,7 @@ impl Repository {
         fs::read_to_string(self.folder.join(file)).unwrap().trim().parse().unwrap_or(0)
     }
 
-    /// False if another one edits it.
+    /// False if another agent edits the file.
     fn edit(&self, file: &str, thinks: Duration) -> bool {
         let mark = self.folder.join(format!("{file}.edited"));
         let is_alone = fs::File::create_new(&mark).is_ok();
@@ -212,7 +212,8 @@ impl Drop for Repository {
     }
 }
 
-/// A file for each path that an agent has, with its name and until when: whoever finds none, or an old one, writes its own.
+/// A lease file for each claimed path, with the agent's name and an expiry time: whoever finds
+/// none, or an expired one, writes its own.
 pub struct Leases(PathBuf);
 
 const LEASE: Duration = Duration::from_millis(100);
@@ -251,7 +252,7 @@ fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
 
-/// The same for the same seed.
+/// Random numbers, the same for the same seed.
 struct Chance(u64);
 
 impl Chance {

@@ -12,7 +12,7 @@ pub use server::{Server, cluster, command, free_port, is_held, replica_of, until
 pub trait Rlock {
     /// `rlock` with these words.
     fn rlock(&self, words: &[&str]) -> Command;
-    /// Runs it to its end: its exit code, what it said, what it complained of.
+    /// Runs `rlock` to its end; returns its exit code, standard output and standard error.
     fn run(&self, words: &[&str]) -> (i32, String, String);
 }
 

@@ -3,7 +3,7 @@
 
 use super::support::{Server, command, free_port, until};
 
-/// Knows the primary as `mine`.
+/// A Sentinel that monitors the primary as `mine`.
 pub struct Sentinel {
     process: std::process::Child,
     conf: std::path::PathBuf,
@@ -15,7 +15,7 @@ impl Sentinel {
         Sentinel::with(primary, &[])
     }
 
-    /// With these lines in its configuration as well.
+    /// With additional lines in its configuration.
     pub fn with(primary: &Server, lines: &[&str]) -> Sentinel {
         let more = lines.join("\n");
         let port = free_port();
@@ -40,7 +40,7 @@ impl Sentinel {
         redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?.get_connection()
     }
 
-    /// Makes a replica the primary. False if it knows none that is fit.
+    /// Makes a replica the primary. False if the Sentinel knows no fit replica.
     pub fn fail_over(&self) -> bool {
         let mut connection = self.connect().unwrap();
         command("SENTINEL FAILOVER mine").query::<String>(&mut connection).is_ok()

@@ -44,7 +44,7 @@ impl Any {
         self.with(crate::Any::session)
     }
 
-    /// As [`crate::Any::acquire`]. Blocks the thread until then.
+    /// Like [`crate::Any::acquire`]. Blocks the thread until then.
     ///
     /// # Errors
     /// As there.
@@ -87,7 +87,7 @@ impl Once {
         self.with(|once| once.acks(replicas))
     }
 
-    /// As [`crate::Once::run`], on this thread. A panic is a failure of the work.
+    /// Like [`crate::Once::run`], on this thread. A panic counts as a failure of the work.
     ///
     /// # Errors
     /// As there.
@@ -107,7 +107,7 @@ impl Once {
 }
 
 impl Locker {
-    /// As [`crate::Locker::any`].
+    /// Like [`crate::Locker::any`].
     ///
     /// # Errors
     /// As there.

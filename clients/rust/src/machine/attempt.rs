@@ -1,12 +1,13 @@
-//! One acquisition of an owner that has its seat, until it is granted, refused or out of time, and nothing is left.
+//! One acquisition of an owner that has its seat. It lasts until the request is granted, refused or
+//! out of time, and nothing is left to undo.
 
 use super::undo::Undo;
 use super::*;
 
-/// What is asked for, as far as it matters here.
+/// What an attempt needs to know about the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
-    /// How long it waits: 0 is not at all, [`FOREVER`] is for ever.
+    /// How long it waits: 0 means not at all, [`FOREVER`] without a limit.
     pub wait: Ms,
     /// How long it is repeated if it does not wait.
     pub patience: Ms,
@@ -16,11 +17,11 @@ pub struct Ask {
     pub depth: u32,
     /// The token of the levels below.
     pub below: Option<u64>,
-    /// The channel of its key is subscribed.
+    /// Whether the channel of its key is subscribed.
     pub hears: bool,
-    /// Ties the hold to its connection.
+    /// Whether to tie the hold to its connection.
     pub session: bool,
-    /// A grant counts when replicas have acknowledged it.
+    /// Whether a grant counts only when replicas have acknowledged it.
     pub has_acks: bool,
 }
 
@@ -29,9 +30,9 @@ enum At {
     Start,
     Opening,
     Listening,
-    /// A request is under way.
+    /// A request is in progress.
     Asking,
-    /// The server said that it waits.
+    /// The server has replied that the request waits.
     Waiting,
     Pausing,
     Granted,
@@ -39,7 +40,7 @@ enum At {
     Done,
 }
 
-/// One acquisition, and what undoes it.
+/// One acquisition, and its undoing.
 #[derive(Debug)]
 pub struct Attempt {
     ask: Ask,
@@ -49,9 +50,9 @@ pub struct Attempt {
     patience: Ms,
     pause: Ms,
     hops: u8,
-    /// Whether the next request is a plain one, which is answered at once.
+    /// Whether the next request does not wait, so that it is answered at once.
     asks_first: bool,
-    /// A session has its connection.
+    /// Whether a session has its connection.
     has_link: bool,
     /// About how long a round trip takes.
     rtt: Ms,
@@ -60,7 +61,8 @@ pub struct Attempt {
     /// When the latest request was sent.
     sent: Ms,
     had_doubt: bool,
-    /// Nothing has gone wrong since the server said that the lock is not free.
+    /// Whether the server's last answer was that the lock is not free, and nothing has failed
+    /// since.
     is_busy: bool,
     left: Left,
     why: Tell,
@@ -71,7 +73,8 @@ impl Attempt {
     /// Begins with [`Input::Call`].
     #[must_use]
     pub fn new(mut ask: Ask, planted: Planted) -> Self {
-        // The end of this connection would also end the levels below, so only the first level has a session.
+        // If this connection ended, the levels below would end too, so only the first level has a
+        // session.
         ask.session &= ask.depth == 1;
         Self {
             ask,
@@ -93,7 +96,7 @@ impl Attempt {
         }
     }
 
-    /// Whether a request may have left something at the server, or may still do so.
+    /// Whether a request may have left something behind at the server, or may still do so.
     #[must_use]
     pub fn leaves_something(&self) -> bool {
         let Left { in_doubt, lingers, .. } = self.left;
@@ -104,8 +107,9 @@ impl Attempt {
         self.ask.wait > 0
     }
 
-    /// How long the next request waits at the server: the message comes in time, however far the server is. With `ACKS`
-    /// it comes earlier, because it says whether replicas were the reason. Then the rest of the wait is asked for.
+    /// How long the next request waits at the server: short enough that the message comes in time,
+    /// even from a distant server. With `ACKS`, the wait ends earlier, because its message says
+    /// whether replicas were the reason; the next request then waits for the remaining time.
     fn blocks(&self, now: Ms) -> Ms {
         if self.patience == FOREVER {
             return 0;
@@ -116,7 +120,8 @@ impl Attempt {
         (left - early).max(1)
     }
 
-    /// When an operation that may take so long is given up: at the end of the patience at the latest.
+    /// When an operation that may take this long is given up: at the end of the patience at the
+    /// latest.
     fn by(&self, now: Ms, takes: Ms) -> Ms {
         let by = now.saturating_add(takes);
         let late = self.patience.saturating_add(LATE).max(now);
@@ -168,7 +173,7 @@ impl Attempt {
         }
     }
 
-    /// Asks in the best way there is.
+    /// Sends the next request in the best available way.
     fn next(&mut self, now: Ms, out: &mut Vec<Output>) {
         if self.ask.session && !self.has_link {
             self.at = At::Opening;
@@ -202,8 +207,8 @@ impl Attempt {
                 }
                 self.end(now, Tell::Nil, out);
             }
-            // An earlier request of this owner no longer waits: this one has its place. But a server
-            // that was restarted keeps a grant, and has forgotten that it was pending.
+            // An earlier request of this owner no longer waits: this one has taken its place. But a
+            // restarted server keeps a grant without knowing that it was pending.
             Outcome::Waiting => {
                 (self.at, self.pause) = (At::Waiting, FIRST_PAUSE);
                 self.had_doubt &= self.ask.has_acks;
@@ -227,7 +232,8 @@ impl Attempt {
         match input {
             Input::Message(Outcome::Nil) => {
                 self.left.in_doubt = false;
-                // The server may have ended it early, or is nearer than it was during a pause.
+                // The server may have ended the wait early, or may now be faster than during a
+                // pause.
                 let took = now.saturating_sub(self.sent).saturating_sub(self.block);
                 self.rtt = self.rtt.min(took);
                 if self.waits() && self.patience.saturating_sub(now) > self.rtt + LATE {
@@ -293,7 +299,7 @@ impl Attempt {
                     _ => self.end(now, Tell::Refused(code), out),
                 }
             }
-            // There was no time left to wait in.
+            // There was no time left for waiting.
             Outcome::Unsent | Outcome::Broken | Outcome::Silent
                 if is_busy && now >= self.patience =>
             {
@@ -307,7 +313,8 @@ impl Attempt {
             }
             _ => {
                 self.left.lingers |= was_asked;
-                // A session that is tied late would end with its connection: not before that.
+                // If the session were tied late, it would end with its connection: so this pause
+                // comes first.
                 if was_asked && self.ask.session {
                     self.pause = AGAIN;
                 }
@@ -325,7 +332,7 @@ impl Attempt {
         self.pause = LONGEST_PAUSE.min(self.pause * 2);
     }
 
-    /// The caller goes away, whatever is under way.
+    /// The caller gives up, whatever is in progress.
     fn leave(&mut self, now: Ms, why: Tell, out: &mut Vec<Output>) {
         if self.at != At::Asking {
             return self.end(now, why, out);
@@ -348,7 +355,7 @@ impl Attempt {
         self.undo(now, out);
     }
 
-    /// No request is under way, but the server may have something to undo.
+    /// No request is in progress, but the server may have something to undo.
     fn undo(&mut self, now: Ms, out: &mut Vec<Output>) {
         let Left { in_doubt, lingers, .. } = self.left;
         let is_forgotten = self.at == At::Granted && self.planted == Planted::GrantForgotten;

@@ -9,13 +9,13 @@ pub struct Kept {
     pub token: u64,
     /// The lease.
     pub lease: Ms,
-    /// When the request was sent that the lease counts from.
+    /// When the request was sent from which the lease counts.
     pub sent: Ms,
-    /// How long before its deadline the loss is reported, because that takes time.
+    /// How long before its deadline the loss is reported, because reporting takes time.
     pub margin: Ms,
-    /// It is tied to a connection.
+    /// Whether it is tied to a connection.
     pub session: bool,
-    /// A renewal counts when replicas have acknowledged it.
+    /// Whether a renewal counts only when replicas have acknowledged it.
     pub has_acks: bool,
     /// It is renewed.
     pub renews: bool,
@@ -27,7 +27,7 @@ enum At {
     Idle,
     Listening,
     Renewing,
-    /// Replicas are to acknowledge it.
+    /// Replicas have yet to acknowledge it.
     Waiting,
     Seat,
     Opening,
@@ -46,7 +46,7 @@ pub struct Hold {
     pause: Ms,
     sent: Ms,
     depth: u32,
-    /// The machine has the seat while it ties the hold to a new connection.
+    /// Whether the machine has the seat, to tie the hold to a new connection.
     is_tying: bool,
     is_releasing: bool,
     is_untied: bool,
@@ -77,19 +77,19 @@ impl Hold {
         hold
     }
 
-    /// Until when it is certain.
+    /// The time until which it is certain.
     #[must_use]
     pub fn deadline(&self) -> Ms {
         self.deadline
     }
 
-    /// Renews with this lease from now on, if it is longer: another level asked for it. Not while a renewal is under
-    /// way that asked for less.
+    /// Renews with this lease from now on, if it is longer than the present one: another level
+    /// asked for it. Must not be called while a renewal with a shorter lease is in progress.
     pub fn lengthen(&mut self, lease: Ms) {
         self.kept.lease = self.kept.lease.max(lease);
     }
 
-    /// The server counts from when it read the request, which was after that was sent.
+    /// The server counts from when it read the request, which was later than `sent`.
     fn renewed(&mut self, sent: Ms) {
         self.deadline = self.deadline.max(sent.saturating_add(self.kept.lease));
         self.pause = FIRST_RETRY;
@@ -160,14 +160,14 @@ impl Hold {
         }
     }
 
-    /// At [`Output::Leave`]: whether a request to tie it may still be executed, or has tied another hold. That is undone
-    /// before the seat is free.
+    /// At [`Output::Leave`]: whether a request to tie the hold may still be executed, or has tied
+    /// another hold. If so, that is undone before the seat is free.
     #[must_use]
     pub fn is_unsure(&self) -> bool {
         self.is_unsure
     }
 
-    /// Gives back the seat that it has while it is being tied to a new connection.
+    /// Gives up the seat that it has while the hold is being tied to a new connection.
     fn leave(&mut self, out: &mut Vec<Output>) {
         if std::mem::take(&mut self.is_tying) {
             self.is_unsure = matches!(self.at, At::Tying | At::Waiting);
@@ -181,7 +181,7 @@ impl Hold {
         self.later(now, out);
     }
 
-    /// When the loss is reported.
+    /// The time at which the loss is reported.
     fn limit(&self) -> Ms {
         self.deadline.saturating_sub(self.kept.margin)
     }
@@ -197,7 +197,8 @@ impl Hold {
         out.push(Output::Sleep(self.renews_at.min(self.limit())));
     }
 
-    /// Asks, after it has subscribed to the channel that says what replicas acknowledged.
+    /// Sends the renewal, after it has subscribed to the channel for replies that wait for
+    /// acknowledgments.
     fn begin(&mut self, now: Ms, out: &mut Vec<Output>) {
         if !self.kept.has_acks {
             return self.ask(now, out);
@@ -219,7 +220,7 @@ impl Hold {
         }
     }
 
-    /// A renewal that takes too long is repeated while there is time.
+    /// A slow renewal is repeated while there is time.
     fn by(&self, since: Ms, takes: Ms) -> Ms {
         since.saturating_add(takes.min((self.kept.lease / 6).max(50))).min(self.limit())
     }
@@ -246,7 +247,7 @@ impl Hold {
         }
     }
 
-    /// Renews again in a moment.
+    /// Schedules another renewal after a moment.
     fn later(&mut self, now: Ms, out: &mut Vec<Output>) {
         self.renews_at = now.saturating_add(self.pause.min((self.kept.lease / 12).max(1)));
         self.pause = self.pause.saturating_mul(2);
@@ -264,8 +265,9 @@ impl Hold {
             }
             Outcome::Unsent => self.fails_to_tie(now, out),
             Outcome::Refused(code) if passes(&code) => self.fails_to_tie(now, out),
-            // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and
-            // one that the server does not tie is no session.
+            // A request that was not answered may have tied another hold, which ends with its
+            // connection. This hold ends if it was tied to a connection that is closed; and a hold
+            // that the server does not tie is no session.
             outcome => {
                 self.is_unsure = outcome.is_unknown() || matches!(outcome, Outcome::Token(_));
                 out.extend([Output::Drop, Output::Leave]);

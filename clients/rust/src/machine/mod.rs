@@ -1,8 +1,8 @@
-//! The decisions of `clients/ALGORITHM.md`, by its names: without I/O, clock or randomness.
+//! The decisions of `clients/ALGORITHM.md`, with the names of that page, and without I/O, clock or randomness.
 //!
-//! A machine gets one [`Input`] at a time, with the time, and answers with [`Output`]s, of which at most one is an
-//! operation that takes time. The simulation plays this very code, and writes traces of it that the packages in other
-//! languages replay: `clients/traces/README.md`.
+//! A machine gets one [`Input`] at a time, with the time, and returns [`Output`]s, of which at most one is an operation
+//! that takes time. The simulation runs this very code, and writes traces of it that the packages in other languages
+//! replay: `clients/traces/README.md`.
 
 mod attempt;
 mod hold;
@@ -19,42 +19,44 @@ pub use release::{Level, Release};
 pub use seat::{Names, SeatDecision, SeatState, decide_seat};
 pub use server::{Dial, Server, is_condemned};
 
-/// A time in milliseconds, from any beginning. The clock goes on while the computer sleeps.
+/// A time in milliseconds, from an arbitrary start. The clock continues while the computer sleeps.
 pub type Ms = u64;
 
 /// A time that never comes.
 pub const FOREVER: Ms = Ms::MAX;
 /// How long a reply may take.
 pub const REPLY: Ms = 2000;
-/// How late a reply may come at the end of the patience, and how long a call may stay for what is undone at once.
+/// How long a reply may be late at the end of the patience, and how long a caller waits for
+/// undoing.
 pub const LATE: Ms = 50;
-/// How often a wait is asked again: a message that was lost costs at most this.
+/// How often a waiting request is sent again: a lost message costs at most this much time.
 pub const LOOKS: Ms = 1000;
-/// The same with `ACKS`: a request that is asked again begins anew to wait for acknowledgments.
+/// The same with `ACKS`: a request that is sent again begins to wait for acknowledgments anew.
 const ACKS: Ms = 3 * REPLY;
-/// How long before the end of a wait with `ACKS` its request ends, at most: the reason comes before the patience is over.
+/// How long before the end of a wait with `ACKS` its request ends at most, so that the reason comes
+/// before the patience ends.
 const AHEAD: Ms = 250;
-/// The first pause, more or less, before a try is made again; each next one is twice as long.
+/// The average first pause before a retry; each further pause is twice as long.
 pub const FIRST_PAUSE: Ms = 10;
-/// No such pause is longer, more or less.
+/// The average of the longest pause.
 pub const LONGEST_PAUSE: Ms = 500;
-/// The pause, more or less, before a server that was not reached is connected to again.
+/// The average pause before the next connection to a server that could not be reached.
 pub const DIALS: Ms = 200;
-/// By then a server that goes on has read what lies in its sockets.
+/// After this time, a server that was suspended has read what its sockets had received.
 pub const AGAIN: Ms = 500;
 /// How long a request that does not wait is repeated.
 pub const PATIENCE: Ms = 3000;
 /// How long a request that does not wait for the lock waits for another request of the same owner.
 const SOON: Ms = 2 * LATE;
-/// How long what is left is undone after `close`.
+/// How long undoing may take after `close`.
 pub const CLOSES: Ms = 1000;
-/// How often a request follows redirections without a pause.
+/// How many redirections an attempt follows without a pause.
 const HOPS: u8 = 5;
 
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// An integer: a token, or how many.
+    /// An integer: a token, or a number of holds.
     Token(u64),
     /// Nil.
     Nil,
@@ -77,7 +79,7 @@ impl Outcome {
     }
 }
 
-/// Whether an error ends by itself: no server can decide for now.
+/// Whether the condition behind an error ends by itself: no server can decide for now.
 #[must_use]
 pub fn passes(code: &str) -> bool {
     matches!(
@@ -94,16 +96,17 @@ pub fn passes(code: &str) -> bool {
     )
 }
 
-/// What has happened, for a machine to decide on.
+/// Something that happened, for a machine to decide on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// It begins.
     Call,
-    /// An own connection is there.
+    /// A dedicated connection has opened.
     Opened,
-    /// A request on a shared connection ended, or opening an own connection or subscribing failed.
+    /// A request on a shared connection ended, or a dedicated connection could not be opened, or
+    /// subscribing failed.
     Ended(Outcome),
-    /// The request on the own connection ended; or, during a wait, that connection.
+    /// The request on the dedicated connection ended; or, during a wait, that connection.
     Own(Outcome),
     /// The channel is subscribed; about how long a round trip takes.
     Listening(Ms),
@@ -113,7 +116,7 @@ pub enum Input {
     Lost,
     /// The time has come.
     Time,
-    /// The caller has the hold.
+    /// The caller has taken the hold.
     Taken,
     /// The caller went away.
     Cancel,
@@ -125,33 +128,34 @@ pub enum Input {
     Seat(Option<u32>),
     /// The last level is being released.
     Releasing,
-    /// It was, or nobody knows.
+    /// It was released, or the outcome is unknown.
     Released,
     /// The reply to another request showed that the hold has ended.
     Gone,
-    /// Another level was granted, by a request that was sent then.
+    /// Another level was granted; its request was sent then.
     Extend(Ms),
 }
 
-/// What is asked on a shared connection.
+/// The requests on a shared connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// `RLOCK.ACQUIRE`, and for how long it waits at the server; 0 is for ever.
+    /// `RLOCK.ACQUIRE`, and how long it waits at the server; 0 means forever.
     Acquire(Option<Ms>),
-    /// `RLOCK.RENEW` of that token.
+    /// `RLOCK.RENEW` of the hold with that token.
     Renew(u64),
     /// `RLOCK.CANCEL`
     Cancel,
     /// `RLOCK.INFO`: the token of this owner's hold.
     Info,
-    /// `RLOCK.RELEASE` of that token, down to that depth.
+    /// `RLOCK.RELEASE` of the hold with that token, down to that depth.
     Release(u64, u32),
 }
 
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tell {
-    /// The token; when the request was sent that the lease counts from; whether an earlier one was never answered.
+    /// The token; when the request was sent from which the lease counts; and whether an earlier
+    /// request was never answered.
     Granted(u64, Ms, bool),
     /// Not acquired.
     Nil,
@@ -161,7 +165,7 @@ pub enum Tell {
     Lost,
     /// Out of patience.
     Unavailable,
-    /// Out of patience with too few replicas.
+    /// The patience has ended, with too few replicas.
     NoReplicas,
     /// Another error of the server.
     Refused(String),
@@ -171,14 +175,15 @@ pub enum Tell {
     Closed,
 }
 
-/// What a machine has done. An operation goes on until an input ends it; the others are done at once.
+/// An action of a machine. An operation continues until an input ends it; all other actions are
+/// done at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Operation: an own connection.
     Open(Ms),
-    /// Operation: `RLOCK.ACQUIRE` on the own connection.
+    /// Operation: `RLOCK.ACQUIRE` on the dedicated connection.
     Own {
-        /// For how long it waits at the server; 0 is for ever.
+        /// How long it waits at the server; 0 means forever.
         block: Option<Ms>,
         /// Whether it begins a session.
         session: bool,
@@ -189,7 +194,7 @@ pub enum Output {
     },
     /// Operation: a request on a shared connection.
     Send(Request, Ms),
-    /// Operation: goes on waiting for the reply to the request that was interrupted.
+    /// Operation: continues to wait for the reply to the interrupted request.
     Await(Ms),
     /// Operation: subscribes to the channel of the key.
     Listen(Ms),
@@ -197,21 +202,21 @@ pub enum Output {
     Wait(Ms),
     /// Operation: waits.
     Sleep(Ms),
-    /// Operation: is the seat free?
+    /// Operation: asks whether the seat is free.
     Seat,
-    /// The own connection is free for others.
+    /// The dedicated connection is free for others.
     Keep,
-    /// The own connection is closed.
+    /// The dedicated connection is to be closed.
     Drop,
     /// The result for the caller.
     Tell(Tell),
-    /// From here on the seat is undone.
+    /// From now on, what was left is being undone, on behalf of the seat.
     Undo,
-    /// The seat is free; the end.
+    /// The seat is free, and the machine has ended.
     Free,
-    /// The connection of the session ended: nobody may rely on the hold until it is tied again.
+    /// The session's connection ended: nobody may rely on the hold until it is tied to a new one.
     Doubt,
-    /// The own connection belongs to the hold.
+    /// The dedicated connection belongs to the hold.
     Tied,
     /// The seat that was taken to tie the hold is free again.
     Leave,
@@ -219,12 +224,12 @@ pub enum Output {
     Done,
 }
 
-/// What requests may have left at the server.
+/// What requests may have left behind at the server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Left {
-    /// Something was sent, and its outcome is unknown or nobody has taken it.
+    /// Whether something was sent whose outcome is unknown, or whose grant nobody has taken.
     in_doubt: bool,
-    /// Something was never answered, and may still be executed.
+    /// Whether a request was never answered, and may still be executed.
     lingers: bool,
     /// The token of a grant that nobody takes.
     token: Option<u64>,

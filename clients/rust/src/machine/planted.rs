@@ -1,4 +1,5 @@
-/// A rule that a test breaks, to show that the simulation, and each replay of its traces, finds that.
+/// A rule that a test breaks, to show that the simulation, and each replay of its traces, detects
+/// that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Planted {
     /// None.
@@ -6,33 +7,33 @@ pub enum Planted {
     Nothing,
     /// R1: the seat is free while its last request is still being undone.
     SeatLeft,
-    /// R1: what is undone is not named by its token.
+    /// R1: an undo does not name the hold by its token.
     UndoneUnnamed,
-    /// R1: a request without a reply is undone once only, although it may be executed later.
+    /// R1: a request without a reply is undone only once, although it may be executed later.
     UndoneOnce,
     /// R1: a forked process keeps the names of its parent.
     NamesKept,
-    /// R2: a request that nobody answered condemns no other connection.
+    /// R2: an unanswered request condemns no other connection.
     SilenceTrusted,
-    /// R3: a request may take as long as ever at the end of the patience.
+    /// R3: a request may take its full time even at the end of the patience.
     PatienceIgnored,
-    /// R4: a wait is asked once.
+    /// R4: a waiting request is sent only once.
     WaitUnrepeated,
-    /// R4: a wait that ended by the clock of the client is not undone.
+    /// R4: a wait that ended by the client's clock is not undone.
     DoubtForgotten,
-    /// R4: the message for an earlier request is believed.
+    /// R4: the message for an earlier request is accepted.
     OldMessageBelieved,
     /// R5: what was never sent is undone.
     UnsentUndone,
-    /// R5: a server that was not reached is connected to at once.
+    /// R5: a server that could not be reached is connected to again at once.
     DialsUnrested,
-    /// R6: a wait goes on though the client is closed.
+    /// R6: a wait continues although the client is closed.
     CloseIgnored,
-    /// R7: a grant that came while its caller went away is forgotten.
+    /// R7: a grant that came while its caller gave up is forgotten.
     GrantForgotten,
     /// R9: a lease counts from the reply.
     LeaseFromReply,
-    /// A session is relied on though its connection has broken.
+    /// A session is relied on although its connection has broken.
     BreakBelieved,
 }
 

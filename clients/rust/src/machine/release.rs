@@ -14,9 +14,9 @@ pub struct Level {
     pub depth: u32,
     /// The hold's token.
     pub token: u64,
-    /// Until when it is certain.
+    /// The time until which it is certain.
     pub deadline: Ms,
-    /// A request of its attempts was never answered.
+    /// Whether a request of its attempts was never answered.
     pub lingers: bool,
 }
 
@@ -28,7 +28,7 @@ enum At {
     Undone,
 }
 
-/// The release of one level, and what undoes a level whose release is not known.
+/// The release of one level. It also undoes a level whose release has an unknown outcome.
 #[derive(Debug)]
 pub struct Release {
     level: Level,
@@ -91,7 +91,7 @@ impl Release {
         let Level { depth, deadline, .. } = self.level;
         match outcome {
             Outcome::Token(_) | Outcome::Nil => self.is_released(now, out),
-            // The first one released it, and its reply was lost.
+            // The first request released it, and its reply was lost.
             Outcome::Refused(code)
                 if code == "NOTHELD" && self.is_unsure && depth == 1 && now < deadline =>
             {
@@ -120,12 +120,12 @@ impl Release {
 
     fn is_released(&mut self, now: Ms, out: &mut Vec<Output>) {
         out.push(Output::Tell(Tell::Released));
-        // A level below has the same token: a release that is executed late would end it.
+        // A level below has the same token: a late release by token would end it.
         let lingers = self.level.lingers && self.level.depth == 1 || self.is_unsure;
         self.undo(now, None, lingers, out);
     }
 
-    /// Until it is known to be executed, nobody asks in this name.
+    /// Until the release is known to be executed, no other request of this owner may come.
     fn fails(&mut self, now: Ms, why: Tell, out: &mut Vec<Output>) {
         out.push(Output::Tell(why));
         self.undo(now, Some(self.level.token), self.is_unsure || self.level.lingers, out);

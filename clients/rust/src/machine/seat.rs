@@ -1,8 +1,9 @@
-//! A seat: one owner at one key in one mode, at one server. Whoever has it may send requests under that name.
+//! A seat: one owner of one key in one mode, at one server. The request that has it may use that
+//! owner's name.
 
 use super::*;
 
-/// Whether a seat is free.
+/// The state of a seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeatState {
     /// No request has it.
@@ -22,8 +23,9 @@ pub enum SeatDecision {
     Wait(Ms, Tell),
 }
 
-/// Decides a request for a seat. An owner does one thing at a time, so a request that does not wait for the lock waits only
-/// a moment for a seat that is taken; but undoing ends by itself, so it waits for that as long as its patience lasts.
+/// Decides a request for a seat. An owner does one thing at a time, so a request that does not wait
+/// for the lock waits only a moment for an occupied seat. But undoing ends by itself, so the
+/// request waits for that until its patience ends.
 #[must_use]
 pub fn decide_seat(now: Ms, state: SeatState, wait: Ms, patience: Ms) -> SeatDecision {
     let (least, tell) = match state {
@@ -43,7 +45,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// With a random number of its own.
+    /// Creates them with a random number of its own.
     #[must_use]
     pub fn new(random: u64) -> Self {
         Self { process: random, count: 0 }
@@ -56,13 +58,13 @@ impl Names {
         }
     }
 
-    /// What all names of this image have in common.
+    /// The number that all names of this process image share.
     #[must_use]
     pub fn image(&self) -> u64 {
         self.process
     }
 
-    /// A name that nobody has.
+    /// Draws a name that nobody else has.
     pub fn draw(&mut self) -> (u64, u64) {
         self.count += 1;
         (self.process, self.count)

@@ -9,7 +9,7 @@ pub enum Dial {
     Now,
     /// Somebody dials already.
     Join,
-    /// A dial failed a moment ago, or the client is closed: nobody was there.
+    /// A dial failed a moment ago, or the client is closed: the request fails as unsent.
     Rest,
 }
 
@@ -23,7 +23,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that nobody has dialled.
+    /// A server that has not been dialed yet.
     #[must_use]
     pub fn new(planted: Planted) -> Self {
         Self { planted, ..Self::default() }
@@ -42,7 +42,7 @@ impl Server {
         self.is_dialling = false;
     }
 
-    /// It was not reached; `random` is below 1000.
+    /// The server could not be reached; `random` is below 1000.
     pub fn failed(&mut self, now: Ms, random: u64) {
         self.is_dialling = false;
         if self.planted != Planted::DialsUnrested {
@@ -50,14 +50,14 @@ impl Server {
         }
     }
 
-    /// None is dialled any more.
+    /// No more connections are dialed.
     pub fn close(&mut self) {
         self.is_closed = true;
     }
 }
 
-/// Whether a connection that said something last at `heard` is closed when a request that was sent at `sent` was not
-/// answered.
+/// Whether a connection that was last heard from at `heard` must be closed, since a request that
+/// was sent at `sent` went unanswered.
 #[must_use]
 pub fn is_condemned(heard: Ms, sent: Ms, planted: Planted) -> bool {
     heard < sent && planted != Planted::SilenceTrusted

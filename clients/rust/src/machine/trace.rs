@@ -52,7 +52,7 @@ fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-/// An input as a trace has it.
+/// An input in the format of a trace.
 pub fn input(input: &Input) -> String {
     match input {
         Input::Call => "call".into(),
@@ -103,7 +103,7 @@ fn told(tell: &Tell) -> String {
     }
 }
 
-/// An output as a trace has it.
+/// An output in the format of a trace.
 pub fn output(output: &Output) -> String {
     match output {
         Output::Open(by) => format!("open by={}", time(*by)),
@@ -226,7 +226,8 @@ fn begun(words: &[&str]) -> Option<Box<dyn Machine>> {
     })
 }
 
-/// Replays the traces of `text`: how many there were.
+/// Replays the traces in `text`. Returns their number. # Errors The first line with different
+/// outputs, or that cannot be parsed.
 ///
 /// # Errors
 /// The first line that the machine answers otherwise, or that nobody can read.
@@ -263,7 +264,7 @@ mod tests {
     fn the_traces_in_the_repository_are_answered_as_they_are() {
         let text = include_str!("../../../traces/golden.txt");
         assert_eq!(super::replay(text).map(|count| count >= 24), Ok(true));
-        // If RLOCK_TRACES names a file, its traces as well.
+        // If RLOCK_TRACES names a file, replays its traces as well.
         if let Ok(file) = std::env::var("RLOCK_TRACES") {
             let text = std::fs::read_to_string(file).unwrap_or_default();
             assert_eq!(super::replay(&text).map(|count| count > 0), Ok(true));

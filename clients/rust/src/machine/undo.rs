@@ -1,10 +1,10 @@
-//! What undoes whatever was sent, until the server has confirmed that or the lease has expired.
+//! Undoes whatever was sent, until the server has confirmed that, or the lease has expired.
 
 use super::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// The reply to the request that was interrupted.
+    /// Waits for the reply to the interrupted request.
     Awaiting,
     Cancelling,
     Looking,
@@ -22,7 +22,7 @@ pub(super) struct Undo {
     at: At,
     until: Ms,
     pause: Ms,
-    /// Before the request that was interrupted.
+    /// What was left behind before the interrupted request.
     before: Left,
 }
 
@@ -40,7 +40,7 @@ impl Undo {
         }
     }
 
-    /// Nothing is under way. A session that nobody takes ends with its connection.
+    /// No operation is in progress. A session that nobody uses ends with its connection.
     pub(super) fn begin(&mut self, now: Ms, has_link: bool, out: &mut Vec<Output>) {
         self.starts(now, out);
         if has_link {
@@ -49,7 +49,7 @@ impl Undo {
         self.round(now, out);
     }
 
-    /// A request on a shared connection is under way, and goes on for a moment.
+    /// A request on a shared connection is in progress: waits for its reply for a moment.
     pub(super) fn await_reply(&mut self, now: Ms, before: Left, out: &mut Vec<Output>) {
         self.starts(now, out);
         (self.at, self.before) = (At::Awaiting, before);
@@ -72,7 +72,7 @@ impl Undo {
         }
     }
 
-    /// The reply to an acquire that nobody waits for any more.
+    /// The reply to an acquisition that nobody waits for any more.
     fn replied(&mut self, outcome: &Outcome) {
         match outcome {
             Outcome::Token(token) => self.left.token = Some(*token),
@@ -87,7 +87,7 @@ impl Undo {
         if now >= self.until {
             self.free(out);
         } else if self.has_to_look() {
-            // A replica answers what is looked for as well, but refuses this.
+            // A replica would answer a query as well, but it refuses this command.
             self.send(now, At::Cancelling, Request::Cancel, out);
         } else {
             self.let_go(now, out);
@@ -99,7 +99,8 @@ impl Undo {
         (in_doubt || lingers) && token.is_none() && self.planted != Planted::UndoneUnnamed
     }
 
-    /// Releases what may have been granted, by its token: should this arrive late, it ends no later hold.
+    /// Releases what may have been granted, by its token: if this request arrives late, it ends no
+    /// later hold.
     fn let_go(&mut self, now: Ms, out: &mut Vec<Output>) {
         match self.left.token {
             _ if !self.left.in_doubt && !self.left.lingers => self.done(now, out),
@@ -130,7 +131,7 @@ impl Undo {
             (At::Releasing, Outcome::Refused(code)) if code == "NOTHELD" => self.done(now, out),
             (_, Outcome::Refused(code)) if !passes(&code) => self.free(out),
             (at, outcome) => {
-                // A cancel that arrives late would end a later wait.
+                // A cancellation that arrives late would end a later wait.
                 self.left.lingers |= at == At::Cancelling && outcome.is_unknown();
                 self.rest(now, self.pause, out);
                 self.pause = (self.pause * 2).min(1000);
@@ -138,7 +139,8 @@ impl Undo {
         }
     }
 
-    /// Once more, if something was never answered: the server may only now execute what it had yet to read.
+    /// Checks once more if a request was never answered: the server may execute only now what it
+    /// had not read yet.
     fn done(&mut self, now: Ms, out: &mut Vec<Output>) {
         if !self.left.lingers || self.planted == Planted::UndoneOnce {
             return self.free(out);

@@ -1,4 +1,4 @@
-//! A real server with the module, of one test only.
+//! A real server with the module, for one test.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::env;
@@ -24,7 +24,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// With the module, and these words.
+    /// Starts a server with the module and these arguments.
     pub fn start(words: &[&str]) -> Server {
         let module = env::var("RLOCK_MODULE").expect("RLOCK_MODULE says which module");
         Server::bare(&[words, &["--loadmodule", &module]].concat())
@@ -77,7 +77,7 @@ impl Server {
         command(line).query(&mut self.connect()).unwrap()
     }
 
-    /// Takes locks with these commands.
+    /// Acquires locks with these commands.
     pub fn acquire_all(&self, lines: &[&str]) {
         for line in lines {
             self.ask::<u64>(line);
@@ -92,9 +92,10 @@ impl Server {
     }
 }
 
-/// A Cluster: a server for each range of slots, such as "0 16383". It has none if that is empty.
+/// A Cluster: one server for each range of slots, such as "0 16383"; an empty range means that it
+/// serves no slots.
 pub fn cluster(ranges: &[&str]) -> Vec<Server> {
-    // What is killed is not found to be down during a test.
+    // During a test, a killed node is not detected as down.
     let words = ["--cluster-enabled", "yes", "--cluster-node-timeout", "60000"];
     let servers: Vec<Server> = ranges.iter().map(|_| Server::start(&words)).collect();
     let first = servers.first().unwrap().port;
@@ -145,8 +146,8 @@ pub fn command(line: &str) -> Cmd {
 
 pub fn free_port() -> u16 {
     loop {
-        // A Cluster's bus is 10 000 above: both below 32 768, from where the system gives ports to
-        // outgoing connections.
+        // A Cluster's bus has a port 10 000 higher: both are below 32 768, where the ports of
+        // outgoing connections begin.
         let port = 10_000 + u16::try_from(std::process::id() % 120).unwrap() * 100 + fresh();
         let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
         if is_free(port) && is_free(port + 10_000) {
@@ -172,7 +173,7 @@ pub fn is_held(server: &Server, key: &str) -> bool {
     server.ask::<bool>(&format!("EXISTS {key}"))
 }
 
-/// A replica that has what its primary wrote.
+/// A replica that has caught up with its primary.
 pub fn replica_of(primary: &Server) -> Server {
     let port = primary.port.to_string();
     let replica =
@@ -183,7 +184,8 @@ pub fn replica_of(primary: &Server) -> Server {
     replica
 }
 
-/// The number of the server's clients, without the one that asks and without its primary.
+/// The number of the server's clients, without the one that asks and without a connection to a
+/// primary.
 pub fn connections(server: &Server) -> usize {
     let list: String = server.ask("CLIENT LIST");
     list.lines().filter(|line| !line.contains(" flags=M ")).count() - 1
@@ -201,8 +203,9 @@ impl Ends {
     }
 }
 
-/// The port of one that passes on to the server of that port, `delay` after it was connected to, until there is something
-/// that it does not pass: from then on that connection is silent. That the client is gone comes as no bytes.
+/// The port of a proxy to the server at that port. It passes data on, `delay` after the connection
+/// began, until something comes that it must not pass: from then on, the connection is silent. The
+/// end of the client's side is reported as no bytes.
 pub fn relay(
     to: &Arc<AtomicU16>,
     delay: Duration,

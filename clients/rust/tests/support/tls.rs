@@ -1,4 +1,4 @@
-//! A server that speaks TLS, with a certificate of its own.
+//! A server with TLS, and with a certificate of its own.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::fs;
@@ -15,7 +15,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// `None` where there is no openssl, or no server that speaks TLS. With these words.
+    /// Starts a server with these arguments; `None` if openssl, or a server with TLS, is missing.
     pub fn start(words: &[&str]) -> Option<Tls> {
         let port = free_port();
         let folder = std::env::temp_dir().join(format!("rlock-tls-{}-{port}", std::process::id()));
