@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9/auth"
 )
 
-// place is where and how a client of the user's finds the server.
+// placed is where the server is, and how a user's client finds it.
 type placed struct {
 	name   string
 	client func() redis.UniversalClient
@@ -126,7 +126,7 @@ func (streaming) Subscribe(auth.CredentialsListener) (auth.Credentials, auth.Uns
 	return auth.NewBasicCredentials("app", "secret"), func() error { return nil }, nil
 }
 
-// usable tries whatever this package does.
+// usable checks all features of this package.
 func usable(t *testing.T, client func() redis.UniversalClient) {
 	t.Helper()
 	asks := client()
@@ -187,7 +187,7 @@ func usable(t *testing.T, client func() redis.UniversalClient) {
 	}
 }
 
-// Names are bytes: of keys, and of owners, which messages carry too.
+// Names of keys and of owners are bytes; owners' names are part of messages, too.
 func TestEveryName(t *testing.T) {
 	s := start(t)
 	names := []string{"plain", "Zoë", "用户", `CORP\alice`, "\xff\xfe", "\xc3\x28", "a\nb\r\n", "a b", "nul\x00byte", "\x00", "*?[a-z]",

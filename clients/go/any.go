@@ -63,7 +63,7 @@ func (a *Any) Lock(ctx context.Context, choices ...Option) (*Hold, error) {
 	return hold, nil
 }
 
-// first is the first of them that is free.
+// first acquires the first of the keys that is free.
 func (a *Any) first(ctx context.Context, choices []Option, until machine.Ms) (*Hold, error) {
 	for pause := machine.FirstPause; ; pause = min(2*pause, machine.LongestPause) {
 		for _, key := range a.keys {
@@ -72,7 +72,7 @@ func (a *Any) first(ctx context.Context, choices []Option, until machine.Ms) (*H
 				return hold, err
 			}
 		}
-		// All are taken, so somebody who has no permit has one: nobody says when that ends.
+		// All are taken, so somebody holds a lock without a permit: no event reports when that hold ends.
 		left := until - now()
 		if left <= 0 {
 			return nil, ErrNotAcquired

@@ -12,7 +12,7 @@ import (
 // ErrArgument: an argument that is out of its range. Nothing was sent.
 var ErrArgument = errors.New("rlock: invalid argument")
 
-// What the server accepts. Its own settings may be narrower.
+// The limits of the server. Its own settings may be narrower.
 const (
 	longestLease  = 7 * 24 * time.Hour
 	sessionLease  = time.Second // the shortest one of a session
@@ -62,7 +62,7 @@ func checkContext(ctx context.Context) error {
 	return nil
 }
 
-// checkClient also finds a nil pointer in the interface.
+// checkClient also rejects a nil pointer in the interface.
 func checkClient(client redis.UniversalClient) error {
 	switch client := client.(type) {
 	case nil:

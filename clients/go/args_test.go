@@ -11,7 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Every argument of every function, out of its range: an error that names what, the range and the unit; and nothing is sent.
+// Each argument of each function, out of its range: the error names the argument, the range and the unit; and nothing
+// is sent.
 func TestArgumentsAreChecked(t *testing.T) {
 	s := start(t)
 	l := s.locker()

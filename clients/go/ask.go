@@ -18,10 +18,10 @@ func sinceStart() int64 { return int64(time.Since(began)) }
 
 func now() machine.Ms { return nanos() / int64(time.Millisecond) }
 
-// century is as good as for ever, and can be counted in nanoseconds.
+// century is practically forever, and still fits into nanoseconds.
 const century = 100 * 365 * 24 * time.Hour
 
-// remaining is how long it is until then.
+// remaining is the time until then.
 func remaining(at machine.Ms) time.Duration {
 	if at-now() > millis(century) {
 		return century
@@ -55,7 +55,7 @@ func outcome(reply *redis.Cmd) (machine.Outcome, error) {
 	return machine.Outcome{Ending: machine.Broken}, err
 }
 
-// acquire is a request for the lock. Its late reply is heard by ear, if there is one.
+// acquire is the request for the lock. Its late reply is received by ear, if there is one.
 func (o *options) acquire(key string, depth int, op machine.Output, ear *ear) []any {
 	var words []any
 	if o.group != nil {
@@ -96,7 +96,7 @@ func (o *options) late(words []any, ear *ear) []any {
 	return words
 }
 
-// longestBlock is the longest time limit that the server takes; 0 is for ever.
+// longestBlock is the longest time limit that the server accepts; 0 means forever.
 const longestBlock machine.Ms = 7 * 24 * 60 * 60 * 1000
 
 // isLate says whether the reply to a request may be a message.
@@ -104,7 +104,8 @@ func (o *options) isLate(op machine.Output) bool {
 	return op.Blocks || o.acks > 0 && (op.Act == machine.AskAlone || op.Request == machine.Acquire || op.Request == machine.Renew)
 }
 
-// send asks on a shared connection: a request that may have a late reply, which is heard at that place, goes there.
+// send sends a request on a shared connection. A request whose reply may be a message goes to the server whose messages
+// are received.
 func (l *Locker) send(key string, o *options, depth int, op machine.Output, at heardAt, ear *ear) arrival {
 	ctx, cancel := context.WithTimeout(context.Background(), remaining(op.By))
 	defer cancel()
@@ -165,7 +166,7 @@ func (l *Locker) askAlone(own ownConn, words []any) arrival {
 	return arrived
 }
 
-// noted is how a request to n has ended, with where it was redirected to.
+// noted returns how a request to n ended, and remembers where it was redirected to.
 func (s *servers) noted(n *node, arrived arrival) arrival {
 	switch code := &arrived.in.Outcome.Code; *code {
 	case "MOVED", "ASK":
@@ -181,7 +182,7 @@ func (s *servers) noted(n *node, arrived arrival) arrival {
 	return arrived
 }
 
-// token looks for the token of what the owner holds. One of several locks may have ended by itself.
+// token asks for the token of the owner's hold. One of several locks may have ended by itself.
 func (l *Locker) token(ctx context.Context, key string, o *options) (reply *redis.Cmd) {
 	for _, one := range o.parts(key) {
 		reply = l.servers.do(ctx, one.key, []any{"RLOCK.INFO", one.key, "HOLDERS", 10000, "WAITERS", 0})
@@ -214,7 +215,7 @@ func field(reply any, name string) any {
 	return nil
 }
 
-// open is an own connection: an idle or a new one. It leads where a redirection has led before.
+// open opens a dedicated connection, or takes an idle one. It leads to the server that the last redirection named.
 func (l *Locker) open(key string, n *node, by machine.Ms) arrival {
 	ctx, cancel := context.WithTimeout(context.Background(), remaining(by))
 	defer cancel()

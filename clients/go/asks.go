@@ -8,7 +8,7 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// asks does the operations of the machines at one key, of which at most one is under way.
+// asks performs the operations of the machines for one key; at most one is in progress.
 type asks struct {
 	l     *Locker
 	key   string
@@ -26,7 +26,7 @@ type ownConn struct {
 	isAsk bool
 }
 
-// end is for a connection that is free for others, or that is to be closed.
+// end closes the connection, or returns it to the pool if it is free for others.
 func (w *ownConn) end(isFree bool) {
 	if w.line != nil && isFree {
 		w.line.put()
@@ -36,13 +36,13 @@ func (w *ownConn) end(isFree bool) {
 	w.line = nil
 }
 
-// place is where a reply has redirected to.
+// place is the target of a redirection.
 type place struct {
 	node  *node
 	isAsk bool // only this once
 }
 
-// arrival is how an operation has ended.
+// arrival is the result of an operation.
 type arrival struct {
 	in    machine.Input
 	err   error
@@ -53,7 +53,7 @@ type arrival struct {
 	owner string // of RLOCK.AWAIT
 }
 
-// soon does work, in a goroutine of its own unless it is to be done at once.
+// soon does work in a goroutine of its own, or at once if it must not be deferred.
 func soon(isAtOnce bool, work func() arrival) <-chan arrival {
 	arrives := make(chan arrival, 1)
 	if isAtOnce {
@@ -64,14 +64,14 @@ func soon(isAtOnce bool, work func() arrival) <-chan arrival {
 	return arrives
 }
 
-// giveBack is for a connection that nobody waits for any more.
+// giveBack returns a connection that nobody waits for any more.
 func giveBack(arrives <-chan arrival) {
 	if arrived := <-arrives; arrived.line != nil {
 		arrived.line.put()
 	}
 }
 
-// begin begins an operation, and says where its end arrives.
+// begin begins an operation, and returns the channel of its result.
 func (a *asks) begin(op machine.Output, isDirect bool) <-chan arrival {
 	l, key, o, depth, next := a.l, a.key, a.o, a.depth, a.next
 	switch op.Act {
@@ -107,7 +107,7 @@ func (a *asks) begin(op machine.Output, isDirect bool) <-chan arrival {
 	return nil
 }
 
-// ended notes what an operation has brought.
+// ended records the result of an operation.
 func (a *asks) ended(op machine.Output, arrived arrival) {
 	switch op.Act {
 	case machine.Open:
@@ -119,7 +119,7 @@ func (a *asks) ended(op machine.Output, arrived arrival) {
 	}
 }
 
-// ends waits for the end of an operation.
+// ends waits for the result of an operation.
 func ends(op machine.Output, arrives <-chan arrival) arrival {
 	select {
 	case arrived := <-arrives:
@@ -129,7 +129,8 @@ func ends(op machine.Output, arrives <-chan arrival) arrival {
 	}
 }
 
-// late is how an operation ends when its time has passed. A process that slept first reads what is in its sockets.
+// late returns the result of an operation whose time has passed. A process that slept first reads what its sockets have
+// received.
 func late(op machine.Output, arrives <-chan arrival) arrival {
 	select {
 	case arrived := <-arrives:

@@ -8,9 +8,9 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// Check acquires the lock of key, waits a moment for it as another owner, and releases it. It returns what is wrong. So
-// what would keep this program from its locks is known when it starts: the server, the password, TLS, the module, a
-// permission.
+// Check acquires the lock of key, waits a moment for it as another owner, and releases it. It returns the error, if
+// any. A program that calls it at its start finds out there whether the server, the password, TLS, the module or a
+// permission would keep it from its locks.
 func (l *Locker) Check(ctx context.Context, key string) (err error) {
 	for _, wait := range []time.Duration{0, time.Second} { // long enough for a message
 		hold, missed := l.Lock(ctx, key, Wait(wait))

@@ -21,8 +21,8 @@ type dials struct {
 	over       chan struct{} // closed when the one under way has ended
 }
 
-// ready is called before a dial: it returns when nobody dials, and fails while the server rests. go-redis writes a
-// line to its log for each dial that fails, also for those that wait for another one.
+// ready is called before a dial: it returns when no other dial is in progress, and fails for a moment after a failed
+// one. go-redis logs each dial that fails, even one that only waited for another.
 func (d *dials) ready(ctx context.Context) error {
 	for {
 		d.mu.Lock()
@@ -42,7 +42,7 @@ func (d *dials) ready(ctx context.Context) error {
 	}
 }
 
-// dial dials with its own patience: others wait for the same server.
+// dial dials with its own time limit: others wait for the same server.
 func (d *dials) dial(ctx context.Context, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	for {
 		d.mu.Lock()
@@ -93,8 +93,8 @@ func (d *dials) dial(ctx context.Context, dial func(context.Context) (net.Conn, 
 	}
 }
 
-// unprovenConn is a connection that counts as failed if it ends before its first byte: something else than a server accepted
-// it, a balancer for example.
+// unprovenConn is a connection that counts as failed if it ends before its first byte: something other than the server
+// accepted it, such as a load balancer.
 type unprovenConn struct {
 	net.Conn
 	dials   *dials
@@ -109,8 +109,8 @@ func (f *unprovenConn) Read(into []byte) (int, error) {
 	return count, err
 }
 
-// unproven wraps a new connection. It keeps syscall.Conn where there is one, because the pool checks by it whether the
-// connection has ended, and takes a failure of that check for the end.
+// unproven wraps a new connection. It passes on syscall.Conn if there is one: the pool uses it to check whether the
+// connection has ended, and treats a failed check as the end.
 func (d *dials) unproven(conn net.Conn) net.Conn {
 	f := &unprovenConn{Conn: conn, dials: d}
 	if raw, is := conn.(syscall.Conn); is {
@@ -130,7 +130,7 @@ func (d *dials) note(err error) {
 	}
 }
 
-// unsent makes an error one by which nothing was sent.
+// unsent marks an error after which nothing was sent.
 func unsent(err error) error {
 	if err == nil || isUnsent(err) {
 		return err

@@ -11,7 +11,7 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// driver does what the machine of an attempt or of a release says, for whoever has the seat.
+// driver does what the machine of an attempt or of a release asks for, on behalf of whoever has the seat.
 type driver struct {
 	machine interface {
 		Step(machine.Ms, machine.Input) []machine.Output
@@ -35,10 +35,10 @@ type driver struct {
 	hasGivenUp bool       // there was no server for as long as the Locker allows
 }
 
-// errSilent is why a request failed that nobody answered.
+// errSilent is the error of a request that got no answer.
 var errSilent = errors.New("no answer in time")
 
-// notice warns once that an acquisition finds no server.
+// notice warns once when an acquisition finds no server.
 type notice struct {
 	of      string
 	at      machine.Ms // 0: it was given
@@ -52,7 +52,7 @@ func (n *notice) give(trouble error) {
 	}
 }
 
-// worries warns once for all acquisitions of a Locker that begin to worry at about the same time.
+// worries warns once for all acquisitions of a Locker that lose their server at about the same time.
 type worries struct {
 	sync.Mutex
 	quietUntil machine.Ms
@@ -74,7 +74,7 @@ func (w *worries) warn(of string, trouble error) {
 	slog.Warn(fmt.Sprintf("%s: still waiting%s; last error: %v", of, also, trouble))
 }
 
-// untilTold goes on until the machine says what comes of it.
+// untilTold continues until the machine has a result for the caller.
 func (d *driver) untilTold() machine.Output {
 	for d.start(machine.Call); !d.isTold; {
 		d.step(d.wait())
@@ -91,8 +91,8 @@ func (d *driver) start(event machine.Event) {
 	d.step(machine.Input{Event: event})
 }
 
-// rest leaves nothing behind, if necessary after the caller has returned, and then leaves the seat. That is not done as
-// soon as the machine says so: whoever has the seat next relies on what the caller has noted about the hold.
+// rest undoes what is left, if necessary after the caller has returned, and then leaves the seat. This is deferred
+// after the machine's result: whoever has the seat next relies on what the caller has noted about the hold.
 func (d *driver) rest() {
 	if d.isFree {
 		d.end()
@@ -142,7 +142,7 @@ func (d *driver) end() {
 	}
 }
 
-// begin begins an operation; wait says how it ends.
+// begin begins an operation; wait returns its result.
 func (d *driver) begin(op machine.Output) {
 	if op.Act == machine.Sleep && !d.isTold {
 		d.notice.give(d.trouble)
@@ -157,7 +157,7 @@ func (d *driver) begin(op machine.Output) {
 	d.op = op
 }
 
-// supersede is for when nobody waits for the operation under way.
+// supersede is called when nobody waits for the operation in progress any more.
 func (d *driver) supersede() {
 	if d.op.Act == machine.Open && d.arrives != nil {
 		go giveBack(d.arrives)
@@ -165,7 +165,7 @@ func (d *driver) supersede() {
 	d.arrives = nil
 }
 
-// wait says how the operation under way ends.
+// wait returns the result of the operation in progress.
 func (d *driver) wait() machine.Input {
 	if len(d.arrives) > 0 { // it was done at once
 		return d.take(<-d.arrives)

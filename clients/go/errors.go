@@ -79,7 +79,8 @@ func unavailable(key string, why error) error {
 	return fmt.Errorf("%w: %s: %w", ErrUnavailable, key, why)
 }
 
-// ended is why ctx ended, with the last error of a request if there was one: it may be the reason why the lock took so long.
+// ended is the cause with which ctx ended, with the last error of a request if there was one: it may explain why the
+// lock took so long.
 func ended(ctx context.Context, trouble error) error {
 	if trouble == nil {
 		return context.Cause(ctx)

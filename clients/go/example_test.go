@@ -22,7 +22,7 @@ var (
 
 func work(ctx context.Context, token int64) error { return ctx.Err() }
 
-// One Locker serves the whole program.
+// One Locker is enough for the whole program.
 func Example() {
 	locker, err := rlock.New(client)
 	if err != nil {
@@ -61,7 +61,7 @@ func ExampleLocker_TryLock() {
 	}
 }
 
-// With a session, the next one in line gets the lock as soon as this process dies.
+// With a session, the next waiter gets the lock as soon as this process dies.
 func ExampleSession() {
 	hold, err := locker.Lock(ctx, "order:42", rlock.Session())
 	if err != nil {
@@ -70,7 +70,7 @@ func ExampleSession() {
 	defer hold.Release()
 }
 
-// At most ten workers at once; if a hundred wait already, the call is refused.
+// At most ten workers at once; if a hundred already wait, the call is refused.
 func ExampleLimit() {
 	permit, err := locker.Lock(ctx, "api", rlock.Limit(10), rlock.MaxQueue(100))
 	if err != nil {
@@ -79,7 +79,7 @@ func ExampleLimit() {
 	defer permit.Release()
 }
 
-// The database refuses what an old holder writes.
+// The database refuses writes of an old holder.
 func ExampleHold_Token() {
 	err := locker.Do(ctx, "account:a", func(ctx context.Context, hold *rlock.Hold) error {
 		write := "UPDATE account SET balance = $1, token = $2 WHERE id = 'a' AND token < $2"

@@ -10,8 +10,8 @@ import (
 )
 
 // Extend makes the hold last at least lease from now; it never shortens it. A hold is renewed anyway, unless it was
-// acquired with [NoRenewal]. It returns [ErrLost] if the hold was lost, [ErrReleased] if it is being
-// released or was, and [ErrUnavailable] if nothing is known.
+// acquired with [NoRenewal]. It returns [ErrLost] if the hold was lost, [ErrReleased] if it is being released or was,
+// and [ErrUnavailable] if the outcome is unknown.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	if err := cmp.Or(checkContext(ctx), checkLease(lease)); err != nil {
 		return err
@@ -22,7 +22,8 @@ func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	return h.tenure.extend(ctx, lease)
 }
 
-// Valid asks the server whether the hold is alive. If it is not, it is lost from now on. [Hold.IsHeld] does not ask.
+// Valid asks the server whether the hold is alive. If not, the hold counts as lost from now on. [Hold.IsHeld] does not
+// ask.
 func (h *Hold) Valid(ctx context.Context) (bool, error) {
 	if err := checkContext(ctx); err != nil {
 		return false, err

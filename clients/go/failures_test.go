@@ -16,7 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// What a file to copy for go-redis did wrong, each as it was found. The conformance script has the same for all clients.
+// Each of these failed with the go-redis file that this package replaces. The conformance script has the same for all
+// clients.
 
 func TestWaitsDoNotTakeThePoolOfTheHolder(t *testing.T) {
 	s := start(t)
@@ -139,7 +140,7 @@ func TestWaitsThatFindNoServerTogetherWarnOnce(t *testing.T) {
 	}
 }
 
-// Twenty goroutines and three kills: a hold that is certain is the only one, and all goroutines get on.
+// Twenty goroutines and three kills: a hold that is certain is the only one, and all goroutines make progress.
 func TestUnderLoadWhileTheServerIsKilledAndStopped(t *testing.T) {
 	s := start(t, "--appendonly", "yes", "--appendfsync", "always")
 	l := s.locker()
@@ -311,7 +312,7 @@ func TestOfACluster(t *testing.T) {
 	users.Wait()
 }
 
-// The end of a process that holds by a session is the end of the hold. This test is that process, too.
+// When a process that holds with a session ends, so does the hold. This test is that process, too.
 func TestASessionEndsWithItsProcess(t *testing.T) {
 	if addr := os.Getenv("RLOCK_HOLD_AT"); addr != "" {
 		must(t)(newLocker(t, redis.NewClient(&redis.Options{Addr: addr})).Lock(ctx, "process", Session()))
@@ -334,7 +335,7 @@ func TestASessionEndsWithItsProcess(t *testing.T) {
 	}
 }
 
-// With -race: what is undone later is another goroutine's.
+// For -race: another goroutine undoes what the caller left.
 func TestAnErrorIsOfItsCallAndNotOfWhatIsUndone(t *testing.T) {
 	s := start(t)
 	l := s.locker()

@@ -11,7 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// fault is an error that no retry ends: the client leads to something else than a primary with locks. It says where.
+// fault is an error that no retry ends: the client does not lead to a primary with the module. Its text has the
+// address.
 type fault struct {
 	where, what string
 	err         error
@@ -25,7 +26,7 @@ func isFault(err error) bool {
 	return is
 }
 
-// faultOf is the fault that err shows at where, or err.
+// faultOf is the fault that err reveals about the server at where, or err itself.
 func faultOf(where string, err error) error {
 	if err == nil || isFault(err) {
 		return err
@@ -49,7 +50,7 @@ func faultOf(where string, err error) error {
 		return &fault{where, "is not trusted by TLS", err}
 	case errors.As(err, &record):
 		return &fault{where, "does not speak TLS", err}
-	// An alert of the other end is a net.OpError with a text only.
+	// An alert from the other end is a net.OpError that has only a text.
 	case errors.As(err, &alert), strings.Contains(text, "remote error: tls: "):
 		return &fault{where, "refuses the TLS connection", err}
 	case code(err) == "" && (strings.Contains(text, "redis: can't parse ") || strings.Contains(text, "redis: invalid reply: ")):
@@ -58,7 +59,7 @@ func faultOf(where string, err error) error {
 	return err
 }
 
-// known is err, with what it means that it comes from n: a fault, where it is one.
+// known is err as an error from n: a fault, if it is one.
 func (n *node) known(err error) error {
 	if n.options.Addr == failover {
 		return faultOf("the primary that Sentinel names", err)
@@ -67,7 +68,8 @@ func (n *node) known(err error) error {
 }
 
 // settled is the fault that n is a replica, if it has been nothing else for this Locker and follows a primary that is
-// there: then no failover is under way that would end it. With Sentinel, and in a Cluster, the primary is looked for again.
+// there: then no failover is under way that would end it. With Sentinel, and in a Cluster, the client searches for the
+// primary again.
 func (n *node) settled(ctx context.Context, refusal error) error {
 	if code(refusal) != "READONLY" || n.servers.cluster != nil || n.options.Addr == failover || n.wasPrimary.Load() {
 		return refusal
@@ -88,7 +90,7 @@ func (n *node) settled(ctx context.Context, refusal error) error {
 	return &fault{n.options.Addr, what, refusal}
 }
 
-// changes says whether only a primary executes it.
+// changes says whether only a primary executes the command.
 func changes(words []any) bool {
 	switch words[0] {
 	case "RLOCK.ACQUIRE", "RLOCK.MACQUIRE", "RLOCK.RENEW", "RLOCK.MRENEW", "RLOCK.RELEASE", "RLOCK.MRELEASE":

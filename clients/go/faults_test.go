@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// answering is something at a port that is no server: it answers whatever it is sent, once.
+// answering listens at a port without being a server: it sends one fixed answer.
 func answering(t *testing.T, with string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,7 +39,7 @@ func answering(t *testing.T, with string) string {
 	return listener.Addr().String()
 }
 
-// An error that no retry can end is returned at once, with its cause, for every kind of request.
+// A permanent error is returned at once, with its cause, for every kind of request.
 func TestAPermanentErrorEndsAtOnce(t *testing.T) {
 	ca, foreign := newAuthority(t), newAuthority(t)
 	hour := time.Now().Add(time.Hour)
@@ -93,9 +93,9 @@ func TestAPermanentErrorEndsAtOnce(t *testing.T) {
 		{"an authority that is not trusted", of(redis.Options{Addr: ports["good"], TLSConfig: foreign.trusted()}), "is not trusted by TLS", nil},
 		{"another host's certificate", trusting(ports["elsewhere"]), "is not trusted by TLS", nil},
 		{"a certificate that has ended", trusting(ports["expired"]), "is not trusted by TLS", nil},
-		// (Of TLS 1.3, the client may see the end of the connection before it reads why, and then asks again.)
+		// (With TLS 1.3, the client may see the connection end before it reads the alert, and then asks again.)
 		{"no certificate of the client", of(redis.Options{Addr: ports["strict"], TLSConfig: &tls.Config{RootCAs: ca.pool, MaxVersion: tls.VersionTLS12}}), "refuses the TLS connection", nil},
-		// (A server without TLS waits for the end of what it takes for a command. This one knows better.)
+		// (A server without TLS takes the handshake for a command and waits for its end. This one answers.)
 		{"TLS where there is none", trusting(answering(t, "-ERR unknown command\r\n")), "does not speak TLS", nil},
 		{"an HTTP server", of(redis.Options{Addr: answering(t, "HTTP/1.1 400 Bad Request\r\n\r\n")}), "is no Redis or Valkey server", nil},
 		{"an SSH server", of(redis.Options{Addr: answering(t, "SSH-2.0-OpenSSH_9.2\r\n")}), "is no Redis or Valkey server", nil},
@@ -140,7 +140,7 @@ func TestAPermanentErrorEndsAtOnce(t *testing.T) {
 		})
 	}
 	t.Log(len(rows), "errors,", calls, "calls")
-	// The cause is the library's own, for errors.As.
+	// The cause is the library's own error, for errors.As.
 	_, err := newLocker(t, of(redis.Options{Addr: ports["good"], TLSConfig: foreign.trusted()})).Lock(ctx, "order")
 	var authority x509.UnknownAuthorityError
 	var unverified *tls.CertificateVerificationError
@@ -149,7 +149,8 @@ func TestAPermanentErrorEndsAtOnce(t *testing.T) {
 	}
 }
 
-// A primary that became a replica is on its way to become one again, or to be replaced; so is one that looks for its own.
+// A primary that became a replica may become the primary again, or be replaced; so may a replica that has lost its
+// primary.
 func TestAReplicaMayBecomeThePrimary(t *testing.T) {
 	s := start(t)
 	other := start(t)

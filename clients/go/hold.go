@@ -30,8 +30,8 @@ func newHold(ctx context.Context, t *tenure) *Hold {
 	h.context, h.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	h.unhook = context.AfterFunc(t.context, func() { h.cancel(context.Cause(t.context)) })
 	if t.o.isNamed {
-		// A hold that was lost and that nobody can release any more is collected, and then its seats are nobody's. One that
-		// is held is never collected: its own context refers to it.
+		// A lost hold that nobody can release any more is garbage-collected, which frees its seats. A live hold is never
+		// collected: its own context refers to it.
 		h.seats = append([]*seat{t.seat}, t.others...)
 		h.forgotten = runtime.AddCleanup(h, func(seats []*seat) {
 			for _, s := range seats {
@@ -42,10 +42,11 @@ func newHold(ctx context.Context, t *tenure) *Hold {
 	return h
 }
 
-// Token is the fencing token: greater than all before it. The resource that is written to should refuse smaller ones.
+// Token is the fencing token: greater than all earlier ones. The resource that is written to should refuse smaller
+// ones.
 func (h *Hold) Token() int64 { return h.tenure.token }
 
-// Key is the lock's key, of several locks the first.
+// Key is the lock's key; for several locks, the first one.
 func (h *Hold) Key() string { return h.tenure.seat.id.key }
 
 // Keys are the lock's keys, if it is several locks.
@@ -54,7 +55,7 @@ func (h *Hold) Keys() []string { return h.tenure.o.keys(h.Key()) }
 // Owner is the owner's name.
 func (h *Hold) Owner() string { return h.tenure.o.owner }
 
-// String is what logs show of it.
+// String is the text for logs.
 func (h *Hold) String() string {
 	left := time.Duration(0)
 	if h.IsHeld() {
@@ -71,7 +72,7 @@ func (h *Hold) Context() context.Context {
 	return h.context
 }
 
-// Deadline is until when the hold is certain if the server does not answer again.
+// Deadline is the time until which the hold is certain, even if the server does not answer again.
 func (h *Hold) Deadline() time.Time {
 	return time.Now().Add(remaining(h.tenure.deadline()))
 }
@@ -83,13 +84,13 @@ func (h *Hold) IsHeld() bool {
 }
 
 // Release releases the level. [ErrLost] means that the hold ended before: others may have worked at the same time. Any
-// other error means that the release did not reach the server before the lease expired, or, after three seconds at least,
-// that another request of this owner is still under way: then the level is released behind it. If the server is silent,
-// Release waits for the whole lease; [Hold.ReleaseContext] returns earlier.
+// other error means that the release did not reach the server before the lease expired, or, after three seconds at
+// least, that another request of this owner is still under way: then the level is released in the background. If the
+// server is silent, Release waits for the whole lease; [Hold.ReleaseContext] returns earlier.
 func (h *Hold) Release() error { return h.ReleaseContext(context.Background()) }
 
-// ReleaseContext is [Hold.Release], which returns soon after ctx has ended: then with [ErrUnavailable] and the cause of
-// ctx, and the level is released behind it. It asks the server even if ctx has ended before.
+// ReleaseContext is [Hold.Release], which returns soon after ctx has ended: it then returns [ErrUnavailable] with the
+// cause of ctx, and the level is released in the background. It asks the server even if ctx ended before the call.
 func (h *Hold) ReleaseContext(ctx context.Context) error {
 	if err := checkContext(ctx); err != nil {
 		return err
@@ -112,7 +113,8 @@ func (h *Hold) ReleaseContext(ctx context.Context) error {
 	return err
 }
 
-// releaseSoon is the release at the end of what ctx was for: it waits as long as is patient once ctx has ended.
+// releaseSoon releases at the end of the work that ctx was for: once ctx has ended, it waits no longer than the
+// patience of such calls.
 func (h *Hold) releaseSoon(ctx context.Context) error {
 	if ctx.Done() == nil {
 		return h.Release()

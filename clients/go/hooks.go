@@ -6,9 +6,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The hooks of the user's client see the requests of this package, which has connections of its own. Each request passes
-// through a Conn of that client, which has copies of its hooks. Behind the last one, lastHook sends it on the connection of
-// this package.
+// The hooks of the user's client see the requests of this package, which has connections of its own. Each request
+// passes through a Conn of that client, which has copies of its hooks. After the last one, lastHook sends it on the
+// connection of this package.
 
 // hooked returns a Conn with the current hooks of client. Nothing is ever sent on it, so it opens no connection.
 func hooked(client *redis.Client) *redis.Conn {
@@ -32,7 +32,7 @@ func (t through) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// lastHook comes after all hooks of the user: it goes on with the request of this package.
+// lastHook runs after all hooks of the user, and continues with this package's request.
 type lastHook struct{}
 
 func (lastHook) DialHook(next redis.DialHook) redis.DialHook { return next }

@@ -12,7 +12,7 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// inbox is the subscription at one server: it receives the late replies of all requests.
+// inbox is the subscription at one server, which receives the late replies of all requests.
 type inbox struct {
 	line     *line
 	mu       sync.Mutex // guards what follows
@@ -26,7 +26,7 @@ type channel struct {
 	err     error         // if there is one, it is no channel any more
 }
 
-// isUp says whether the channel is subscribed. The caller has the mutex.
+// isUp says whether the channel is subscribed. The caller holds the mutex.
 func (b *inbox) isUp(name string) bool {
 	c := b.channels[name]
 	if c == nil {
@@ -48,7 +48,7 @@ type ear struct {
 	came    chan arrival // has room for the only one
 }
 
-// unheard is that no message will come: the subscription has ended.
+// unheard means that no message will come: the subscription has ended.
 var unheard = arrival{in: machine.Input{Event: machine.Unheard}}
 
 // hush forgets the request.
@@ -60,7 +60,7 @@ func (e *ear) hush() {
 	}
 }
 
-// tags has, for each slot of a Cluster, the smallest number that is in it.
+// tags has, for each slot of a Cluster, the smallest number that hashes to it.
 var tags = sync.OnceValue(func() (tags [16384]string) {
 	for number, left := 0, len(tags); left > 0; number++ {
 		text := strconv.Itoa(number)
@@ -80,7 +80,7 @@ func (s *servers) channel(key string) string {
 	return fmt.Sprintf("rlock:tell:{%s}:%s", tags()[slot(key)], s.name())
 }
 
-// inbox is that of n: it is opened when it is first needed, and again when it has ended.
+// inbox returns the inbox of n: it is opened when it is first needed, and again after it has ended.
 func (n *node) inbox(ctx context.Context) (*inbox, error) {
 	select {
 	case n.opens <- struct{}{}:
@@ -101,7 +101,7 @@ func (n *node) inbox(ctx context.Context) (*inbox, error) {
 	return b, nil
 }
 
-// open is the inbox, nil if none is open.
+// open returns the inbox, or nil if none is open.
 func (n *node) open() *inbox {
 	if b := n.box.Load(); b != nil && !b.line.isEnded() && !n.isElsewhere(b.line) {
 		return b
@@ -109,7 +109,8 @@ func (n *node) open() *inbox {
 	return nil
 }
 
-// closeInbox is called when n is no longer the primary, or has been silent since then. Requests that wait there ask again.
+// closeInbox is called when n is no longer the primary, or has been silent since then. Requests that wait there are
+// sent again.
 func (n *node) closeInbox(since machine.Ms) {
 	if b := n.box.Load(); b != nil && b.line.lastHeard() < since {
 		b.line.kill()
@@ -161,7 +162,7 @@ func (b *inbox) lose(name string, isAll bool) {
 	}
 }
 
-// takes is shown what the server says: a message is no reply.
+// takes handles what the server sends, and says whether it was a message, and not a reply.
 func (b *inbox) takes(said any) bool {
 	words, _ := said.([]any)
 	switch said := said.(type) {
@@ -211,15 +212,15 @@ func messageOf(text string) arrival {
 	return m
 }
 
-// heardAt is where the messages about a key are heard, and where the requests go that they answer.
+// heardAt is where the messages about a key are received, and where the requests that they answer go.
 type heardAt struct {
 	box     *inbox
 	channel string
 	isAsk   bool
 }
 
-// ear is where the reply to the next request is heard. It is registered before the request is sent: on another connection,
-// its message may come before the reply. Its id is new: no message of an earlier one is believed.
+// ear receives the late reply to the next request. It is registered before the request is sent: the message comes on
+// another connection, and may overtake the reply. Its id is new, so messages for an earlier request are ignored.
 func (l *Locker) ear(at heardAt) *ear {
 	b := at.box
 	b.line.watch()
@@ -233,7 +234,7 @@ func (l *Locker) ear(at heardAt) *ear {
 	return e
 }
 
-// heard is where key is listened to already; if a redirection has named a server, only there.
+// heard is the place where messages about key are already received; if a redirection has named a server, only there.
 func (s *servers) heard(key string, at place) (heard heardAt, is bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

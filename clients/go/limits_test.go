@@ -15,7 +15,7 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// What a request may take, and what may take longer: a server that is slow, and functions of the user's.
+// Time limits of requests: with a slow server, and with user functions that take longer.
 
 func TestOnlyAnswersTellHowLongAnAnswerTakes(t *testing.T) {
 	s := start(t)
@@ -56,7 +56,7 @@ func TestTheTimeoutsOfTheUsersClientDoNotCutRequests(t *testing.T) {
 	}
 }
 
-// The server is silent when the subscription is connected again.
+// The server is silent when the subscription reconnects.
 func TestCloseDoesNotWaitForAServer(t *testing.T) {
 	s := start(t)
 	s.client.Do(ctx, "RLOCK.ACQUIRE", "busy", "somebody", "LEASE", 60000)
@@ -87,7 +87,7 @@ func TestCloseDoesNotWaitForAServer(t *testing.T) {
 	until(t, "the subscription has ended", func() bool { return l.lineCount() == 0 })
 }
 
-// listeners is how many channels are subscribed.
+// listeners returns how many channels are subscribed.
 func (s *server) listeners() int { return len(s.client.PubSubShardChannels(ctx, "rlock:tell:*").Val()) }
 
 func timeout(t testing.TB, after time.Duration) context.Context {
@@ -137,7 +137,7 @@ func TestASessionIsTiedAnewThoughAHookDoesNotReturn(t *testing.T) {
 	release(t, hold)
 }
 
-// The reply to the release is withheld until the server has said that there is nothing to extend.
+// The reply to the release is held back until the server has said that there is nothing to extend.
 func TestWhatFindsAHoldReleasedLosesNothing(t *testing.T) {
 	s := start(t)
 	for _, command := range []string{"rlock.renew", "rlock.check"} {

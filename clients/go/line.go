@@ -16,8 +16,8 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// line is a dedicated connection, of one session or of the messages of one server. go-redis opens it; from then on it is
-// read here, so that its end is noticed without a request.
+// line is a dedicated connection, of one session or of the messages of one server. go-redis opens it; afterward, this
+// package reads from it, so that its end is noticed without a request.
 type line struct {
 	node   *node
 	client *redis.Client
@@ -38,7 +38,7 @@ type line struct {
 	pinged  machine.Ms // when it was asked whether it is there; 0: it has said something since
 }
 
-// line returns an idle connection to n, or a new one, which is open.
+// line returns an idle connection to n, or opens a new one.
 func (n *node) line(ctx context.Context) (*line, error) {
 	if l := n.pop(); l != nil {
 		return l, nil
@@ -62,7 +62,8 @@ func (n *node) pop() *line {
 	return nil
 }
 
-// newLine opens a connection. It shows each message to takes, which returns whether it is not a reply.
+// newLine opens a connection. It passes everything it reads to takes, which says whether that was a message, and not a
+// reply.
 func (n *node) newLine(ctx context.Context, takes func(any) bool) (*line, error) {
 	if err := n.dials.ready(ctx); err != nil {
 		return nil, n.known(err)
@@ -110,17 +111,17 @@ func (n *node) newLine(ctx context.Context, takes func(any) bool) (*line, error)
 	return l, nil
 }
 
-// socket is nil before it is dialled.
+// socket is nil before the connection is dialed.
 func (l *line) socket() net.Conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.raw
 }
 
-// mostIdle is how many connections are kept for the next sessions.
+// mostIdle is how many idle connections are kept for further sessions.
 const mostIdle = 16
 
-// put keeps the connection for the next session.
+// put keeps the connection for another session.
 func (l *line) put() {
 	l.node.mu.Lock()
 	defer l.node.mu.Unlock()
@@ -140,7 +141,7 @@ func (l *line) isEnded() bool {
 	}
 }
 
-// kill closes the connection, whatever it waits for.
+// kill closes the connection, whatever waits for it.
 func (l *line) kill() {
 	l.once.Do(func() { close(l.ended) })
 	l.node.servers.mu.Lock()
@@ -157,7 +158,7 @@ func (l *line) kill() {
 	}()
 }
 
-// do asks through the hooks. The reply has no time limit; if the connection closes, it is an error.
+// do sends a request through the hooks. The reply has no time limit; if the connection closes, the reply is an error.
 func (l *line) do(words []any, isAsk bool) *redis.Cmd {
 	asked := redis.NewCmd(context.Background(), words...)
 	ask := func(_ context.Context, cmd redis.Cmder) error {
@@ -177,10 +178,10 @@ func (l *line) do(words []any, isAsk bool) *redis.Cmd {
 	return asked
 }
 
-// errGone is why nothing was sent.
+// errGone is the reason why nothing was sent.
 var errGone = unsent(errors.New("the connection has ended"))
 
-// ask sends a request, and returns where its reply comes.
+// ask sends a request, and returns the channel on which its reply comes.
 func (l *line) ask(words ...any) <-chan *redis.Cmd {
 	reply := make(chan *redis.Cmd, 1)
 	text := fmt.Appendf(nil, "*%d\r\n", len(words))
@@ -204,7 +205,7 @@ func (l *line) ask(words ...any) <-chan *redis.Cmd {
 	return reply
 }
 
-// watch is called at least once per LOOKS while anybody waits: it asks a server that says nothing whether it is there.
+// watch is called at least once per LOOKS while anybody waits: it asks a silent server whether it still answers.
 func (l *line) watch() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,7 +257,7 @@ func (l *line) read(takes func(any) bool) {
 	takes(err)
 }
 
-// push is what RESP3 marks as no reply.
+// push is data that RESP3 marks as not being a reply.
 type push []any
 
 // readOne reads one reply or message of a dedicated connection, in RESP2 or RESP3.

@@ -2,5 +2,5 @@
 
 package rlock
 
-// What asks again every second takes many times longer with the race detector.
+// Waits that ask again every second take many times longer with the race detector.
 const manyWaits = 200

@@ -10,8 +10,8 @@ import (
 )
 
 // Mutex is the lock of a key as a [sync.Locker], and so is [RWMutex.RLocker]. It cannot return an error, so it panics
-// when the server refuses, and when Unlock finds that the lock was lost. A deferred Unlock, during another panic, logs that
-// with [slog] instead: the other panic goes on.
+// when the server refuses, and when Unlock finds that the lock was lost. During another panic, a deferred Unlock logs
+// the loss with [slog] instead, and the other panic continues.
 type Mutex struct {
 	l       *Locker
 	key     string
@@ -20,7 +20,7 @@ type Mutex struct {
 	holds   []*Hold
 }
 
-// Mutex is the lock of key. It takes the options of [Locker.Lock].
+// Mutex returns the lock of key. It takes the options of [Locker.Lock].
 func (l *Locker) Mutex(key string, choices ...Option) *Mutex {
 	return &Mutex{l: l, key: key, choices: choices}
 }
@@ -53,7 +53,7 @@ func (m *Mutex) Unlock() {
 	}
 }
 
-// fail panics with err, unless a panic is under way: then that one continues.
+// fail panics with err, unless another panic is in progress: then that one continues.
 func fail(underWay any, err error) {
 	if underWay == nil {
 		panic(err)
@@ -73,11 +73,12 @@ func (m *Mutex) unlock() error {
 	return hold.Release()
 }
 
-// pop takes a lost hold, if there is one: the newest one may by now be another goroutine's, and it is alive.
+// pop takes a lost hold, if there is one, and otherwise the newest: the newest one may by now belong to another
+// goroutine, if it is alive.
 func (m *Mutex) pop() *Hold {
 	newest := len(m.holds) - 1
 	at := slices.IndexFunc(m.holds, func(hold *Hold) bool {
-		// Once the write lock has been granted anew, older grants are lost, even if nobody has noticed.
+		// Once the write lock has been granted again, earlier grants are lost, even if nobody has noticed.
 		isOld := hold.tenure != m.holds[newest].tenure && hold.tenure.o.mode == "WRITE"
 		return isOld || !hold.IsHeld()
 	})
@@ -89,7 +90,7 @@ func (m *Mutex) pop() *Hold {
 	return hold
 }
 
-// Hold is the current hold, nil if there is none: it has the token, and the context that ends with a loss.
+// Hold returns the current hold, or nil if there is none: it has the token, and the context that ends with a loss.
 func (m *Mutex) Hold() *Hold {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -108,7 +109,7 @@ func (m *Mutex) push(hold *Hold) {
 // RWMutex has the methods of a [sync.RWMutex].
 type RWMutex struct{ write, read *Mutex }
 
-// RWMutex is the read-write lock of key.
+// RWMutex returns the read-write lock of key.
 func (l *Locker) RWMutex(key string, choices ...Option) *RWMutex {
 	reading := append(append([]Option{}, choices...), Read())
 	return &RWMutex{l.Mutex(key, choices...), l.Mutex(key, reading...)}
@@ -140,5 +141,5 @@ func (m *RWMutex) RUnlock() {
 	}
 }
 
-// RLocker is the read lock as a [sync.Locker].
+// RLocker returns the read lock as a [sync.Locker].
 func (m *RWMutex) RLocker() sync.Locker { return m.read }

@@ -12,7 +12,7 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// Choice is what a run of [Locker.Once] means that fails or whose process dies.
+// Choice says what happens to the interval if a run of [Locker.Once] fails, or its process dies.
 type Choice string
 
 const (
@@ -32,9 +32,10 @@ func IfItFails(choice Choice) Option {
 	}
 }
 
-// Once calls work if nobody has in the last interval, on any machine, and returns whether it did. It does not wait, unless
-// [Wait] says so. Its other options are [IfItFails], [Acks] and, with [Again], [Lease]. Like [Locker.Do], it calls work with
-// a context that ends when the hold is lost. With [Keep], that is when work takes longer than the interval.
+// Once calls work unless a run began within the last interval, on any machine, and returns whether it called work. It
+// does not wait, unless [Wait] says so. Its other options are [IfItFails], [Acks] and, with [Again], [Lease]. Like
+// [Locker.Do], it calls work with a context that ends when the hold is lost. With [Keep], the hold is lost if work
+// takes longer than the interval.
 func (l *Locker) Once(ctx context.Context, key string, every time.Duration, work func(context.Context, *Hold) error, choices ...Option) (bool, error) {
 	if err := checkContext(ctx); err != nil {
 		return false, err
@@ -76,7 +77,7 @@ func (l *Locker) Once(ctx context.Context, key string, every time.Duration, work
 	return true, errors.Join(err, hold.endOnce(ctx, until, err != nil))
 }
 
-// endOnce releases what a run held, and keeps all others out until the interval ends, if the run is to count.
+// endOnce releases the hold of a run. If the run counts, all others are kept out until the interval ends.
 func (h *Hold) endOnce(ctx context.Context, until machine.Ms, hasFailed bool) error {
 	isAgain := h.tenure.o.ifItFails == Again
 	if now() < until && h.IsHeld() && !(isAgain && hasFailed) {
@@ -96,7 +97,8 @@ func (h *Hold) endOnce(ctx context.Context, until machine.Ms, hasFailed bool) er
 	return h.releaseSoon(ctx)
 }
 
-// keepOut asks for a READ beside the WRITE: it is granted at once, outlives the WRITE, and keeps every other WRITE out.
+// keepOut acquires READ in addition to WRITE: it is granted at once, outlives the WRITE, and keeps every other WRITE
+// out.
 func (h *Hold) keepOut(ctx context.Context, until machine.Ms, isAgain bool) (bool, error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), 2*duration(machine.Patience))
 	defer stop()

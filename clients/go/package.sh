@@ -43,8 +43,8 @@ package_test() {
     redsync_tests
 }
 
-# redsync's own tests, on locks of RLOCK's; and the program of docs/coming-from/redlock.md that uses redsync. Its sources
-# come from the Go module proxy, and nothing of them stays here.
+# redsync's own tests, on locks of RLOCK's; and the program of docs/coming-from/redlock.md that uses redsync. Its
+# sources come from the Go module proxy, and are removed afterward.
 redsync_tests() {
     local version=v4.18.1 sources folder=$home/go/redsync
     if ! (cd clients/go && go mod download "github.com/go-redsync/redsync/v4@$version"); then
@@ -70,7 +70,7 @@ redsync_tests() {
     go_tests "$folder" "redsync's tests"
 }
 
-# go_tests FOLDER TITLE: a line for each test.
+# go_tests FOLDER TITLE: prints a line for each test.
 go_tests() {
     local line
     (cd "$1" && go test -count=1 -timeout 300s -v ./... 2>&1) | while IFS= read -r line; do

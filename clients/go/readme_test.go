@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// blocks are the snippets of the README.
+// blocks returns the code blocks of the README.
 func blocks(t *testing.T) (blocks []string) {
 	t.Helper()
 	readme, err := os.ReadFile("README.md")
@@ -24,7 +24,7 @@ func blocks(t *testing.T) (blocks []string) {
 	return blocks
 }
 
-// The first block of the README is a program, and runs.
+// The first block of the README is a program, which is run.
 func TestReadme(t *testing.T) {
 	s := start(t)
 	file := filepath.Join(t.TempDir(), "main.go")
@@ -39,7 +39,7 @@ func TestReadme(t *testing.T) {
 
 var declared = regexp.MustCompile(`(?m)^(\w+)(?:, (\w+))? :=`)
 
-// The other blocks of the README compile in a handler of an HTTP server, in the program of the first one.
+// The other blocks of the README compile in the handler of an HTTP server, within the program of the first block.
 func TestTheSnippetsOfTheReadmeCompileInAHandler(t *testing.T) {
 	all, count := blocks(t), 0
 	before, after, _ := strings.Cut(all[0], "import (\n")

@@ -48,7 +48,7 @@ func TestAReleaseEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// The caller of Do has gone away: it does not wait for a whole lease.
+// When the caller of Do has given up, Do does not wait for a whole lease.
 func TestDoEndsSoonAfterItsContext(t *testing.T) {
 	s := start(t)
 	l := s.locker()
@@ -66,7 +66,7 @@ func TestDoEndsSoonAfterItsContext(t *testing.T) {
 	until(t, "it is released", func() bool { return s.mode("order") == "free" })
 }
 
-// What ends the work stays, in whatever way it ends, though the release fails as well.
+// However the work ends, that outcome is kept, even if the release fails as well.
 func TestAnErrorOfTheReleaseReplacesNothing(t *testing.T) {
 	s := start(t)
 	l := s.locker()
@@ -171,7 +171,7 @@ func (r reader) Hold() *Hold { return r.read.Hold() }
 func (r reader) Lock()       { r.RLock() }
 func (r reader) Unlock()     { r.RUnlock() }
 
-// unlock is the method itself, which is what users defer: only then can it see a panic.
+// unlock returns the method itself, which is what users defer: only then can it see a panic.
 func unlock(lock sync.Locker) func() {
 	switch lock := lock.(type) {
 	case writer:
@@ -212,7 +212,7 @@ func TestForgottenHoldsThatAreLostTakeNoMemory(t *testing.T) {
 			return count == 0
 		})
 	}
-	// One that is held, or that somebody may release, is not forgotten.
+	// A hold that is alive, or that somebody may still release, is not forgotten.
 	kept := must(t)(l.Lock(ctx, "kept", Owner("api"), Lease(50*time.Millisecond), NoRenewal()))
 	must(t)(l.Lock(ctx, "renewed", Owner("api")))
 	<-kept.Context().Done()
@@ -231,7 +231,7 @@ func TestForgottenHoldsThatAreLostTakeNoMemory(t *testing.T) {
 	}
 }
 
-// After a pause, the server seems slow to the next wait, which must still end in time.
+// After a pause, the server seems slow to the next wait, which must end in time nevertheless.
 func TestAWaitDoesNotEndEarlyAfterAPause(t *testing.T) {
 	s := start(t)
 	l := s.locker()
@@ -264,7 +264,7 @@ func TestAWaitDoesNotEndEarlyAfterAPause(t *testing.T) {
 	if err := errorOf(l.Lock(ctx, "busy", Wait(2500*time.Millisecond))); !errors.Is(err, ErrNotAcquired) || time.Since(begin) < 2490*time.Millisecond {
 		t.Error(err, time.Since(begin))
 	}
-	// What ends a wait before its time still does.
+	// A wait that is canceled still ends early.
 	waiting, stop := context.WithCancel(ctx)
 	waits := make(chan error, 1)
 	go func() { waits <- errorOf(l.Lock(waiting, "busy")) }()
@@ -279,7 +279,7 @@ func TestAWaitDoesNotEndEarlyAfterAPause(t *testing.T) {
 	}
 }
 
-// Nobody answers: the only trouble is that there is no answer.
+// Nobody answers: the only trouble to report is that there is no answer.
 func TestAWarningNamesTheTrouble(t *testing.T) {
 	s := start(t)
 	free := make(chan struct{})
@@ -301,7 +301,7 @@ func TestAWarningNamesTheTrouble(t *testing.T) {
 	var waits sync.WaitGroup
 	wait := func(what string, l *Locker, choices ...Option) {
 		waits.Go(func() {
-			// With a context that may end, a request is another goroutine's, which a hook may keep for ever.
+			// If the context may end, the request runs in another goroutine, which a hook may block forever.
 			_, err := l.Lock(timeout(t, time.Minute), what, append(choices, Wait(6*time.Second))...)
 			if !errors.Is(err, ErrUnavailable) || strings.Contains(err.Error(), "nil") {
 				t.Error(what, err)

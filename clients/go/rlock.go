@@ -48,7 +48,7 @@ type Locker struct {
 	outage    machine.Ms // after which a wait gives up
 }
 
-// Setting is a setting of a Locker.
+// Setting configures a Locker.
 type Setting func(*Locker)
 
 // Outage is how long a wait goes on without a server: then it ends with [ErrUnavailable]. Otherwise, it goes on until its
@@ -87,8 +87,9 @@ func New(client redis.UniversalClient, settings ...Setting) (*Locker, error) {
 	return l, nil
 }
 
-// Close closes the connections. Waits end with [redis.ErrClosed], and what they may have been granted is released, for
-// which Close waits at most a second. Holds are lost: those by [Session] end now, others with their leases.
+// Close closes the connections. Waits end with [redis.ErrClosed], and anything that they may have been granted is
+// released, which Close waits for, but at most a second. Holds are lost: those with [Session] end at once, others with
+// their leases.
 func (l *Locker) Close() error {
 	if l.isClosed() {
 		return nil
@@ -126,7 +127,7 @@ type options struct {
 	err                             error  // of an option
 }
 
-// called is what messages call the lock.
+// called returns the name of the lock in messages.
 func (o *options) called(key string) string { return strings.Join(o.keys(key), ", ") }
 
 func (o *options) keys(key string) (keys []string) {
@@ -142,7 +143,7 @@ type Option func(*options)
 // Read requests the read lock, which is shared.
 func Read() Option { return func(o *options) { o.mode = "READ" } }
 
-// Wait is the longest wait; 0 does not wait. Without it only the context ends the wait.
+// Wait sets the longest wait; 0 does not wait. Without it, only the end of the context ends the wait.
 func Wait(wait time.Duration) Option {
 	return func(o *options) {
 		if wait < 0 {
@@ -154,8 +155,8 @@ func Wait(wait time.Duration) Option {
 	}
 }
 
-// Lease is how long the hold outlives a process that died or is cut off; the default is 30 seconds. It is renewed. It is
-// from one millisecond, with [Session] from one second, to seven days.
+// Lease sets how long the hold outlives a process that died or is cut off; the default is 30 seconds. While the process
+// lives, the lease is renewed. It may be from one millisecond (with [Session], one second) to seven days.
 func Lease(lease time.Duration) Option {
 	return func(o *options) {
 		o.refuse(checkLease(lease))
@@ -174,7 +175,7 @@ func Limit(n int) Option {
 	}
 }
 
-// MaxQueue refuses to wait if n others already wait.
+// MaxQueue refuses to wait if n requests already wait.
 func MaxQueue(n int) Option {
 	return func(o *options) {
 		o.refuse(checkCount("MaxQueue", n, 0, mostWaiters, "waiters"))
@@ -262,8 +263,8 @@ func (l *Locker) lock(ctx context.Context, key string, o *options) (hold *Hold, 
 
 // Do acquires the lock, calls work with a context that ends when the hold is lost, and releases the lock.
 //
-// Whatever work ends with stays: its error, a panic, the end of its goroutine. An error of the release is joined to it. If
-// ctx has ended, Do waits at most three seconds for the release.
+// However work ends, that outcome is kept: its error, a panic, or the end of its goroutine. An error of the release is
+// joined to it. If ctx has ended, Do waits at most three seconds for the release.
 func (l *Locker) Do(ctx context.Context, key string, work func(context.Context, *Hold) error, choices ...Option) error {
 	if work == nil {
 		return refused("the function to call is nil")

@@ -85,7 +85,7 @@ func TestReadersShareAndAnOwnerReenters(t *testing.T) {
 	release(t, one)
 	release(t, two)
 
-	// One owner, two Lockers of this process: depth is counted for both.
+	// One owner in two Lockers of this process: the depth is counted for both together.
 	other := s.locker()
 	outer := must(t)(l.Lock(ctx, "deep", Owner("ann")))
 	inner := must(t)(other.Lock(ctx, "deep", Owner("ann")))
@@ -162,7 +162,7 @@ func TestACancelledWaitLeavesNothing(t *testing.T) {
 	for i := range 12 {
 		wait.Go(func() {
 			for j := range 25 {
-				// Some end in the moment of their grant: the lock changes hands all the time.
+				// Some waits end at the moment of their grant: the lock changes hands all the time.
 				cancelling, cancel := context.WithCancel(ctx)
 				time.AfterFunc(time.Duration((i*7+j*3)%20)*time.Millisecond, cancel)
 				hold, err := l.Lock(cancelling, "given-up")
@@ -238,7 +238,7 @@ func TestAnAnswerThatWasLostIsMadeUpFor(t *testing.T) {
 	if len(c.eat) != 0 {
 		t.Fatal("nothing was cut")
 	}
-	// The reply to the last try is lost as well: a grant that nobody heard of must be released.
+	// The reply to the last attempt is lost as well: an unheard grant must be released.
 	for range 100 {
 		c.eat <- struct{}{}
 	}
@@ -361,7 +361,7 @@ func TestASyncLocker(t *testing.T) {
 	mutex.Unlock()
 }
 
-// A holder that lost a mutex must not release it from under the next holder, whether the loss is known here or not.
+// A holder that lost a mutex must not release the next holder's lock, whether the loss is known here or not.
 func TestUnlockOfALostMutexLeavesItToTheNextHolder(t *testing.T) {
 	s := start(t)
 	l := s.locker()

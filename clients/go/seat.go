@@ -14,8 +14,8 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// seat is one owner at one key in one mode, at one server: in the whole process, one request at a time has it. Two
-// Lockers that name one owner must not both believe that they are at depth 1.
+// seat stands for one owner of one key in one mode, at one server: in the whole process, one request at a time has it.
+// Two Lockers that use one owner name must not both assume depth 1.
 type seat struct {
 	id       identity
 	users    int           // guarded by seats
@@ -25,8 +25,8 @@ type seat struct {
 	others   []*seat       // of the same owner at further keys, which it has with this one
 }
 
-// identity says who holds what, where. The owner of a single acquisition is known to nobody else, so that it does not
-// matter where.
+// identity says who holds what at which server. The owner of a single acquisition is known to nobody else, so the
+// server does not matter for it.
 type identity struct {
 	service          *service
 	key, owner, mode string
@@ -37,7 +37,7 @@ var seats = struct {
 	of map[identity]*seat
 }{of: map[identity]*seat{}}
 
-// sit returns the seat, once nobody else has it.
+// sit returns the seat, when no other request has it any more.
 func (l *Locker) sit(ctx context.Context, key string, o *options, begin machine.Ms) (*seat, error) {
 	if o.group != nil {
 		return l.sitAll(ctx, o, begin)
@@ -73,8 +73,8 @@ func (l *Locker) sitAt(ctx context.Context, key string, o *options, begin machin
 		return s, nil
 	default:
 	}
-	// An owner does one thing at a time, so a request that does not wait for the lock waits only a moment for a seat that is
-	// taken; but undoing ends by itself, so it waits for that as long as its patience lasts.
+	// An owner does one thing at a time, so a request that does not wait for the lock waits only a moment for an occupied
+	// seat. But undoing ends by itself, so the request waits for that until its patience ends.
 	err = fmt.Errorf("%w: %s is being acquired by this owner", ErrNotAcquired, key)
 	stays := 2 * machine.Late
 	if s.isUndone.Load() {
@@ -111,7 +111,7 @@ func (s *seat) leave() {
 	s.unuse()
 }
 
-// take takes the seat by then.
+// take takes the seat, and waits for it until then at most.
 func (s *seat) take(by machine.Ms) bool {
 	select {
 	case s.turn <- struct{}{}:
@@ -128,14 +128,14 @@ func (s *seat) take(by machine.Ms) bool {
 	}
 }
 
-// use makes a hold a user of the seat.
+// use registers a hold as a user of the seat.
 func (s *seat) use() {
 	seats.Lock()
 	defer seats.Unlock()
 	s.users++
 }
 
-// unuse forgets a seat that nobody has or uses.
+// unuse removes a seat that nobody has or uses.
 func (s *seat) unuse() {
 	seats.Lock()
 	defer seats.Unlock()
@@ -186,7 +186,7 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 	return nil, d.failed(ctx, told, trouble)
 }
 
-// granted gives the caller the hold, or back what it does not want any more.
+// granted gives the caller the hold; or releases it, if the caller no longer wants it.
 func (d *driver) granted(ctx context.Context, held *tenure, told machine.Output) (*Hold, error) {
 	var err error
 	switch {
@@ -213,7 +213,7 @@ func (d *driver) granted(ctx context.Context, held *tenure, told machine.Output)
 	return hold, nil
 }
 
-// failed is why nothing was acquired.
+// failed returns the reason why nothing was acquired.
 func (d *driver) failed(ctx context.Context, told machine.Output, trouble error) error {
 	key := d.o.called(d.seat.id.key)
 	var err error

@@ -19,8 +19,8 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// servers finds the primary of a key. All connections are the package's own: no hidden retries, no wait for a
-// connection that other work of the program has taken.
+// servers finds the primary of a key. All connections belong to the package: there are no hidden retries, and no waits
+// for a connection that other parts of the program use.
 type servers struct {
 	cluster *redis.ClusterClient    // nil: one primary
 	service atomic.Pointer[service] // nil: not asked yet
@@ -34,7 +34,7 @@ type servers struct {
 	isSharded atomic.Bool   // a Cluster by the client of one of its nodes
 }
 
-// failover is what go-redis shows instead of an address with Sentinel.
+// failover is the name that go-redis shows instead of an address with Sentinel.
 const failover = "FailoverClient"
 
 // node is one primary; with Sentinel, the current one.
@@ -58,7 +58,7 @@ type node struct {
 
 func newServers(given redis.UniversalClient) (*servers, error) {
 	s := &servers{nodes: map[string]*node{}, lines: map[*line]bool{}}
-	// Drawn when it is first used, so that a snapshot of a program that has only begun does not have it.
+	// Drawn on first use, so that a snapshot of a program that has only started does not contain it.
 	s.name = sync.OnceValue(func() string {
 		random := make([]byte, 8)
 		_, _ = rand.Read(random)
@@ -100,7 +100,7 @@ func (s *servers) at(addr string, given *redis.Client) *node {
 		}
 		n.name = fmt.Sprint(n.options.Addr, "/", n.options.DB)
 		n.options.MaxRetries, n.options.DialerRetries, n.options.MinIdleConns = -1, 1, 0
-		// Each request has its own time, by its context. What suits the user's requests would cut ours short.
+		// Each request has its own time limit, by its context. The timeouts for the user's requests would cut ours short.
 		n.options.ContextTimeoutEnabled, n.options.ReadTimeout, n.options.WriteTimeout = true, -1, -1
 		n.options.PushNotificationProcessor, n.options.Limiter = nil, nil
 		n.options.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -134,7 +134,7 @@ func (s *servers) at(addr string, given *redis.Client) *node {
 	return n
 }
 
-// newClient is a client of our own, with the hooks of the one that we were given, as they are now.
+// newClient returns a client of our own, with the current hooks of the user's client.
 func (n *node) newClient(options *redis.Options) *redis.Client {
 	client := redis.NewClient(options)
 	client.AddHook(through{hooks: hooked(n.given)})
@@ -150,7 +150,7 @@ func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 		master *redis.Client
 		err    error
 	}
-	// It may ask one server after the other, however long each of them is silent.
+	// It may ask one server after another, however long each of them is silent.
 	f, isOver := heed(ctx, func() found {
 		master, err := s.cluster.MasterForKey(ctx, key)
 		return found{master, err}
@@ -164,7 +164,7 @@ func (s *servers) locate(ctx context.Context, key string) (*node, error) {
 	return s.at(f.master.Options().Addr, f.master), nil
 }
 
-// redirection returns where a reply of n redirects us: an address, and whether only this once.
+// redirection returns where an error of n redirects to: an address, and whether for this request only.
 func (n *node) redirection(err error) (addr string, isAsk bool) {
 	word := code(err)
 	if word != "MOVED" && word != "ASK" {
@@ -180,7 +180,7 @@ func (n *node) redirection(err error) (addr string, isAsk bool) {
 	return "", false
 }
 
-// isElsewhere says whether the primary that Sentinel names is no longer where l leads.
+// isElsewhere says whether the primary that Sentinel names is no longer the server of l.
 func (n *node) isElsewhere(l *line) bool {
 	found := n.dialled.Load()
 	return found != nil && l.socket().RemoteAddr().String() != *found
@@ -252,8 +252,8 @@ func (s *servers) ask(ctx context.Context, at place, words []any) (*redis.Cmd, *
 	return cmd, n
 }
 
-// replied records how long a reply took. One fast reply disproves whatever slowed earlier ones: without that, waits after
-// an outage would end long before their time.
+// replied records how long a reply took. A single fast reply replaces all slower ones: otherwise, waits after an outage
+// would end much too early.
 func (s *servers) replied(took machine.Ms) {
 	if rtt := s.rtt.Load(); took < rtt {
 		s.rtt.Store(took)
@@ -262,7 +262,7 @@ func (s *servers) replied(took machine.Ms) {
 	}
 }
 
-// heed returns what work does, and whether it was over before ctx: go-redis hears at most of deadlines.
+// heed returns the result of work, and whether it ended before ctx: go-redis itself only observes deadlines.
 func heed[T any](ctx context.Context, work func() T) (result T, isOver bool) {
 	done := make(chan T, 1)
 	go func() { done <- work() }()
@@ -274,7 +274,7 @@ func heed[T any](ctx context.Context, work func() T) (result T, isOver bool) {
 	}
 }
 
-// heed asks for a caller that may go away.
+// heed sends a request for a caller that may give up.
 func (s *servers) heed(ctx context.Context, key string, words []any) *redis.Cmd {
 	reply, isOver := heed(ctx, func() *redis.Cmd {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), duration(machine.Reply))
@@ -293,7 +293,7 @@ func (s *servers) reload(ctx context.Context) {
 	}
 }
 
-// anew drops all idle connections of was: after a failover each of them would have to time out.
+// anew drops all idle connections of was: after a failover, each of them would have to time out.
 func (n *node) anew(was *redis.Client) {
 	last, now := n.renewed.Load(), time.Now().UnixNano()
 	if now-last < int64(50*time.Millisecond) || !n.renewed.CompareAndSwap(last, now) {
@@ -303,7 +303,7 @@ func (n *node) anew(was *redis.Client) {
 		return
 	}
 	if n.client.CompareAndSwap(was, n.newClient(&n.options)) {
-		// Requests under way may finish.
+		// Requests in progress may finish.
 		time.AfterFunc(2*duration(machine.Patience), func() { was.Close() })
 	}
 }

@@ -13,8 +13,9 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// service is one server, one primary with its replicas, or one Cluster, by whatever addresses: known by what the servers
-// say of themselves. All Lockers of it in this process count the levels of an owner together.
+// service is one server, one primary with its replicas, or one Cluster, whatever its addresses are: it is identified by
+// what the servers report about themselves. All Lockers of a service in this process count the levels of an owner
+// together.
 type service struct{ _ byte } // two of them have two addresses
 
 var known = struct {
@@ -22,7 +23,7 @@ var known = struct {
 	services map[string]*service
 }{services: map[string]*service{}}
 
-// met notes ids of the servers. They belong to the service that one of them is known to belong to.
+// met records IDs of servers. They belong to the service that any of them is known to belong to.
 func (s *servers) met(ids ...string) {
 	known.Lock()
 	defer known.Unlock()
@@ -45,8 +46,8 @@ func (s *servers) met(ids ...string) {
 
 var runID = regexp.MustCompile(`run_id:(\w+)`)
 
-// meet asks a server who it is, on a new connection and before anything else. Who may not ask knows it by its address, or,
-// behind Sentinel, only as its own.
+// meet asks a server for its identity, on a new connection and before anything else. A user that may not ask identifies
+// the server by its address or, behind Sentinel, as a service that no other Locker shares.
 func (s *servers) meet(ctx context.Context, n *node, conn *redis.Conn) error {
 	if n.isKnown.Load() {
 		return nil
@@ -60,7 +61,7 @@ func (s *servers) meet(ctx context.Context, n *node, conn *redis.Conn) error {
 	return nil
 }
 
-// isServer notes what n says about itself.
+// isServer records what n reports about itself.
 func (s *servers) isServer(n *node, about string) {
 	var ids []string
 	if n.options.Addr != failover { // Sentinel's services have no address that others could know them by
@@ -72,7 +73,7 @@ func (s *servers) isServer(n *node, about string) {
 	s.met(ids...)
 }
 
-// identify asks the servers for their identity. Those of a Cluster have ids that outlive restarts and failovers.
+// identify asks the servers for their identity. Nodes of a Cluster have IDs that survive restarts and failovers.
 func (s *servers) identify(ctx context.Context) error {
 	if s.cluster == nil {
 		n := s.at("", nil)
@@ -95,7 +96,7 @@ func (s *servers) identify(ctx context.Context) error {
 	return err
 }
 
-// identifyPrimary asks the one primary of a Cluster's client that is behind Sentinel.
+// identifyPrimary asks the only primary of a Cluster client that is behind Sentinel.
 func (s *servers) identifyPrimary(ctx context.Context) error {
 	n, err := s.locate(ctx, "")
 	if err != nil {
@@ -109,7 +110,7 @@ func (s *servers) identifyPrimary(ctx context.Context) error {
 	return nil
 }
 
-// service asks the servers for their identity if it is not known, within the patience of an acquisition.
+// service asks the servers for their identity if it is unknown, within the patience of an acquisition.
 func (l *Locker) service(ctx context.Context, by machine.Ms, notice *notice) (*service, error) {
 	var trouble error
 	by = min(by, machine.After(now(), l.outage))

@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// durable is a server that keeps its holds when it comes back.
+// durable starts a server that keeps its holds across restarts.
 func durable(t *testing.T) *server { return start(t, "--appendonly", "yes", "--appendfsync", "always") }
 
 func (l *Locker) lineCount() int {
@@ -84,7 +84,7 @@ func TestASessionLeavesNothingBehind(t *testing.T) {
 	release(t, hold)
 }
 
-// Its reply is late, or it is: the server may execute it behind the owner's next request.
+// The reply is late, or the request is: the server may execute it after the owner's next request.
 func TestNobodyOvertakesARequestThatWasToTieASession(t *testing.T) {
 	s := durable(t)
 	middle := cut(t, s.addr())
@@ -112,8 +112,8 @@ func TestNobodyOvertakesARequestThatWasToTieASession(t *testing.T) {
 	}
 }
 
-// The server has such a session until it notices that its connection is closed: the owner would enter it once more, and
-// lose it then.
+// The server keeps such a session until it notices that the connection is closed: until then, the owner would re-enter
+// the hold, and lose it afterward.
 func TestASessionLostByItsDeadlineIsUndoneBeforeItsOwnerAsksAgain(t *testing.T) {
 	s := start(t)
 	l := s.locker()

@@ -15,7 +15,7 @@ import (
 	"rlock.example/rlock/internal/machine"
 )
 
-// One is one of several locks: a key, and how it is locked.
+// One is one of several locks: a key, and its mode.
 type One struct {
 	key, mode string
 	limit     int
@@ -31,10 +31,10 @@ func ReadKey(key string) One { return One{key: key, mode: "READ"} }
 // LimitKey is one of n permits of key; n is at least 1.
 func LimitKey(key string, n int) One { return One{key: key, mode: "READ", limit: n, isPermit: true} }
 
-// group is what one owner has of several keys, in key order. To machines it is one key.
+// group is one owner's use of several keys, in key order. To machines, it is one key.
 type group struct{ parts []One }
 
-// several is how many locks the server takes at once.
+// several is how many locks the server accepts in one request.
 const several = 128
 
 // ErrKeys: keys that cannot be locked together. Nothing was sent.
@@ -73,18 +73,19 @@ type All struct {
 	err     error
 }
 
-// All is the locks of several keys. It takes [Wait], [Lease], [MaxQueue], [Acks], [Session], and [Owner]; an owner
-// that holds one of them already is refused with [ErrKeys], and with [ErrLost] until it has released a hold that it lost.
+// All is the locks of several keys. It takes [Wait], [Lease], [MaxQueue], [Acks], [Session], and [Owner]; an owner that
+// already holds one of them gets [ErrKeys]; one that has lost such a hold gets [ErrLost] until it has released that
+// hold.
 func (l *Locker) All(ones []One, choices ...Option) *All {
 	parts, err := l.merged(ones)
 	return &All{l: l, parts: parts, choices: choices, err: err}
 }
 
-// Err is [ErrKeys] if the keys cannot be locked together, before anything is sent.
+// Err returns [ErrKeys] if the keys cannot be locked together. Nothing is sent.
 func (a *All) Err() error { return a.err }
 
-// Lock waits until it has acquired them all, the wait has passed, or ctx ends. The hold is one hold: it is lost when one
-// of them is, and Release releases what is left.
+// Lock waits until it has acquired them all, the wait has passed, or ctx ends. They form one hold: it is lost when one
+// of the locks is, and Release releases the remaining ones.
 func (a *All) Lock(ctx context.Context, choices ...Option) (*Hold, error) {
 	if a.err != nil {
 		return nil, a.err
@@ -103,7 +104,7 @@ func (a *All) Lock(ctx context.Context, choices ...Option) (*Hold, error) {
 	return a.l.lock(ctx, a.parts[0].key, o)
 }
 
-// sitAll returns the seat at the first key, with those at the others.
+// sitAll returns the seat at the first key, which includes those at the other keys.
 func (l *Locker) sitAll(ctx context.Context, o *options, begin machine.Ms) (*seat, error) {
 	var first *seat
 	for _, one := range o.group.parts {
@@ -128,9 +129,10 @@ func (l *Locker) sitAll(ctx context.Context, o *options, begin machine.Ms) (*sea
 	return first, nil
 }
 
-// mixes gives up the seat if its owner holds the key by itself and wants it with others, or the other way round: then the
-// end of one would be that of the other. A loss changes nothing until it is released: what is left of several locks has
-// the token that the next grant would take over, and the release of the lost ones would end that, too.
+// mixes gives up the seat if its owner holds the key alone and wants it together with others, or the reverse: the end
+// of one hold would then end the other. This is also true of a lost hold until it is released: the remaining locks of
+// several have the token that the next grant would take over, and the release of the lost hold would end that grant,
+// too.
 func (s *seat) mixes(o *options) error {
 	held := s.tenure
 	if held == nil || (o.group == nil && held.o.group == nil) {
@@ -152,7 +154,7 @@ func (t *tenure) join() {
 	}
 }
 
-// words is a request for all keys.
+// words returns a request for all keys.
 func (g *group) words(command, owner string, rest ...any) []any {
 	words := []any{command, len(g.parts)}
 	for _, one := range g.parts {
@@ -173,7 +175,7 @@ func (g *group) acquire(o *options) []any {
 	return g.words("RLOCK.MACQUIRE", o.owner, append(modes, "LEASE", o.lease.Milliseconds())...)
 }
 
-// parts are all the locks, of which key is the first.
+// parts returns all the locks, of which key is the first.
 func (o *options) parts(key string) []One {
 	if o.group != nil {
 		return o.group.parts
@@ -181,7 +183,7 @@ func (o *options) parts(key string) []One {
 	return []One{{key: key, mode: o.mode}}
 }
 
-// released checks the reply to the release of all: fewer than all is a loss.
+// released checks the reply to the release of all locks: if fewer were released, the hold was lost.
 func (g *group) released(reply *redis.Cmd) *redis.Cmd {
 	if count, err := reply.Int64(); err == nil && count < int64(len(g.parts)) {
 		return redis.NewCmdResult(nil, replyError(fmt.Sprintf("NOTHELD only %d of %d were held", count, len(g.parts))))
@@ -189,15 +191,15 @@ func (g *group) released(reply *redis.Cmd) *redis.Cmd {
 	return reply
 }
 
-// replyError is an error of the server.
+// replyError is an error that the server replied.
 type replyError string
 
 func (e replyError) Error() string { return string(e) }
 
-// RedisError makes it a [redis.Error].
+// RedisError marks it as a [redis.Error].
 func (e replyError) RedisError() {}
 
-// rest releases the other locks of a hold that was lost. Otherwise they would last until their leases expire.
+// rest releases the remaining locks of a lost hold. Otherwise, they would last until their leases expire.
 func (t *tenure) rest() {
 	if g := t.o.group; g != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), duration(machine.Reply/4))
@@ -206,7 +208,7 @@ func (t *tenure) rest() {
 	}
 }
 
-// slot is where a Cluster has the key.
+// slot returns the slot of the key in a Cluster.
 func slot(key string) uint16 {
 	if begin := strings.IndexByte(key, '{'); begin >= 0 {
 		if size := strings.IndexByte(key[begin+1:], '}'); size > 0 {
@@ -252,9 +254,9 @@ type Election struct {
 // the process.
 func (l *Locker) Election(key, name string) *Election { return &Election{l, key, name} }
 
-// Campaign waits to lead. Each has an owner name of its own: a process that leads does not lead twice. The hold's context
-// ends as soon as its connection does. Without other options its lease is 10 seconds: so long a leader is believed whose
-// network says nothing.
+// Campaign waits to lead. Each campaign has an owner name of its own, so a process that leads does not lead twice. The
+// hold's context ends as soon as its connection does. The default lease is 10 seconds: a leader whose network falls
+// silent still counts as the leader for that long.
 func (e *Election) Campaign(ctx context.Context, choices ...Option) (*Hold, error) {
 	unique := fmt.Sprintf("%s-%d", e.l.name(), e.l.count.Add(1))
 	if e.name != "" {
@@ -286,7 +288,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	return leader, typed(err)
 }
 
-// led is the reply to RLOCK.AWAIT: the leader, and whether it is a new one.
+// led parses the reply to RLOCK.AWAIT: the leader, and whether it is a new one.
 func led(reply any, err error) (leader Leader, isNew bool, failure error) {
 	if errors.Is(err, redis.Nil) {
 		return leader, false, nil
@@ -298,9 +300,9 @@ func led(reply any, err error) (leader Leader, isNew bool, failure error) {
 	return leader, err == nil, err
 }
 
-// Observe sends who leads, at first and whenever that changes, until ctx ends: then it closes the channel. The server
-// says so in a message. A slow receiver gets only the latest change. If the server refuses, it logs one warning
-// with [slog], and goes on asking: it may be allowed later.
+// Observe sends the current leader, and then each new leader, until ctx ends: then it closes the channel. The server
+// reports changes in messages, so nobody polls. A slow receiver gets only the latest change. If the server refuses,
+// Observe logs one warning with [slog] and continues to ask, since it may be permitted later.
 func (e *Election) Observe(ctx context.Context) <-chan Leader {
 	if err := checkContext(ctx); err != nil {
 		panic(err) // here, and not in a goroutine that nobody can save
@@ -366,7 +368,7 @@ func (o *observer) observe(ctx context.Context, report func(Leader, error) bool)
 	}
 }
 
-// next asks once, and waits for another holder than the known one.
+// next asks once, and waits for a holder that differs from the known one.
 func (o *observer) next(ctx context.Context) (Leader, bool, error) {
 	words := []any{"RLOCK.AWAIT", o.key, o.known.Token}
 	if o.isNew {

@@ -23,7 +23,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// calls is how often the server has executed a command.
+// calls returns how often the server has executed a command.
 func (s *server) calls(command string) (count int) {
 	_, after, _ := strings.Cut(s.client.Info(ctx, "commandstats").Val(), "cmdstat_"+command+":calls=")
 	fmt.Sscan(strings.Split(after, ",")[0], &count)
@@ -271,7 +271,7 @@ func TestACallThatIsCancelledEnds(t *testing.T) {
 	release(t, hold)
 }
 
-// There is one subscription, for all waits; and one that has ended is not connected anew while nobody waits.
+// All waits share one subscription; and while nobody waits, a subscription that ended is not renewed.
 func TestASubscriptionIsKept(t *testing.T) {
 	s := durable(t)
 	l := s.locker()

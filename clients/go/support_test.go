@@ -21,7 +21,7 @@ import (
 
 var ctx = context.Background()
 
-// server is a real one, with the module, of this test only.
+// server is a real server with the module, for one test.
 type server struct {
 	t      testing.TB
 	port   int
@@ -100,7 +100,7 @@ func newLocker(t testing.TB, client redis.UniversalClient, settings ...Setting) 
 	return l
 }
 
-// info is a field of RLOCK.INFO.
+// info returns a field of RLOCK.INFO.
 func info(t testing.TB, client redis.UniversalClient, key, name string) any {
 	t.Helper()
 	reply, err := client.Do(ctx, "RLOCK.INFO", key).Result()
@@ -140,13 +140,13 @@ func until(t testing.TB, what string, isSo func() bool) {
 	}
 }
 
-// ways are both ways to wait: on the connections that all requests share, and on the session's own.
+// ways are both ways to wait: on the shared connections, and on the session's own.
 var ways = map[string][]Option{"": nil, "session": {Session()}}
 
-// owners are both kinds: each acquisition its own one, and one that is named.
+// owners are both kinds of owners: one for each acquisition, and a named one.
 var owners = map[string][]Option{"": nil, "ann": {Owner("ann")}}
 
-// warnings is what is logged during this test.
+// warnings collects what is logged during this test.
 func warnings(t testing.TB) *bytes.Buffer {
 	said, before := new(bytes.Buffer), slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(said, nil)))
@@ -154,7 +154,7 @@ func warnings(t testing.TB) *bytes.Buffer {
 	return said
 }
 
-// hook is one of the user's, around each command.
+// hook is a user's hook around each command.
 type hook func(command string, next func() error) error
 
 func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -167,14 +167,14 @@ func (hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPip
 	return next
 }
 
-// withHook is a locker of a client with that hook.
+// withHook returns a locker for a client with that hook.
 func (s *server) withHook(around hook) *Locker {
 	client := redis.NewClient(&redis.Options{Addr: s.addr()})
 	client.AddHook(around)
 	return newLocker(s.t, client)
 }
 
-// cutter passes bytes on to a server, and can swallow the answers to come, one connection after the other.
+// cutter passes bytes on to a server, and can swallow future replies, one connection after another.
 type cutter struct {
 	listener net.Listener
 	to       string

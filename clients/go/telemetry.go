@@ -15,8 +15,8 @@ type Event struct {
 	Err  error         // why an acquisition ended without the lock
 }
 
-// Listener is informed of what a [Locker] does. One goroutine of the package calls it, with one event after the other.
-// If it panics, that is logged once, and counted. While it is busy, events wait; if 1000 do, further ones are dropped and
+// Listener receives the events of a [Locker]. One goroutine of the package calls it, one event at a time. If it panics,
+// that is logged once, and counted. While it is busy, events wait; if 1000 wait, further events are dropped and
 // counted.
 type Listener interface {
 	// Waited: an acquisition has ended. ctx has the values of the acquisition's context, and does not end.
@@ -27,10 +27,10 @@ type Listener interface {
 	Lost(event Event)
 }
 
-// Listen makes the Locker inform a listener.
+// Listen makes the Locker report events to a listener.
 func Listen(listener Listener) Setting { return func(l *Locker) { l.telemetry.listener = listener } }
 
-// Counts is what a Locker has, and what has happened to it.
+// Counts has the current numbers of a Locker, and how much has been lost or has failed.
 type Counts struct {
 	Held           int    // holds at the moment
 	Waiting        int    // acquisitions under way
@@ -63,7 +63,7 @@ type telemetry struct {
 	hasPanicked                      bool
 }
 
-// start begins to inform the listener. That ends when closing has ended and no event is left.
+// start begins to pass events to the listener. It stops when closing has ended and no event remains.
 func (t *telemetry) start(closing context.Context) {
 	if t.listener == nil {
 		return
@@ -87,7 +87,7 @@ func (t *telemetry) start(closing context.Context) {
 	}()
 }
 
-// call survives whatever the listener does, even the end of its goroutine.
+// call survives whatever the listener does, even if it ends its goroutine.
 func (t *telemetry) call(event func(Listener)) {
 	done := make(chan struct{})
 	go func() {
@@ -133,7 +133,7 @@ func (t *telemetry) waits(ctx context.Context, key string) func(error) {
 	}
 }
 
-// ended is called with the end of a hold.
+// ended reports the end of a hold.
 func (t *telemetry) ended(key string, since time.Time, isLost bool) {
 	if isLost {
 		t.lost.Add(1)

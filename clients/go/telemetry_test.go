@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// notes is a listener that writes everything down.
+// notes is a listener that records all events.
 type notes struct {
 	mu     sync.Mutex
 	events []Event
@@ -130,7 +130,7 @@ func TestAListenerThatHangsDelaysNothing(t *testing.T) {
 		t.Error("the loss was not reported")
 	}
 	until(t, "it is counted no longer", func() bool { return l.Counts().Held == 0 })
-	// One event is with the listener, mostUntold wait for it: as many others are dropped.
+	// The listener has one event, and mostUntold wait for it: the same number of others is dropped.
 	if counts := l.Counts(); counts.Unreported != mostUntold+1 || counts.Waiting != 0 {
 		t.Errorf("%+v", counts)
 	}
@@ -227,7 +227,7 @@ func TestExtendGivesUpWithItsContextAndWithTheServer(t *testing.T) {
 	}
 }
 
-// seen is a hook of the user's.
+// seen is a user's hook.
 type seen struct {
 	mu    sync.Mutex
 	names map[string]int

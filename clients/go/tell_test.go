@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// waiting begins a wait for key, which somebody holds, and returns when the server knows it.
+// waiting begins a wait for key, which somebody holds, and returns when the server has registered it.
 func (s *server) waiting(l *Locker, key string, choices ...Option) chan *Hold {
 	s.t.Helper()
 	granted, before := make(chan *Hold, 1), s.waiters(key)
@@ -21,7 +21,7 @@ func (s *server) waiting(l *Locker, key string, choices ...Option) chan *Hold {
 	return granted
 }
 
-// A machine that is busy delays one of them, and not all.
+// A busy machine delays some of them, but not all.
 func TestAHandOffTakesMilliseconds(t *testing.T) {
 	s := start(t)
 	l := s.locker()
@@ -59,7 +59,7 @@ func TestASubscriptionThatEndsDelaysAGrantByOneLookAtMost(t *testing.T) {
 			hold := <-granted
 			took := time.Since(begin)
 			t.Log(what, way, took)
-			// After a crash, the dials rest, and a session is asked for again after a pause.
+			// After a crash, no dials are made for a moment, and a session is requested again only after a pause.
 			if took > 3*time.Second {
 				t.Error(what, way, took)
 			}
@@ -70,7 +70,7 @@ func TestASubscriptionThatEndsDelaysAGrantByOneLookAtMost(t *testing.T) {
 	}
 }
 
-// An outage of the subscription alone, while it is needed: the server says nothing on it, and all else goes on.
+// Only the subscription fails, while it is needed: the server is silent on it, and everything else works.
 func TestASubscriptionThatIsSilentIsReplaced(t *testing.T) {
 	s := start(t)
 	c := cut(t, s.addr())
@@ -86,7 +86,7 @@ func TestASubscriptionThatIsSilentIsReplaced(t *testing.T) {
 	release(t, <-granted)
 }
 
-// keyIn is a key that this server of the cluster has.
+// keyIn returns a key that this node of the Cluster serves.
 func keyIn(servers []*server, at int, prefix string) string {
 	for number := 0; ; number++ {
 		if key := fmt.Sprint(prefix, number); int(slot(key))/5462 == at {
@@ -161,7 +161,7 @@ func TestManyWaitsNeedFewConnections(t *testing.T) {
 	until(t, "nobody waits", func() bool { return s.waiters("busy") == 0 })
 }
 
-// Long before the next renewal: the server says so. A hold that nobody asks for its end is not observed.
+// Long before the next renewal: the server reports the loss. A hold whose context nobody uses is not observed.
 func TestALossIsKnownAtOnce(t *testing.T) {
 	s := start(t)
 	l := s.locker()

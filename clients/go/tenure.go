@@ -61,7 +61,7 @@ func newTenure(d *driver, told machine.Output) *tenure {
 	return t
 }
 
-// keep renews the hold, or not, as o says.
+// keep starts the renewal of the hold, unless o disables it.
 func (t *tenure) keep(o *options, sent machine.Ms) {
 	t.renewals.o = o
 	t.machine = machine.NewHold(machine.Kept{
@@ -92,12 +92,12 @@ func (t *tenure) entered(d *driver, told machine.Output) {
 	}
 }
 
-// extended records a lease that was granted by a request that was sent then.
+// extended records a lease that began when its request was sent.
 func (t *tenure) extended(sent machine.Ms, lease time.Duration) {
 	t.step(machine.Input{Event: machine.Extend, N: sent + millis(lease) - millis(t.renewals.o.lease)})
 }
 
-// tied ties the hold to a connection, whose end is heard of. The one before has ended.
+// tied records the connection that the hold is tied to, and watches for its end. The previous connection has ended.
 func (t *tenure) tied(own ownConn) {
 	t.tie.end(false)
 	t.tie = own
@@ -110,14 +110,14 @@ func (t *tenure) tied(own ownConn) {
 	}()
 }
 
-// pass gives an event to the machine that is not the end of an operation.
+// pass gives the machine an event that does not end an operation.
 func (t *tenure) pass(event machine.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.step(machine.Input{Event: event})
 }
 
-// step passes an input to the machine and carries out its outputs. The caller has the mutex.
+// step passes an input to the machine and carries out its outputs. The caller holds the mutex.
 func (t *tenure) step(in machine.Input) {
 	for _, out := range t.machine.Step(now(), in) {
 		switch out.Act {
@@ -160,8 +160,7 @@ func (t *tenure) step(in machine.Input) {
 	}
 }
 
-// goOn feeds the machine the end of an operation, in time even if a function of the user's, such as a hook, does not
-// return.
+// goOn passes the end of an operation to the machine, in time even if a user function, such as a hook, does not return.
 func (t *tenure) goOn(asks *machine.Hold, op machine.Output, arrives <-chan arrival) {
 	arrived := ends(op, arrives)
 	t.mu.Lock()
@@ -179,7 +178,7 @@ func (t *tenure) goOn(asks *machine.Hold, op machine.Output, arrives <-chan arri
 	}
 }
 
-// sit takes the seat, unless the depth is being changed.
+// sit takes the seat, unless a request is changing the depth.
 func (t *tenure) sit(asks *machine.Hold) {
 	told := machine.Input{Event: machine.Seat}
 	select {
@@ -198,8 +197,8 @@ func (t *tenure) sit(asks *machine.Hold) {
 	}
 }
 
-// undoIfFree undoes a session that was lost by its deadline. The server has it until it notices that its connection is
-// closed: the owner would enter it once more, and lose it then.
+// undoIfFree undoes a session whose deadline has passed. The server keeps it until it notices that the connection is
+// closed: until then, the owner would re-enter the hold, and lose it afterward.
 func (t *tenure) undoIfFree() {
 	select {
 	case t.seat.turn <- struct{}{}:
@@ -209,8 +208,8 @@ func (t *tenure) undoIfFree() {
 	}
 }
 
-// undo keeps the seat until a request to tie the hold, which nobody answered, can do nothing any more. Executed late, it
-// would tie the owner's next hold to a connection that is closed.
+// undo keeps the seat until an unanswered request to tie the hold can no longer have an effect. If it were executed
+// late, it would tie the owner's next hold to a closed connection.
 func (t *tenure) undo() {
 	d := &driver{asks: asks{l: t.l, key: t.seat.id.key, o: t.o, depth: 1}, seat: t.seat, machine: machine.NewRelease(machine.Level{
 		Lease: millis(t.renewals.o.lease), Depth: 1, Token: t.token, Lingers: true,
@@ -219,7 +218,7 @@ func (t *tenure) undo() {
 	go d.rest()
 }
 
-// over is the end of it.
+// over is called when the hold has ended.
 func (t *tenure) over() {
 	if t.timer != nil {
 		t.timer.Stop()
@@ -236,10 +235,10 @@ func (t *tenure) over() {
 	t.tie.end(t.isReleased) // else what may still be tied to it ends with it
 }
 
-// mayBeShort is how long a hold lasts before the package observes its end at the server: most end sooner.
+// mayBeShort is how long a hold lasts before the package observes its end at the server: most holds end sooner.
 const mayBeShort = 100 * time.Millisecond
 
-// watch learns from the server when the hold of a write lock ends: that is sooner than by the next renewal.
+// watch learns from the server when the hold of a write lock ends, which is sooner than by the next renewal.
 func (t *tenure) watch() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -263,8 +262,8 @@ func (t *tenure) watch() {
 	})
 }
 
-// gone is the error for users of a hold that has ended, or that the server does not have: it is lost, unless it is being
-// released or was released.
+// gone returns the error for users of a hold that has ended, or that the server does not have: the hold is lost, unless
+// it was released or is being released.
 func (t *tenure) gone() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -275,10 +274,11 @@ func (t *tenure) gone() error {
 	return fmt.Errorf("%w: %s", ErrLost, t.called())
 }
 
-// called is what messages call the lock.
+// called returns the name of the lock in messages.
 func (t *tenure) called() string { return t.o.called(t.seat.id.key) }
 
-// isSure says whether a user may rely on it. The server may have ended a session whose connection has broken.
+// isSure says whether a user may rely on the hold. If a session's connection has broken, the server may have ended the
+// hold.
 func (t *tenure) isSure() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -291,7 +291,8 @@ func (t *tenure) deadline() machine.Ms {
 	return t.machine.Deadline()
 }
 
-// releaseUntil returns when ctx has ended, and a moment later if the reply may be on its way; the release goes on.
+// releaseUntil releases a level, but returns when ctx has ended, or a moment later if the reply may be on its way. The
+// release then continues in the background.
 func (t *tenure) releaseUntil(ctx context.Context) error {
 	if ctx.Done() == nil {
 		return t.release()
@@ -314,8 +315,8 @@ func (t *tenure) releaseUntil(ctx context.Context) error {
 	return fmt.Errorf("%w: %s may be held until its lease ends: %w", ErrUnavailable, t.called(), context.Cause(ctx))
 }
 
-// release releases a level. If another request of this owner is under way for too long, it is released after that, and
-// the caller does not learn how.
+// release releases a level. If another request of this owner takes too long, the level is released after that request,
+// and the caller does not learn the result.
 func (t *tenure) release() error {
 	if t.take(max(t.deadline(), now()+machine.Patience)) {
 		return t.releaseInTurn()
@@ -330,7 +331,7 @@ func (t *tenure) release() error {
 	return fmt.Errorf("%w: %s may be held until its lease ends: another request of %s is under way", ErrUnavailable, t.called(), t.o.owner)
 }
 
-// take takes the seats by then: all of them, or none.
+// take takes all of the seats or none, and waits for them until then at most.
 func (t *tenure) take(by machine.Ms) bool {
 	if !t.seat.take(by) {
 		return false

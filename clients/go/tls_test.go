@@ -68,7 +68,7 @@ func (a *authority) sign(name string, about, parent *x509.Certificate) (*ecdsa.P
 	return key, cert
 }
 
-// server is what a server needs to speak TLS at that port, with a certificate for host that ends then.
+// server returns the settings of a server with TLS at that port, with a certificate for host that is valid until ends.
 func (a *authority) server(port, name, host string, ends time.Time, words ...string) []string {
 	a.t.Helper()
 	about := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: ends.Add(-48 * time.Hour), NotAfter: ends}

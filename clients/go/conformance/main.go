@@ -58,7 +58,7 @@ type hold struct {
 	lostAt chan int64
 }
 
-// runner keeps what the script names.
+// runner has the locks and holds that the script names.
 type runner struct {
 	mu      sync.Mutex
 	out     *json.Encoder
@@ -98,7 +98,7 @@ func main() {
 	}
 }
 
-// take does q at once, or gives it to its actor.
+// take handles q at once, or passes it to its actor.
 func (r *runner) take(q request) {
 	if q.Do == "lost" || q.Do == "observed" {
 		go r.answer(q, context.Background())
@@ -436,7 +436,7 @@ func (r *runner) bench(q request) (reply, error) {
 		"packageCpu": cpu(0), "bareCpu": cpu(1)}, nil
 }
 
-// What this process has used of all processors.
+// The processor time that this process has used.
 func cpuTime() time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {

@@ -54,7 +54,7 @@ func (r *runner) several(q request) (reply, error) {
 	return reply{"ok": false}, nil
 }
 
-// ones are pairs of a key and how it is locked.
+// ones returns pairs of a key and its mode.
 func ones(q request) (ones []rlock.One) {
 	for _, pair := range q.Keys {
 		key := fmt.Sprint(pair[0])

@@ -1,10 +1,10 @@
 // Package rlockotel is OpenTelemetry for the locks of rlock.example/rlock.
 //
-//	telemetry, err := rlockotel.New()
-//	locker, err := rlock.New(client, rlock.Listen(telemetry))
+// 	telemetry, err := rlockotel.New()
+// 	locker, err := rlock.New(client, rlock.Listen(telemetry))
 //
 // It has the histograms rlock.wait and rlock.hold in seconds, the counter rlock.lost, and a span rlock.wait around each
-// acquisition, below the span of the acquisition's context.
+// acquisition, as a child of the span in the acquisition's context.
 package rlockotel
 
 import (
@@ -36,19 +36,19 @@ var _ rlock.Listener = (*Telemetry)(nil)
 // Option is an option of [New].
 type Option func(*Telemetry)
 
-// Meters is used instead of the global provider.
+// Meters sets the provider to use instead of the global one.
 func Meters(provider metric.MeterProvider) Option { return func(t *Telemetry) { t.meters = provider } }
 
-// Tracers is used instead of the global provider.
+// Tracers sets the provider to use instead of the global one.
 func Tracers(provider trace.TracerProvider) Option {
 	return func(t *Telemetry) { t.tracers = provider }
 }
 
-// Keys adds the attribute rlock.key to each measurement and span. Each key is then a time series of its own: use this only
-// where keys are few.
+// Keys adds the attribute rlock.key to each measurement and span. Each key is then a time series of its own: use this
+// only if there are few keys.
 func Keys() Option { return func(t *Telemetry) { t.hasKeys = true } }
 
-// buckets are seconds. Those that the SDK has by default are meant for milliseconds.
+// buckets are in seconds. The default buckets of the SDK are meant for milliseconds.
 var buckets = []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300}
 
 const name = "rlock.example/rlock/rlockotel"

@@ -53,7 +53,7 @@ func export(t *testing.T, options ...Option) exported {
 	return e
 }
 
-// points are the counts of each metric, and the sum of a counter, by their attributes.
+// points returns, for each metric and by attributes, the counts, or the sum of a counter.
 func (e exported) points(t *testing.T) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -148,7 +148,7 @@ func TestKeysAreThereIfAskedFor(t *testing.T) {
 	}
 }
 
-// The snippet in the README of rlock compiles where its users write it: where they make their client.
+// The snippet in the README of rlock compiles where users create their client.
 func TestTheSnippetOfTheReadmeCompiles(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {

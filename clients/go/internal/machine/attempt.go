@@ -1,6 +1,6 @@
 package machine
 
-// Ask is what is asked for, as far as it matters here.
+// Ask is what an attempt needs to know about the request.
 type Ask struct {
 	Wait     Ms // 0 is not at all, Forever is for ever
 	Patience Ms // how long it is repeated if it does not wait
@@ -36,8 +36,8 @@ const (
 	tying
 )
 
-// Attempt is one acquisition of an owner that has its seat, until it is granted, refused or out of time, and nothing is
-// left. It begins with [Call].
+// Attempt is one acquisition of an owner that has its seat. It lasts until the request is granted, refused or out of
+// time, and nothing is left to undo. It begins with [Call].
 type Attempt struct {
 	ask       Ask
 	at        at
@@ -57,22 +57,23 @@ type Attempt struct {
 	out       []Output
 }
 
-// NewAttempt is one that has not begun.
+// NewAttempt returns an attempt that has not begun.
 func NewAttempt(ask Ask) *Attempt {
-	// The end of this connection would also end the levels below, so only the first level has a session.
+	// If this connection ended, the levels below would end too, so only the first level has a session.
 	ask.Session = ask.Session && ask.Depth == 1
 	return &Attempt{ask: ask, patience: Forever, pause: FirstPause, asksFirst: !ask.HasAcks && (ask.Wait == 0 || !ask.Hears)}
 }
 
 func (a *Attempt) emit(outputs ...Output) { a.out = append(a.out, outputs...) }
 
-// by is when an operation that may take so long is given up: at the end of the patience at the latest.
+// by is when an operation that may take this long is given up: at the end of the patience at the latest.
 func (a *Attempt) by(now, takes Ms) Ms {
 	return min(After(now, takes), max(now, After(a.patience, Late)))
 }
 
-// blocks is how long the next request waits at the server: the message comes in time, however far the server is. With
-// ACKS it comes earlier, because it says whether replicas were the reason. Then the rest of the wait is asked for.
+// blocks is how long the next request waits at the server: short enough that the message comes in time, even from a
+// distant server. With ACKS, the wait ends earlier, because its message says whether replicas were the reason; the next
+// request then waits for the remaining time.
 func (a *Attempt) blocks(now Ms) Ms {
 	left := max(0, a.patience-now-a.rtt)
 	if ahead := min(Ahead, a.ask.Wait/8); a.ask.HasAcks && ahead < left {
@@ -81,7 +82,7 @@ func (a *Attempt) blocks(now Ms) Ms {
 	return max(1, left)
 }
 
-// Step is what follows from that; the result is valid until the next one.
+// Step handles an input and returns the outputs, which are valid until the next call.
 func (a *Attempt) Step(now Ms, in Input) []Output {
 	a.out = a.out[:0]
 	switch {
@@ -135,7 +136,7 @@ func (a *Attempt) goOn(now Ms, in Input) {
 	} // what else comes belongs to an operation that was interrupted
 }
 
-// next asks in the best way there is.
+// next sends the request in the best available way.
 func (a *Attempt) next(now Ms) {
 	switch {
 	case a.ask.Session && !a.hasLink:
@@ -171,8 +172,8 @@ func (a *Attempt) asked(now Ms, outcome Outcome) {
 			return
 		}
 		a.finish(now, Output{Tell: NotAcquired})
-	// An earlier request of this owner no longer waits: this one has its place. But a server that was
-	// restarted keeps a grant, and has forgotten that it was pending.
+	// An earlier request of this owner no longer waits: this one has taken its place. But a restarted server keeps a grant
+	// without knowing that it was pending.
 	case Waiting:
 		a.at, a.pause, a.hadDoubt = waiting, FirstPause, a.hadDoubt && a.ask.HasAcks
 		looks := Looks
@@ -292,7 +293,7 @@ func (a *Attempt) trouble(now Ms, why Tell) {
 	a.pause = min(LongestPause, 2*a.pause)
 }
 
-// leave is for a caller that goes away, whatever is under way.
+// leave ends the attempt for a caller that goes away, whatever is in progress.
 func (a *Attempt) leave(now Ms, why Tell) {
 	if a.at != asking {
 		a.finish(now, Output{Tell: why})
@@ -319,7 +320,7 @@ func (a *Attempt) finish(now Ms, tell Output) {
 	a.undoAll(now)
 }
 
-// undoAll is for when nothing of it is under way; something may be left.
+// undoAll runs when no operation is in progress; it undoes what may be left.
 func (a *Attempt) undoAll(now Ms) {
 	if !a.left.inDoubt && !a.left.lingers {
 		a.at = done

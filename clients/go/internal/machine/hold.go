@@ -1,6 +1,6 @@
 package machine
 
-// Kept is what is held.
+// Kept is what a grant or a renewal has fixed about a hold.
 type Kept struct {
 	Token   int64
 	Lease   Ms
@@ -33,20 +33,20 @@ func NewHold(kept Kept) *Hold {
 	return h
 }
 
-// Deadline is until when it is certain.
+// Deadline is the time until which the hold is certain.
 func (h *Hold) Deadline() Ms { return h.deadline }
 
-// IsUnsure says whether a request to tie it may still be executed, or has tied another hold. On [Leave] the seat is not
-// free then: that is undone first.
+// IsUnsure says whether a request to tie the hold may still be executed, or has tied another hold. If so, the seat is
+// not free after [Leave] until that is undone.
 func (h *Hold) IsUnsure() bool { return h.isUnsure }
 
-// IsTying says whether it is being tied to a new connection.
+// IsTying says whether the hold is being tied to a new connection.
 func (h *Hold) IsTying() bool { return h.isTying }
 
 func (h *Hold) emit(outputs ...Output) { h.out = append(h.out, outputs...) }
 
 // renewed extends the deadline after a renewal. The new lease counts from when the server read the request, which was
-// after it was sent.
+// later than sent.
 func (h *Hold) renewed(sent Ms) {
 	h.deadline, h.pause = max(h.deadline, After(sent, h.kept.Lease)), firstRetry
 	if h.kept.Renews {
@@ -54,7 +54,7 @@ func (h *Hold) renewed(sent Ms) {
 	}
 }
 
-// Step is what follows from that; the result is valid until the next one.
+// Step handles an input and returns the outputs, which are valid until the next call.
 func (h *Hold) Step(now Ms, in Input) []Output {
 	h.out = h.out[:0]
 	switch at, event := h.at, in.Event; {
@@ -107,7 +107,7 @@ func (h *Hold) Step(now Ms, in Input) []Output {
 	return h.out
 }
 
-// leave gives back the seat that it has while it is being tied to a new connection.
+// leave gives up the seat that the hold has while it is being tied to a new connection.
 func (h *Hold) leave() {
 	if h.isTying {
 		h.isTying, h.isUnsure = false, h.at == tying || h.at == waiting
@@ -121,7 +121,7 @@ func (h *Hold) failsToTie(now Ms) {
 	h.later(now)
 }
 
-// limit is when the loss is reported.
+// limit is the time at which the loss is reported.
 func (h *Hold) limit() Ms { return h.deadline - h.kept.Margin }
 
 func (h *Hold) idle(now Ms) {
@@ -136,7 +136,7 @@ func (h *Hold) idle(now Ms) {
 	}
 }
 
-// begin asks, after it has subscribed to the channel that says what replicas acknowledged.
+// begin sends the renewal, after it has subscribed to the channel for replies that wait for acknowledgments.
 func (h *Hold) begin(now Ms) {
 	if !h.kept.HasAcks {
 		h.ask(now)
@@ -156,7 +156,7 @@ func (h *Hold) ask(now Ms) {
 	h.emit(Output{Act: Send, Request: Renew, Token: h.kept.Token, By: h.by(now, Reply)})
 }
 
-// by is when a renewal that takes too long is given up: it is repeated while there is time.
+// by is the time at which a slow renewal is given up: it is repeated while there is time.
 func (h *Hold) by(since, takes Ms) Ms {
 	return min(After(since, min(takes, max(50, h.kept.Lease/6))), h.limit())
 }
@@ -180,7 +180,7 @@ func (h *Hold) answered(now Ms, outcome Outcome) {
 	}
 }
 
-// later renews again in a moment.
+// later schedules another renewal after a moment.
 func (h *Hold) later(now Ms) {
 	h.renewsAt = After(now, min(h.pause, max(1, h.kept.Lease/12)))
 	h.pause *= 2
@@ -198,8 +198,8 @@ func (h *Hold) tied(now Ms, outcome Outcome) {
 	case outcome.Ending == Unsent, outcome.Ending == Refused && Passes(outcome.Code):
 		h.failsToTie(now)
 	default:
-		// Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one
-		// that the server does not tie is no session.
+		// A request that was not answered may have tied another hold, which ends with its connection. This hold ends if it
+		// was tied to a connection that is closed; and a hold that the server does not tie is no session.
 		h.isUnsure = outcome.IsUnknown() || outcome.Ending == Token
 		h.emit(Output{Act: Drop}, Output{Act: Leave})
 		h.lose()

@@ -1,12 +1,13 @@
-// Package machine makes the decisions of clients/ALGORITHM.md, by its names: without I/O, clock or randomness.
+// Package machine makes the decisions of clients/ALGORITHM.md, with the names of that page, and without I/O, clock or
+// randomness.
 //
-// A machine gets one [Input] at a time, with the time, and answers with [Output]s, of which at most one is an operation
-// that takes time. The simulation plays the same machine, written in Rust; the tests replay its traces here.
+// A machine gets one [Input] at a time, with the time, and returns [Output]s, of which at most one is an operation that
+// takes time. The simulation runs the same machine, written in Rust; the tests replay its traces here.
 package machine
 
 import "math"
 
-// Ms is a time in milliseconds, from any beginning. The clock goes on while the computer sleeps.
+// Ms is a time in milliseconds, from an arbitrary start. The clock continues while the computer sleeps.
 type Ms = int64
 
 // The constants of clients/ALGORITHM.md.
@@ -27,7 +28,7 @@ const (
 	hops            = 5 // how often a request follows redirections without a pause
 )
 
-// Ending is how a request ended.
+// Ending says how a request ended.
 type Ending int
 
 // How a request ended.
@@ -41,7 +42,7 @@ const (
 	Silent                // the time for the reply has passed
 )
 
-// Outcome is how a request ended, with the token or the first word of the error.
+// Outcome is the result of a request, with the token or the first word of the error.
 type Outcome struct {
 	Ending
 	Token int64
@@ -56,10 +57,10 @@ var passing = map[string]bool{
 	"CLUSTERDOWN": true, "NOREPLICAS": true, "MASTERDOWN": true,
 }
 
-// Passes says whether an error of the server ends by itself: no server can decide for now.
+// Passes says whether the condition behind an error ends by itself: no server can decide for now.
 func Passes(code string) bool { return passing[code] }
 
-// Event is what has happened, for a machine to decide on.
+// Event is something that happened, for a machine to decide on.
 type Event int
 
 // What can happen.
@@ -91,10 +92,10 @@ type Input struct {
 	N       Ms
 }
 
-// Request is what is asked on a shared connection.
+// Request is a request on a shared connection.
 type Request int
 
-// What is asked on a shared connection.
+// The requests on a shared connection.
 const (
 	Acquire Request = iota
 	Renew           // of Token
@@ -119,10 +120,10 @@ const (
 	Closed                  // the client is closed
 )
 
-// Act is what a machine has done. An operation goes on until an input ends it; the others are done at once.
+// Act is an action of a machine. An operation continues until an input ends it; all other actions are done at once.
 type Act int
 
-// What a machine has done.
+// The actions of a machine.
 const (
 	Open     Act = iota // operation: an own connection
 	AskAlone            // operation: RLOCK.ACQUIRE on the own connection
@@ -143,7 +144,7 @@ const (
 	Done                // the end of a hold
 )
 
-// Output is what a machine has done. An operation ends at By at the latest.
+// Output is an action with its details. An operation ends at By at the latest.
 type Output struct {
 	Act
 	By      Ms
@@ -159,14 +160,14 @@ type Output struct {
 	Session bool
 }
 
-// left is what requests may have left at the server.
+// left is what requests may have left behind at the server.
 type left struct {
 	inDoubt bool  // something was sent, and its outcome is unknown or nobody has taken it
 	lingers bool  // something was never answered, and may still be executed
 	token   int64 // of a grant that nobody takes
 }
 
-// After is that much later; Forever stays.
+// After returns the time that much later; Forever remains Forever.
 func After(now, takes Ms) Ms {
 	if takes > 0 && now > Forever-takes { // now may be before the clock began
 		return Forever

@@ -2,7 +2,7 @@ package machine
 
 import "testing"
 
-// The clock may have begun less than a lease ago.
+// The clock may have started less than a lease ago.
 func TestAShorterLeaseIsCountedFromBeforeTheClockBegan(t *testing.T) {
 	if after := After(-20_000, 30_000); after != 10_000 {
 		t.Error(after)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The traces that the Rust machine has written in the simulation: this one answers the same.
+// The traces that the Rust machine wrote in the simulation: this machine must give the same outputs.
 func TestTraces(t *testing.T) {
 	files := []string{"../../../traces/golden.txt"}
 	if more := os.Getenv("RLOCK_TRACES"); more != "" {

@@ -1,6 +1,6 @@
 package machine
 
-// undo undoes whatever was sent, until the server has confirmed that or the lease has expired.
+// undo undoes whatever was sent, until the server has confirmed that, or the lease has expired.
 type undo struct {
 	lease  Ms
 	depth  int
@@ -16,7 +16,7 @@ func (u *undo) starts(now Ms, out *[]Output) {
 	*out = append(*out, Output{Act: Undo})
 }
 
-// begin is for when nothing is under way. A session that nobody takes ends with its connection.
+// begin starts undoing when no operation is in progress. A session that nobody uses ends with its connection.
 func (u *undo) begin(now Ms, hasLink bool, out *[]Output) {
 	if u.starts(now, out); hasLink {
 		*out = append(*out, Output{Act: Drop})
@@ -24,7 +24,8 @@ func (u *undo) begin(now Ms, hasLink bool, out *[]Output) {
 	u.round(now, out)
 }
 
-// awaitReply is for when a request on a shared connection is under way, which goes on for a moment.
+// awaitReply starts undoing while a request on a shared connection is in progress, and waits for its reply for a
+// moment.
 func (u *undo) awaitReply(now Ms, out *[]Output) {
 	u.starts(now, out)
 	u.at = awaiting
@@ -46,7 +47,7 @@ func (u *undo) step(now Ms, in Input, out *[]Output) {
 	}
 }
 
-// replied handles the reply to a request whose caller has gone.
+// replied handles the reply to a request whose caller has given up.
 func (u *undo) replied(outcome Outcome) {
 	switch outcome.Ending {
 	case Token:
@@ -66,14 +67,14 @@ func (u *undo) round(now Ms, out *[]Output) {
 	case now >= u.until:
 		u.free(out)
 	case (u.left.inDoubt || u.left.lingers) && u.left.token == 0:
-		// A replica answers what is looked for as well, but refuses this.
+		// A replica would answer a query as well, but it refuses this command.
 		u.send(now, cancelling, Output{Request: CancelWait}, out)
 	default:
 		u.letGo(now, out)
 	}
 }
 
-// letGo releases what may have been granted, by its token: should this arrive late, it ends no later hold.
+// letGo releases what may have been granted, by its token: if this request arrives late, it ends no later hold.
 func (u *undo) letGo(now Ms, out *[]Output) {
 	switch {
 	case !u.left.inDoubt && !u.left.lingers:
@@ -102,14 +103,14 @@ func (u *undo) did(now Ms, outcome Outcome, out *[]Output) {
 	case outcome.Ending == Refused && !Passes(outcome.Code):
 		u.free(out)
 	default:
-		// A cancel that arrives late would end a later wait.
+		// A cancellation that arrives late would end a later wait.
 		u.left.lingers = u.left.lingers || u.at == cancelling && outcome.IsUnknown()
 		u.rest(now, u.pause, out)
 		u.pause = min(2*u.pause, 1000)
 	}
 }
 
-// done looks once more, if something was never answered: the server may only now execute what it had yet to read.
+// done checks once more if a request was never answered: the server may execute only now what it had not read yet.
 func (u *undo) done(now Ms, out *[]Output) {
 	if !u.left.lingers {
 		u.free(out)
@@ -129,7 +130,7 @@ func (u *undo) free(out *[]Output) {
 	*out = append(*out, Output{Act: Free})
 }
 
-// Level is what is released: one level of a hold.
+// Level is the level of a hold that is to be released.
 type Level struct {
 	Patience Ms // how long it is repeated
 	Lease    Ms
@@ -139,8 +140,8 @@ type Level struct {
 	Lingers  bool // a request of its attempts was never answered
 }
 
-// Release is the release of one level, by an owner that has its seat, and what undoes a level whose release is not
-// known. It begins with [Call].
+// Release is the release of one level, by an owner that has its seat. It also undoes a level whose release has an
+// unknown outcome. It begins with [Call].
 type Release struct {
 	level    Level
 	at       at
@@ -152,12 +153,12 @@ type Release struct {
 	out      []Output
 }
 
-// NewRelease is one that has not begun.
+// NewRelease returns a release that has not begun.
 func NewRelease(level Level) *Release { return &Release{level: level, pause: FirstPause} }
 
 func (r *Release) emit(output Output) { r.out = append(r.out, output) }
 
-// Step is what follows from that; the result is valid until the next one.
+// Step handles an input and returns the outputs, which are valid until the next call.
 func (r *Release) Step(now Ms, in Input) []Output {
 	r.out = r.out[:0]
 	switch at, event := r.at, in.Event; {
@@ -193,9 +194,9 @@ func (r *Release) ask(now Ms) {
 func (r *Release) asked(now Ms, outcome Outcome) {
 	isGone := outcome.Ending == Refused && outcome.Code == "NOTHELD"
 	switch {
-	// The first one released it, and its reply was lost.
+	// The first request released it, and its reply was lost.
 	case outcome.Ending <= Nil, isGone && r.isUnsure && r.level.Depth == 1 && now < r.level.Deadline:
-		// A level below has the same token: a release that is executed late would end it.
+		// A level below has the same token: a late release by token would end it.
 		r.finish(now, Output{Tell: IsReleased}, 0, r.level.Lingers && r.level.Depth == 1 || r.isUnsure)
 	case isGone:
 		r.finish(now, Output{Tell: Lost}, 0, false)
@@ -216,12 +217,13 @@ func (r *Release) asked(now Ms, outcome Outcome) {
 	}
 }
 
-// fails keeps the seat until it is known to be executed: nobody asks in this name before.
+// fails keeps the seat until the release is known to be executed: no request of this owner may come before.
 func (r *Release) fails(now Ms, why Output) {
 	r.finish(now, why, r.level.Token, r.isUnsure || r.level.Lingers)
 }
 
-// finish gives the caller the result, then undoes token, which may still be held, and whatever lingers.
+// finish gives the caller the result, then undoes token, which may still be held, and requests that were never
+// answered.
 func (r *Release) finish(now Ms, what Output, token int64, lingers bool) {
 	what.Act, r.at = Say, undone
 	r.emit(what)
