@@ -7,7 +7,7 @@ java_classes="$java/tests/target/classes:$java/tests/target/dependency/*"
 # The versions of Spring Boot that the starter is tested with, each with spring-integration-redis.
 boots='3.5.16/6.5.5 4.0.9/7.0.7'
 
-# What Maven fetches stays in this checkout.
+# What Maven fetches is kept in this checkout.
 maven() { mvn --batch-mode -Dmaven.repo.local="$tools/m2" "$@"; }
 
 package_tools() { command -v java && command -v mvn || skip 'no java with mvn'; }
@@ -55,7 +55,7 @@ package_test() {
     foreign_tests spring "Spring Integration's registry tests" "${SPRING_INTEGRATION_SOURCES-}"
 }
 
-# suites TITLE LOG NAME...: a line for each test class NAMETest, from what Maven said.
+# suites TITLE LOG NAME...: prints a line for each test class NAMETest, from Maven's output.
 suites() {
     local title=$1 log=$2 suite counts
     shift 2

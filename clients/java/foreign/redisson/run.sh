@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# run.sh CHECKOUT: Redisson's own lock tests, from a checkout of Redisson: with Redisson itself, and with rlock-redisson,
-# for which one line of them changes. RLOCK_SERVER and RLOCK_MODULE are the paths of a server and of the module. Prints a
-# line for each class, and last the sum; each failure with rlock-redisson is compared with expected.txt, which
-# docs/coming-from/redisson.md explains. CLASSES="RedissonLockTest …" chooses some of them.
+# run.sh CHECKOUT: Redisson's own lock tests, from a checkout of Redisson: with Redisson itself, and with
+# rlock-redisson, for which one line of them changes. RLOCK_SERVER and RLOCK_MODULE are the paths of a server and of the
+# module. Prints a line for each class, and finally the sum; each failure with rlock-redisson is compared with
+# expected.txt, which docs/coming-from/redisson.md explains. CLASSES="RedissonLockTest …" chooses some of them.
 set -euo pipefail
 checkout=$(cd "$1" && pwd)
 cd "$(dirname "$0")"
@@ -24,10 +24,10 @@ server() {
     until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do kill -0 $!; sleep 0.1; done
 }
 
-# servers: a single one at $PORT, and a Cluster of one at $CLUSTER_PORT.
+# servers: starts a single one at $PORT, and a Cluster with one node at $CLUSTER_PORT.
 servers() {
     local reply
-    # The bus of a Cluster is at its port + 10000, which is to be no port of outgoing connections.
+    # A Cluster's bus uses its port + 10000, which must not be in the range of outgoing connections.
     export PORT=$((30000 + RANDOM % 2000)) CLUSTER_PORT=$((10000 + RANDOM % 10000))
     server "$PORT"
     server "$CLUSTER_PORT" --cluster-enabled yes --cluster-announce-ip 127.0.0.1
@@ -54,7 +54,7 @@ tests() {
         tail -n 30 "$target.txt"
         return 1
     }
-    # Class, name and outcome of each, from the reports.
+    # Prints class, name and outcome of each test, from the reports.
     awk '
         function value(field,   of) { of = $0; sub(".* " field "=\"", "", of); sub(/".*/, "", of); return of }
         /<testcase / { name = value("name"); sub(/[(\[].*/, "", name); class = value("classname"); sub(/.*\./, "", class)

@@ -34,7 +34,7 @@ tests() {
         tail -n 30 "$target.txt"
         return 1
     }
-    # Name and outcome of each, from the reports.
+    # Prints name and outcome of each test, from the reports.
     awk -v sum="$target/sum.txt" -v failures="$target/failed.txt" '
         function value(field,   of) { of = $0; sub(".* " field "=\"", "", of); sub(/".*/, "", of); sub(/[(\[].*/, "", of); return of }
         /<testcase / { class = value("classname"); sub(/.*\./, "", class); name = value("name"); total++ }

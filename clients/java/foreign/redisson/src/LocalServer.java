@@ -7,7 +7,10 @@ import java.net.Socket;
 import java.nio.file.Files;
 import org.testcontainers.containers.GenericContainer;
 
-/** A server of a test's own, where Redisson's tests have a container: the program of RLOCK_SERVER, with the module. */
+/**
+ * A server for one test, in place of the container that Redisson's tests use: the program of RLOCK_SERVER, with the
+ * module.
+ */
 final class LocalServer extends GenericContainer<LocalServer> {
     private final int port;
     private Process process;

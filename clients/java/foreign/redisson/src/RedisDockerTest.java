@@ -7,7 +7,7 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 import org.testcontainers.containers.GenericContainer;
 
-/** Stands where the base of Redisson's tests stood. The servers are there already, at $PORT and $CLUSTER_PORT. */
+/** Replaces the base class of Redisson's tests. The servers are already running, at $PORT and $CLUSTER_PORT. */
 public class RedisDockerTest {
     protected static final String NOTIFY_KEYSPACE_EVENTS = "--notify-keyspace-events";
     protected static RedissonClient redisson;
@@ -53,7 +53,7 @@ public class RedisDockerTest {
         client.shutdown();
     }
 
-    // A test may leave its locks behind: the next one is another client, on an empty server.
+    // A test may leave its locks behind: the next one gets another client, on an empty server.
     @BeforeEach
     public void beforeEach() {
         redisson = createInstance();

@@ -8,7 +8,7 @@ import java.util.concurrent.locks.Lock;
 import java.util.function.Supplier;
 
 /**
- * What one lock and several have in common.
+ * What a single lock and several locks have in common.
  *
  * @param <S> this type
  * @param <H> what is held
@@ -27,14 +27,17 @@ abstract sealed class Acquirable<S, H extends Owned<H>> implements Lock permits 
     /** Waits for this many ms; null if not acquired. */
     abstract H acquire(long waits, boolean interruptible) throws InterruptedException;
 
-    // --- options
+    // Sets the lease, which is renewed every third of it until the release.
 
-    /** With this lease, renewed every third of it until the release. */
+    /** Sets a lease that is not renewed: the hold is lost when it expires. */
     public S lease(Duration lease) {
         return with(options.lease(lease.toMillis(), true));
     }
 
-    /** With a lease that nobody renews: the hold is lost when it expires. */
+    /**
+     * Ties the hold to a connection of its own, so that it ends at once when this process dies. The lease is at least a
+     * second.
+     */
     public S fixedLease(Duration lease) {
         return with(options.lease(lease.toMillis(), false));
     }
@@ -45,7 +48,7 @@ abstract sealed class Acquirable<S, H extends Owned<H>> implements Lock permits 
     }
 
     /**
-     * Does not wait if this many others already wait: the lock is then not acquired. Methods that cannot return that,
+     * Does not wait if this many requests already wait: the lock is then not acquired. Methods that cannot return that,
      * such as {@link #lock}, throw {@link LockException.TooMany}.
      */
     public S maxQueue(int waiters) {
@@ -57,23 +60,23 @@ abstract sealed class Acquirable<S, H extends Owned<H>> implements Lock permits 
         return with(options.withAcks(replicas));
     }
 
-    /** With this owner's name instead of the thread's. */
+    /** Uses this owner's name instead of the thread's. */
     public S owner(String name) {
         Owners.checked("owner", name);
         return owner(() -> name);
     }
 
     /**
-     * With the owner's name that this returns each time. What is locked under a name that begins with
-     * {@link Locks#threadOwner} still belongs to the thread: it is lost when the thread ends.
+     * Uses the owner's name that the supplier returns for each acquisition. A hold under a name that begins with {@link
+     * Locks#threadOwner} still belongs to the thread: it is lost when the thread ends.
      */
     public S owner(Supplier<String> names) {
         return with(options.withOwner(names));
     }
 
     /**
-     * Each acquisition is its own owner, which nobody re-enters. Only what it returns releases it, so {@link #lock} and
-     * {@code tryLock}, which return nothing of that kind, refuse.
+     * Makes each acquisition its own owner, which nobody re-enters. It is released only through the returned object, so
+     * {@link #lock} and {@code tryLock}, which return nothing of that kind, refuse.
      */
     public S detached() {
         return with(options.withDetached());
@@ -136,30 +139,30 @@ abstract sealed class Acquirable<S, H extends Owned<H>> implements Lock permits 
         throw new UnsupportedOperationException("server-side locks have no conditions");
     }
 
-    /** The name of the owner that these options give. */
+    /** The owner's name according to these options. */
     final String owner() {
         return options.owner() == null ? locks.threadOwner() : Owners.checked("owner", options.owner().get());
     }
 
-    // Another thread can unlock what another name holds.
+    // Another thread can unlock what is held under another name.
     private boolean keep(H hold) {
         if (hold != null && options.isOfThread(locks, hold.owner())) hold.belongsTo(Thread.currentThread());
         return hold != null;
     }
 
-    // Its level would be nobody's to release.
+    // Nobody could release its level.
     private void refuseDetached() {
         if (options.detached())
             throw new UnsupportedOperationException("only the Hold of a detached acquisition releases it: use acquire or tryAcquire");
     }
 
-    // A wait without a limit ends without the lock only with maxQueue.
+    // A wait without a limit fails only because of maxQueue.
     private H orTooMany(H hold) {
         if (hold == null) throw new LockException.TooMany(this + ": maxQueue waiters already wait", null);
         return hold;
     }
 
-    // Rounded up: a wait is never short.
+    // Rounded up, so that no wait is too short.
     static long millis(Duration wait) {
         try {
             return Math.max(0, wait.plusNanos(999_999).toMillis());

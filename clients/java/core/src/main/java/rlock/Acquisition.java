@@ -10,7 +10,7 @@ import rlock.Machine.Event;
 import rlock.Machine.Tell;
 import rlock.Machine.Told;
 
-/** One acquisition by a thread: who the server is, the owner's seat, and an {@link Attempt}. */
+/** One acquisition by a thread: the identity of the server, the owner's seat, and an {@link Attempt}. */
 final class Acquisition {
     private final Locks locks;
     private final String key;
@@ -24,7 +24,7 @@ final class Acquisition {
     private boolean interrupted;
     private boolean hasAll; // of several locks, before it asks for them
 
-    /** {@code waits} for this many ms: 0 is not at all, {@link Machine#FOREVER} is without a limit. */
+    /** {@code waits} for this many ms: 0 does not wait, {@link Machine#FOREVER} has no limit. */
     Acquisition(Locks locks, String key, Options options, long waits, boolean interruptible) {
         this.locks = locks;
         this.key = key;
@@ -41,7 +41,7 @@ final class Acquisition {
         return Machine.after(start + 1, millis);
     }
 
-    /** A level of the hold, or null if not acquired. */
+    /** Returns a level of the hold, or null if not acquired. */
     Hold run(Supplier<Seat> entered) throws InterruptedException {
         Notices.Wait wait = locks.notices.waits(key, options.mode());
         Result result = Result.FAILED;
@@ -76,12 +76,12 @@ final class Acquisition {
         }
     }
 
-    /** Whether the acquisition ends without the lock; if not, another attempt follows. */
+    /** Whether the acquisition ends without the lock; otherwise, another attempt follows. */
     boolean isOver(Tell told) {
         return told.told() != Told.NIL || waits != Machine.FOREVER || options.maxQueue() != Options.UNSET;
     }
 
-    // Which locks it would be, and under which name, only a server can say.
+    // Only a server can say which locks these are, and thereby under which name.
     private void identify() throws InterruptedException {
         long pause = Machine.FIRST_PAUSE;
         while (!locks.isIdentified()) {
@@ -157,7 +157,7 @@ final class Acquisition {
         }
     }
 
-    // All of several locks: then there is nothing to ask for together.
+    // The owner holds all of several locks: then nothing has to be requested together.
     private boolean isHeld(Seat seat) {
         if (!(seat instanceof Group group)) return false;
         group.taken();
@@ -169,7 +169,7 @@ final class Acquisition {
         return new Job(locks.links, seat, options, seat.depth + 1, machine, interruptible, warnsAt);
     }
 
-    /** Makes the machine of a request that has this seat; if that fails, the seat is free again. */
+    /** Creates the machine of a request that has this seat; if that fails, the seat is free again. */
     Attempt machine(Seat seat) {
         try {
             locks.refuseClosed();
@@ -209,11 +209,11 @@ final class Acquisition {
         return hold;
     }
 
-    /** Nothing, or why there is nothing. */
+    /** Returns nothing, or throws the reason why there is nothing. */
     Hold refused(Seat seat, Job job, Tell told) throws InterruptedException {
         RuntimeException trouble = job.trouble;
         Tenure held = seat.tenure;
-        // The hold is lost as well if the server does not know the owner at the depth below the new level.
+        // The hold is lost as well if the server has no hold of the owner at the depth below the new level.
         boolean isLost = told.told() == Told.LOST || told.told() == Told.REFUSED && held != null
                 && trouble.getMessage().startsWith("ERR DEPTH");
         if (isLost && held != null) held.lose();

@@ -8,8 +8,8 @@ import java.util.concurrent.locks.Lock;
 
 /**
  * Several locks, acquired in one step: all of them, or none; immutable and thread-safe, made by {@link Locks#all}. As a
- * {@link Lock} it belongs to the thread. A lock that the owner holds already gets one more level, by itself, after the
- * others are granted.
+ * {@link Lock} it belongs to the thread. A lock that the owner holds already gets one more level, in a separate
+ * request, after the others are granted.
  */
 public final class AllLocks extends Acquirable<AllLocks, Holds> {
     private final List<Group.Part> parts;
@@ -55,7 +55,7 @@ public final class AllLocks extends Acquirable<AllLocks, Holds> {
         return locks.service(parts.get(0).key(), locks.links.timeoutMillis);
     }
 
-    // What the owner holds does not wait.
+    // A lock that the owner holds does not wait.
     private Hold again(Group.Part part, Seat.Name first, boolean interruptible) throws InterruptedException {
         Options alone = options.alone(part.mode(), part.limit());
         Hold hold = new Acquisition(locks, part.key(), alone, 0, interruptible)
@@ -65,9 +65,10 @@ public final class AllLocks extends Acquirable<AllLocks, Holds> {
     }
 
     /**
-     * Releases one level of each.
+     * Releases one level of each lock.
      *
-     * @throws IllegalMonitorStateException if this thread does not hold them all, or holds further ones together with them
+     * @throws IllegalMonitorStateException if this thread does not hold them all, or holds further ones together with
+     *     them
      * @throws LockLostException if one of them was lost before: others may have worked at the same time
      */
     @Override
@@ -90,7 +91,7 @@ public final class AllLocks extends Acquirable<AllLocks, Holds> {
         Holds.release(holds, null);
     }
 
-    /** Whether this thread holds all of them for certain. Sends nothing. */
+    /** Whether this thread certainly holds all of them. Sends nothing. */
     public boolean isHeldByCurrentThread() {
         return seats().stream().allMatch(each -> each != null && each.tenure != null && each.tenure.isSure());
     }
@@ -100,7 +101,7 @@ public final class AllLocks extends Acquirable<AllLocks, Holds> {
         return seats().stream().mapToInt(each -> each == null ? 0 : each.depth).min().orElse(0);
     }
 
-    // Of this owner; null where there is none.
+    // The seats of this owner; null if it has none.
     private List<Seat> seats() {
         boolean isNobody = options.detached() || !locks.isIdentified();
         String owner = isNobody ? "" : owner();

@@ -38,12 +38,12 @@ public final class AnyLock {
         return with(lock -> lock.acks(replicas));
     }
 
-    /** Does not wait if this many others already wait in line: see {@link KeyLock#maxQueue}. */
+    /** Does not wait if this many requests already wait in line: see {@link KeyLock#maxQueue}. */
     public AnyLock maxQueue(int waiters) {
         return new AnyLock(permit.maxQueue(waiters), each);
     }
 
-    /** Waits forever and ignores interrupts. {@link Hold#key} says which one it is. */
+    /** Waits forever and ignores interrupts. {@link Hold#key} says which key it is. */
     public Hold acquire() {
         Hold granted = permit.acquire();
         boolean interrupted = false;
@@ -63,7 +63,7 @@ public final class AnyLock {
         }
     }
 
-    /** Waits at most this long, or until interrupted; zero does not wait. Empty if none was free. */
+    /** Waits at most this long, or until interrupted; zero does not wait. Empty if no key was free. */
     public Optional<Hold> acquire(Duration wait) throws InterruptedException {
         long until = Machine.after(Clock.now() + 1, Acquirable.millis(wait));
         Optional<Hold> granted = permit.acquire(wait);
@@ -95,7 +95,7 @@ public final class AnyLock {
         return Optional.empty();
     }
 
-    // If all are taken, somebody who has no permit has one: nobody says when that ends.
+    // If all are taken, somebody holds a lock without a permit: no event reports when that hold ends.
     private Optional<Hold> first(Hold granted, long until) throws InterruptedException {
         for (long pause = Machine.FIRST_PAUSE; ; pause = Math.min(2 * pause, Machine.LONGEST_PAUSE)) {
             Optional<Hold> hold = now(granted);

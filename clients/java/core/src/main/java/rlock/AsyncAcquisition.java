@@ -11,7 +11,7 @@ import rlock.Machine.Event;
 import rlock.Machine.Tell;
 import rlock.Machine.Told;
 
-/** An {@link Acquisition} without a thread: who the server is, the owner's seat, and an {@link AsyncJob}. */
+/** An {@link Acquisition} without a thread: the identity of the server, the owner's seat, and an {@link AsyncJob}. */
 final class AsyncAcquisition {
     private final Locks locks;
     private final String key;
@@ -48,17 +48,17 @@ final class AsyncAcquisition {
         return result;
     }
 
-    // Completed by us, or before that by the caller that has the future.
+    // Completed by this package, or before that by the caller that has the future.
     private void completed() {
         if (ends(Result.CANCELLED, () -> {})) current().run();
     }
 
-    // A replacement checks in the same step whether it has ended.
+    // A replacement checks in the same step whether the acquisition has ended.
     private synchronized Runnable current() {
         return cancel;
     }
 
-    /** Sends no further request; those under way end by themselves. */
+    /** Sends no further request; requests in progress end by themselves. */
     void close() {
         boolean asks;
         synchronized (this) {
@@ -160,7 +160,7 @@ final class AsyncAcquisition {
             attempt(seat);
         }
 
-        // In another thread: the one that frees the seat is busy.
+        // Runs in another thread: the one that frees the seat is busy.
         private boolean called() {
             synchronized (this) {
                 if (isDone) return false;
@@ -230,13 +230,13 @@ final class AsyncAcquisition {
                 else sit();
             }
         } catch (InterruptedException cancelled) {
-            // By the caller that has the future.
+            // Completed by the caller that has the future.
         } catch (RuntimeException failed) {
             fail(failed);
         }
     }
 
-    // Unless the future was completed meanwhile: then nobody has it.
+    // Unless the future was completed meanwhile: then nobody gets the hold.
     private void handOver(Hold hold) {
         if (!result.complete(Optional.of(hold))) giveBack(hold);
     }
@@ -245,7 +245,7 @@ final class AsyncAcquisition {
         try {
             locks.links.inTurn(Links.Use.ASIDE, key, () -> release(hold));
         } catch (RejectedExecutionException closed) {
-            // Then it has ended as well.
+            // In that case, it has ended as well.
         }
     }
 

@@ -11,8 +11,8 @@ import rlock.Machine.Outcome;
 import rlock.Machine.Tell;
 
 /**
- * A {@link Job} of a caller without a thread. Requests are sent in the few threads for the key's server; between them
- * nothing but a timer waits, or what is called when a message has come.
+ * A {@link Job} of a caller without a thread. Requests are sent in the few threads for the key's server. Between
+ * requests, no thread waits: only a timer, and a callback for messages.
  */
 final class AsyncJob extends Job {
     private final Consumer<Tell> then;
@@ -23,7 +23,7 @@ final class AsyncJob extends Job {
     private boolean isCancelled; // once that thread is done
     private boolean isTold;
 
-    /** {@code then} gets the result once, in any thread, and returns at once. */
+    /** {@code then} gets the result once, in any thread, and must return at once. */
     AsyncJob(Links links, Seat seat, Options options, int depth, Machine machine, long warnsAt, Consumer<Tell> then) {
         super(links, seat, options, depth, machine, false, warnsAt);
         this.then = then;
@@ -73,7 +73,7 @@ final class AsyncJob extends Job {
         }
     }
 
-    // Until something takes its time.
+    // Continues until an operation takes time.
     private void advance(Input first) {
         for (Input in = first; in != null; in = begin()) {
             operation++;
@@ -89,7 +89,7 @@ final class AsyncJob extends Job {
         }
     }
 
-    // What is known at once, or null.
+    // The input that is known at once, or null.
     private Input begin() {
         if (mustEnd()) {
             brought = unsent();
@@ -113,7 +113,7 @@ final class AsyncJob extends Job {
         return null;
     }
 
-    // What lies in a socket is read before a process that slept believes that it did not come.
+    // After a suspension of the process, the socket is read before a reply counts as missing.
     private synchronized void isTime(long number, long by) {
         long late = Clock.now() - by;
         if (number != operation || isTold) return;
@@ -133,7 +133,7 @@ final class AsyncJob extends Job {
         }
     }
 
-    // In its turn; what could not begin in time was never sent.
+    // Runs in its turn; a request that could not begin in time was never sent.
     private Input works() {
         long number = operation;
         isQueued = true;

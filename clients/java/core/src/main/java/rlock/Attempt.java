@@ -1,10 +1,14 @@
 package rlock;
 
-/** One acquisition of an owner that has its seat, until it is granted, refused or out of time, and nothing is left. */
+/**
+ * One acquisition by an owner that has its seat. It lasts until the request is granted, refused or out of time, and
+ * nothing is left to undo.
+ */
 final class Attempt extends Undoing {
     /**
-     * What is asked for. {@code waits} 0 is not at all; {@code patience} is how long it is repeated then. {@code below}
-     * is the token of the levels below, or 0; {@code hears} says that the channel of the key is subscribed.
+     * What is asked for. If {@code waits} is 0, it does not wait, and {@code patience} is how long it is repeated.
+     * {@code below} is the token of the levels below, or 0; {@code hears} says that the channel of the key is
+     * subscribed.
      */
     record Ask(long waits, long patience, long lease, int depth, long below, boolean hears, boolean session, boolean hasAcks) {}
 
@@ -22,7 +26,7 @@ final class Attempt extends Undoing {
     private Told why;
 
     Attempt(Ask ask) {
-        // The end of this connection would also end the levels below, so only the first level has a session.
+        // If this connection ended, the levels below would end too, so only the first level has a session.
         super(ask.lease, ask.depth, ask.session && ask.depth == 1);
         this.ask = ask;
         this.asksFirst = !ask.hasAcks && (ask.waits == 0 || !ask.hears);
@@ -45,7 +49,7 @@ final class Attempt extends Undoing {
         }
     }
 
-    // What else comes belongs to an operation that was interrupted.
+    // Any other input belongs to an operation that was interrupted.
     private void goOn(long now, Event event, Input in) {
         switch (at) {
             case START -> {
@@ -77,7 +81,7 @@ final class Attempt extends Undoing {
         }
     }
 
-    // In the best way there is.
+    // Sends the next request in the best available way.
     private void next(long now) {
         if (session && !hasLink) {
             at = At.OPENING;
@@ -90,15 +94,16 @@ final class Attempt extends Undoing {
         }
     }
 
-    // How long the next request waits at the server: the message comes in time, however far the server is. With ACKS it
-    // comes earlier, because it says whether replicas were the reason. Then the rest of the wait is asked for.
+    // How long the next request waits at the server: short enough that the message comes in time, even from a distant
+    // server. With ACKS, the wait ends earlier, because its message says whether replicas were the reason; the next
+    // request then waits for the remaining time.
     private long blocks(long now) {
         long left = Math.max(0, patience - now - roundTrip);
         long ahead = Math.min(AHEAD, ask.waits / 8);
         return Math.max(1, ask.hasAcks && ahead < left ? left - ahead : left);
     }
 
-    // When what may take so long is given up: at the end of the patience at the latest.
+    // When an operation that may take this long is given up: at the end of the patience at the latest.
     private long by(long now, long takes) {
         return Math.min(now + takes, Math.max(now, after(patience, LATE)));
     }
@@ -126,8 +131,8 @@ final class Attempt extends Undoing {
         } else if (outcome.ending() == Ending.WAITING) {
             at = At.WAITING;
             pause = FIRST_PAUSE;
-            // It has the place of an earlier one of this owner. But a server that was restarted keeps a grant, and has
-            // forgotten that it was pending.
+            // It took the place of an earlier request of this owner. But a restarted server keeps a grant without
+            // knowing that it was pending.
             hadDoubt &= ask.hasAcks;
             say(Output.of(Act.WAIT, by(now, ask.hasAcks ? ACKS : LOOKS)));
         } else {
@@ -140,7 +145,7 @@ final class Attempt extends Undoing {
     private void waited(long now, Event event, Outcome outcome) {
         if (event == Event.MESSAGE && outcome.isNil()) {
             inDoubt = false;
-            // The server may have ended it early, or is nearer than it was during a pause.
+            // The server may have ended the wait early, or may now be faster than during a pause.
             roundTrip = Math.min(roundTrip, Math.max(0, now - sent - Math.max(0, block)));
             if (ask.waits > 0 && patience - now > roundTrip + LATE) next(now);
             else finish(now, Told.NIL);
@@ -172,7 +177,7 @@ final class Attempt extends Undoing {
         }
     }
 
-    // A request, a subscription or a connection.
+    // A request, a subscription or a connection failed.
     private void failed(long now, Outcome outcome) {
         boolean wasAsked = at == At.ASKING || at == At.WAITING;
         boolean wasBusy = isBusy && at == At.LISTENING;
@@ -221,7 +226,7 @@ final class Attempt extends Undoing {
         pause = Math.min(LONGEST_PAUSE, 2 * pause);
     }
 
-    // The caller goes away, whatever is under way.
+    // The caller gives up, whatever is in progress.
     private void leave(long now, Told told) {
         if (at != At.ASKING) {
             finish(now, told);

@@ -2,7 +2,10 @@ package rlock;
 
 import java.util.concurrent.TimeUnit;
 
-/** Milliseconds that go on while the computer sleeps, and that setting the clock back does not stop. */
+/**
+ * A clock in milliseconds that continues while the computer sleeps, and does not stop when the system clock is set
+ * back.
+ */
 final class Clock {
     private static long lastNanos = System.nanoTime(); // these are guarded by Clock.class
     private static long lastWall = System.currentTimeMillis();
@@ -10,12 +13,12 @@ final class Clock {
 
     private Clock() {}
 
-    /** Rounded down, so that no deadline is late by it. */
+    /** Rounded down, so that no deadline is reported late. */
     static synchronized long now() {
         long before = System.nanoTime();
         long wall = System.currentTimeMillis();
         long nanos = System.nanoTime();
-        // By the wall's clock at least that much more has passed than by the one that may have stood still.
+        // By the system clock, at least this much more time has passed than by the clock that may have stopped.
         long more = wall - lastWall - TimeUnit.NANOSECONDS.toMillis(nanos - lastNanos) - 1;
         if (more > 20) slept += more;
         lastNanos = before;

@@ -13,8 +13,8 @@ import java.util.function.Supplier;
 import rlock.Driver.LinkException;
 
 /**
- * For drivers: to each server one connection at a time is made. A client connects for as long as that takes, and who
- * needs the connection has a patience of its own.
+ * For drivers: opens one connection to each server at a time. The client may take as long as it needs to connect, while
+ * each caller that needs the connection has its own time limit.
  *
  * @param <C> a connection of the client
  */
@@ -29,13 +29,16 @@ public final class Dials<C> {
         boolean isTaken;
     }
 
-    /** {@code translated}: what a {@link Driver} throws for that failure; {@code closing} closes what nobody takes. */
+    /**
+     * {@code translated}: the exception that a {@link Driver} throws for that failure; {@code closing} closes a
+     * connection that nobody takes.
+     */
     public Dials(Function<Throwable, RuntimeException> translated, Consumer<C> closing) {
         this.translated = translated;
         this.closing = closing;
     }
 
-    /** A connection to {@code server}, after this time at the latest. */
+    /** A connection to {@code server}, within this time. */
     public C connect(Object server, long timeoutMillis, Supplier<? extends CompletionStage<C>> connecting) {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
         while (true) {

@@ -9,29 +9,29 @@ import javax.net.ssl.SSLException;
 
 /**
  * What this package needs of a Redis client: connections of its own. {@code rlock-jedis} and {@code rlock-lettuce}
- * implement it; where the primary is, what is sent again and who waits is decided above it, in one way for both.
+ * implement it; finding the primary, resending and waiting are implemented above it, in the same way for both.
  */
 public interface Driver extends AutoCloseable {
     /**
-     * Opens a connection, authenticated and with the database selected. Fails with a {@link LinkException}, after this
-     * time at the latest.
+     * Opens a connection, authenticated and with the database selected. Fails with a {@link LinkException}, within this
+     * time.
      */
     Link connect(Address at, long timeoutMillis);
 
     /** Opens a connection to a Sentinel, which has credentials of its own. */
     Link connectSentinel(Address at, long timeoutMillis);
 
-    /** Opens a connection that hears the messages of shard channels. Fails as {@link #connect} does. */
+    /** Opens a connection that receives the messages of shard channels. Fails like {@link #connect}. */
     Feed listen(Address at, long timeoutMillis, Ear ear);
 
-    /** The number of the database: locks of different ones are different locks. */
+    /** The number of the database: equal keys of different databases are different locks. */
     int database();
 
     /** Frees what the driver itself has opened; connections are closed by their users. */
     @Override
     void close();
 
-    /** One connection to one server. One command at a time; closing is allowed from every thread at every time. */
+    /** A connection to one server. One command at a time; it may be closed from any thread at any time. */
     interface Link extends AutoCloseable {
         /**
          * Sends a command and waits for its reply: a Long, a String or byte[], a List of these, or null.
@@ -50,9 +50,9 @@ public interface Driver extends AutoCloseable {
     }
 
     /**
-     * Waits until the future has ended, for this time at most and in spite of interrupts; returns whether it has. A
-     * future's own {@code get} and {@code join} run other tasks meanwhile in a thread of the common pool: one that locks
-     * is the same owner there, and waits for what it interrupted.
+     * Waits until the future has ended, for this time at most and in spite of interrupts; returns whether it has. In a
+     * thread of the common pool, a future's own {@code get} and {@code join} run other tasks meanwhile: such a task is
+     * the same owner, and if it locks, it would wait for the very task that it interrupted.
      */
     static boolean await(CompletableFuture<?> future, long nanos) {
         var ended = new CountDownLatch(1);
@@ -72,11 +72,11 @@ public interface Driver extends AutoCloseable {
         }
     }
 
-    /** A connection that hears messages. */
+    /** A connection that receives messages. */
     interface Feed extends AutoCloseable {
         /**
-         * Subscribes to a shard channel, once more if it is; the future ends when the server has confirmed that, or with
-         * the exceptions of {@link Link#call}.
+         * Subscribes to a shard channel, even if it is subscribed already. The future ends when the server has
+         * confirmed that, or with an exception of {@link Link#call}.
          */
         CompletableFuture<Void> subscribe(String channel);
 
@@ -84,7 +84,7 @@ public interface Driver extends AutoCloseable {
         void close();
     }
 
-    /** Receives what a {@link Feed} reports, in the feed's thread; it returns at once. */
+    /** Receives what a {@link Feed} reports, in the feed's thread; it must return at once. */
     interface Ear {
         /** A message has come. */
         void heard(String message);
@@ -97,8 +97,8 @@ public interface Driver extends AutoCloseable {
     }
 
     /**
-     * What a failure of the client is: a {@link ServerException} if no retry can help, because the other side proves to be
-     * somebody else, refuses this one, or speaks another language; otherwise a {@link LinkException}.
+     * Classifies a failure of the client: a {@link ServerException} if no retry can help, because the other side is no
+     * such server, refuses this client, or speaks another protocol; otherwise a {@link LinkException}.
      */
     static RuntimeException failure(String message, Throwable failed) {
         for (Throwable each = failed; each != null; each = each.getCause()) {
@@ -119,7 +119,7 @@ public interface Driver extends AutoCloseable {
         return text.length() > 100 ? text.substring(0, 100) + "…" : text;
     }
 
-    /** What {@link #failure} is if the bytes that came are none of this protocol. */
+    /** The result of {@link #failure} if the received bytes do not belong to this protocol. */
     static ServerException foreign(String message, Throwable failed) {
         return new ServerException("PROTOCOL what answers at this port is no Redis or Valkey server: " + shortened(message), failed);
     }
@@ -139,16 +139,16 @@ public interface Driver extends AutoCloseable {
         }
     }
 
-    /** The server answered with an error, or cannot be talked to at all: the first word is {@link #code}. */
+    /** The server answered with an error, or communication with it is impossible; {@link #code} is the first word. */
     final class ServerException extends RuntimeException {
         private static final long serialVersionUID = 1;
 
-        /** Makes one of the server's line, which begins with the code. */
+        /** Creates one from the server's error line, which begins with the code. */
         public ServerException(String line) {
             super(line, null, false, false);
         }
 
-        /** One whose cause the client knows. */
+        /** Creates one whose cause comes from the client. */
         ServerException(String line, Throwable cause) {
             super(line, cause);
         }
@@ -161,18 +161,21 @@ public interface Driver extends AutoCloseable {
         }
     }
 
-    /** The connection broke, could not be opened, or was silent for too long: what became of the command is unknown. */
+    /**
+     * The connection broke, could not be opened, or was silent for too long: whether the command was executed is
+     * unknown.
+     */
     final class LinkException extends RuntimeException {
         private static final long serialVersionUID = 1;
 
         private boolean neverSent;
 
-        /** Makes one of what the client said. */
+        /** Creates one from the client's message. */
         public LinkException(String message, Throwable cause) {
             super(message, cause);
         }
 
-        /** There was no connection to send the command on: nothing became of it. */
+        /** Marks that there was no connection to send the command on, so it was certainly not executed. */
         LinkException neverSent() {
             neverSent = true;
             return this;

@@ -26,14 +26,14 @@ public final class Election {
     /** A leader: the token and the owner's name of its hold, and the name that the election was given. */
     public record Leader(long token, String owner, String name) {}
 
-    /** Waits to lead, forever, and ignores interrupts. */
+    /** Waits to lead, without a limit, and ignores interrupts. */
     public Hold campaign() {
         return term().acquire();
     }
 
     /**
-     * Waits to lead, at most this long, or until interrupted; empty if it was not in time. The hold is lost as soon as its
-     * connection ends. Each campaign is its own owner: a process that leads does not lead twice.
+     * Waits to lead, at most this long, or until interrupted; empty if it does not lead by then. The hold is lost as
+     * soon as its connection ends. Each campaign is its own owner: a process that leads does not lead twice.
      */
     public Optional<Hold> campaign(Duration wait) throws InterruptedException {
         return term().acquire(wait);
@@ -59,8 +59,8 @@ public final class Election {
     }
 
     /**
-      * Reports the leader, at first and whenever that changes, until the result is closed. {@code heard} runs in a thread of
-      * the package, once at a time. If it is slow, it gets only the latest change.
+     * Reports the current leader, and then each new one, until the result is closed. {@code heard} runs in a thread of
+     * the package, once at a time. If it is slow, it gets only the latest change.
      */
     public Observer observe(Consumer<Optional<Leader>> heard) {
         locks.refuseClosed();
@@ -97,7 +97,7 @@ public final class Election {
             try {
                 if (leader != null) heard.accept(leader);
             } catch (Throwable theirs) {
-                // Whatever it is, even an Error, later leaders are still reported.
+                // Whatever the observer throws, even an Error, later leaders are still reported.
                 LOG.log(System.Logger.Level.WARNING, key + ": an observer failed", theirs);
             }
         }
@@ -106,7 +106,7 @@ public final class Election {
             LOG.log(System.Logger.Level.WARNING, key + ": who leads is not known: " + error.getMessage());
         }
 
-        /** Ends it. A call of the observer that is under way goes on. */
+        /** Ends it. A call of the observer that is in progress continues. */
         @Override
         public void close() {
             synchronized (this) {

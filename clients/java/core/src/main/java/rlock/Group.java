@@ -8,16 +8,16 @@ import java.util.List;
 import rlock.Driver.ServerException;
 
 /**
- * The seats of one owner at several keys, in key order: to the machines they are one seat, with one hold. Its name is that
- * at the first key.
+ * The seats of one owner at several keys, in key order: to the machines, they are one seat with one hold. Its name is
+ * that of the seat at the first key.
  */
 final class Group extends Seat {
-    /** The server takes that many. */
+    /** The server accepts at most this many. */
     static final int MOST = 128;
 
     /** One of several locks. */
     record Part(String key, Mode mode, int limit) {
-        /** As {@code MODES} has it. */
+        /** The word for {@code MODES}. */
         String word() {
             return limit == Options.UNSET ? mode.name() : String.valueOf(limit);
         }
@@ -25,7 +25,7 @@ final class Group extends Seat {
 
     private final List<Part> parts;
     private final List<Seat> members = new ArrayList<>();
-    /** The locks that the owner holds already: each gets a level by a request of its own. */
+    /** The locks that the owner holds already: each gets a level in a separate request. */
     final List<Part> held = new ArrayList<>();
 
     Group(Service service, String owner, List<Part> parts, boolean alone) {
@@ -80,7 +80,10 @@ final class Group extends Seat {
         return members;
     }
 
-    /** Whatever it waits for: at the first key that it asks for, and what the owner holds already is not among these. */
+    /**
+     * The place of the wait, whatever it waits for: at the first requested key. Keys that the owner holds already are
+     * not requested.
+     */
     @Override
     Name place() {
         return members.get(0).name;
@@ -117,14 +120,14 @@ final class Group extends Seat {
         members.forEach(each -> each.raise(of));
     }
 
-    /** With it end the levels above it. */
+    /** The levels above it end as well. */
     @Override
     void lower() {
         super.lower();
         for (Seat each : members) while (each.depth > 0) each.lower();
     }
 
-    /** Whether one of the locks got its level by a request of its own. */
+    /** Whether one of the locks got its level in a separate request. */
     boolean hasMore() {
         return members.stream().anyMatch(each -> each.depth > 1);
     }

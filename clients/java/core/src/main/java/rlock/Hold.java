@@ -29,7 +29,7 @@ public final class Hold extends Owned<Hold> {
         return seat.name.key();
     }
 
-    /** The keys of all locks that it is the hold of. */
+    /** The keys of all locks in the hold. */
     List<String> keys() {
         return seat.members().stream().map(each -> each.name.key()).toList();
     }
@@ -50,15 +50,15 @@ public final class Hold extends Owned<Hold> {
     }
 
     /**
-     * Whether the hold is certain now: neither released nor lost, before its deadline, and its session unbroken. Sends
-     * nothing.
+     * Whether the hold is certain now: neither released nor lost, before its deadline, and with an unbroken session.
+     * Sends nothing.
      */
     public boolean isHeld() {
         return !released.get() && seat.tenure == tenure && tenure.isSure();
     }
 
     /**
-     * Fails unless {@link #isHeld}: for the moment before what must not be done without the lock, such as a commit. Sends
+     * Fails unless {@link #isHeld}: call it just before an action that requires the lock, such as a commit. Sends
      * nothing.
      *
      * @throws LockLostException if the hold was lost, or may be
@@ -106,7 +106,7 @@ public final class Hold extends Owned<Hold> {
         return this;
     }
 
-    /** What is lost with a permit is only a place in line. */
+    /** All that is lost with a permit is a place in line. */
     void releaseQuietly() {
         try {
             close();

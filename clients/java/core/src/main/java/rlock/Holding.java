@@ -6,8 +6,8 @@ final class Holding extends Machine {
     private enum At { START, IDLE, LISTENING, RENEWING, WAITING, SEATING, OPENING, TYING, DONE }
 
     /**
-      * What was granted: its lease counts from {@code sent}, and its loss is reported {@code margin} before its deadline,
-      * because that takes time.
+     * The grant: its lease counts from {@code sent}. Its loss is reported {@code margin} before its deadline, because
+     * reporting takes time.
      */
     record Kept(long token, long lease, long sent, long margin, boolean hasAcks, boolean renews) {}
 
@@ -31,25 +31,25 @@ final class Holding extends Machine {
         renewed(kept.sent);
     }
 
-    /** Until when it is certain. */
+    /** The time until which the hold is certain. */
     long deadline() {
         return deadline;
     }
 
-    /** When the loss is reported. */
+    /** The time at which the loss is reported. */
     long limit() {
         return deadline - kept.margin;
     }
 
     /**
-     * At {@code LEAVE}: whether a request to tie it may still be executed, or has tied another hold. That is undone before
-     * the seat is free.
+     * At {@code LEAVE}: whether a request to tie the hold may still be executed, or has tied another hold. If so, that
+     * is undone before the seat is free.
      */
     boolean isUnsure() {
         return isUnsure;
     }
 
-    // The server counts from when it read the request, which was after that was sent.
+    // The server counts from when it read the request, which was later than {@code from}.
     private void renewed(long from) {
         deadline = Math.max(deadline, from + kept.lease);
         pause = FIRST_RETRY;
@@ -89,7 +89,7 @@ final class Holding extends Machine {
         }
     }
 
-    // What else comes belongs to an operation that was interrupted.
+    // Any other input belongs to an operation that was interrupted.
     private void goOn(long now, Event event, Outcome outcome, long number) {
         boolean isReply = event == Event.REPLIED || event == Event.OWN;
         switch (at) {
@@ -128,7 +128,7 @@ final class Holding extends Machine {
         }
     }
 
-    // Gives back the seat that it has while it is being tied to a new connection.
+    // Gives up the seat that it has while the hold is being tied to a new connection.
     private void leave() {
         if (!isTying) return;
         isUnsure = at == At.TYING || at == At.WAITING;
@@ -174,7 +174,7 @@ final class Holding extends Machine {
                 : Output.send(Request.RENEW, kept.token, 0, by(now, REPLY)));
     }
 
-    // A renewal that takes too long is repeated while there is time.
+    // A slow renewal is repeated while there is time.
     private long by(long since, long takes) {
         return Math.min(since + Math.min(takes, Math.max(50, kept.lease / 6)), limit());
     }
@@ -212,7 +212,7 @@ final class Holding extends Machine {
         say(Output.of(Act.OPEN, Math.min(now + REPLY, limit())));
     }
 
-    // Renews again in a moment.
+    // Schedules another renewal after a moment.
     private void later(long now) {
         renewsAt = now + Math.min(pause, Math.max(1, kept.lease / 12));
         pause *= 2;
@@ -232,8 +232,8 @@ final class Holding extends Machine {
             failsToTie(now);
             return;
         }
-        // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one
-        // that the server does not tie is no session.
+        // A request that was not answered may have tied another hold, which ends with its connection. This hold ends if
+        // it was tied to a connection that is closed; and a hold that the server does not tie is no session.
         isUnsure = outcome.isUnknown() || outcome.isToken();
         dropped();
         lose();

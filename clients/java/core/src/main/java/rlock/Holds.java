@@ -8,8 +8,8 @@ import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * Several locks that are held: those that were granted together, and one more level of each that the owner had before. The
- * loss of one is the loss of all. {@link #close} releases them, from any thread.
+ * The hold of several locks: those that were granted together, and one more level of each that the owner held before.
+ * If one of them is lost, all count as lost. {@link #close} releases them, from any thread.
  */
 public final class Holds extends Owned<Holds> {
     private final List<Hold> holds; // the one of those that were granted together is the first
@@ -30,7 +30,7 @@ public final class Holds extends Owned<Holds> {
         return holds.get(0).owner();
     }
 
-    /** The fencing token. That of a lock which the owner held before is older: {@link #tokens}. */
+    /** The fencing token. A lock that the owner held before has an older token: {@link #tokens}. */
     public long token() {
         return holds.stream().map(Hold::token).max(Comparator.naturalOrder()).orElseThrow();
     }
@@ -82,7 +82,10 @@ public final class Holds extends Owned<Holds> {
         release(holds, null);
     }
 
-    /** Releases all of them, the last first, whatever fails; {@code failed} is what it adds that to, or null. */
+    /**
+     * Releases all of them, the last one first, even if some fail. Errors are added to {@code failed}, unless it is
+     * null.
+     */
     static void release(List<Hold> holds, Exception failed) {
         Exception first = failed;
         for (int i = holds.size() - 1; i >= 0; i--) {

@@ -13,8 +13,8 @@ import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 
 /**
- * Hears how what waits has ended: one connection per server, with a channel of its own; in a Cluster, one channel for each
- * slot. A request that may be answered late names the channel and an id.
+ * Receives the late replies of waiting requests: on one connection per server, with a channel of its own; in a Cluster,
+ * with one channel for each slot. A request that may get a late reply names the channel and an ID.
  */
 final class Inbox implements AutoCloseable {
     private static final AtomicLong IDS = new AtomicLong();
@@ -27,7 +27,7 @@ final class Inbox implements AutoCloseable {
         this.links = links;
     }
 
-    /** Whether the channel of the key is subscribed where a request would go now. */
+    /** Whether the channel of the key is subscribed at the server to which a request would go now. */
     boolean hears(String key) {
         return confirmed(key) != null;
     }
@@ -38,7 +38,10 @@ final class Inbox implements AutoCloseable {
         return box != null && box.isConfirmed(box.channel(key)) ? box : null;
     }
 
-    /** The subscription at one server. Its name is random and made with it: a restored process makes another. */
+    /**
+     * The subscription at one server. Its random name is drawn when it is created: a restored process draws another
+     * one.
+     */
     private final class Box implements Driver.Ear {
         final Address at;
         final String name = Owners.drawn();
@@ -91,16 +94,16 @@ final class Inbox implements AutoCloseable {
 
         void add(String id, Waiter waiter) {
             waiters.put(id, waiter);
-            // If the subscription ends after this check, the waiter is already registered and gets that end.
+            // If the subscription ends after this check, the waiter is already registered and is notified.
             if (!isConfirmed(waiter.channel)) waiter.ends(id, null);
         }
 
-        // While anybody waits, it has to say something: that a channel is still subscribed, if nothing else.
+        // While anybody waits, the server has to answer: at least that a channel is still subscribed.
         private void look() {
             long now = Clock.now();
             boolean isAwaited = !waiters.isEmpty() || channels.values().stream().anyMatch(each -> !each.isDone());
             boolean asks = !isAwaited || heardAt >= askedAt;
-            // What came while this process slept is yet to be read.
+            // What arrived while this process was suspended has yet to be read.
             if (asks || now - looksAt > Machine.LATE) askedAt = now;
             else if (now - askedAt >= Machine.REPLY) ended = true;
             if (ended) links.aside(this::close);
@@ -155,14 +158,14 @@ final class Inbox implements AutoCloseable {
             this.signal = signal;
         }
 
-        /** Whether the channel of the key is subscribed: then it listens. */
+        /** Whether the channel of the key is subscribed; if so, the waiter listens there. */
         boolean listens(String key) {
             Box now = confirmed(key);
             if (now != null) listensAt(now, key);
             return now != null;
         }
 
-        /** Subscribes to the channel of the key, by then ({@code nanoTime}) at the latest. */
+        /** Subscribes to the channel of the key, until then ({@code nanoTime}) at the latest. */
         void listen(Address at, String key, long end) {
             if (closed) throw new LinkException("closed", null).neverSent();
             listensAt(boxes.compute(at, (same, old) -> old == null || old.ended && System.nanoTime() - old.restsUntil >= 0 ? new Box(same) : old), key);
@@ -175,12 +178,12 @@ final class Inbox implements AutoCloseable {
             box = next;
         }
 
-        /** The server at which it listens: the request has to go there. */
+        /** The server at which it listens, to which the request has to go. */
         Address at() {
             return box.at;
         }
 
-        /** The words of TELL for the next request; messages for the last one are ignored from now on. */
+        /** The arguments of TELL for the next request; messages for earlier requests are ignored from now on. */
         String[] tell() {
             close();
             String next = Long.toHexString(IDS.incrementAndGet());
@@ -202,7 +205,7 @@ final class Inbox implements AutoCloseable {
             signal.run();
         }
 
-        /** The message has come, or never will. */
+        /** Whether the message has come, or never will. */
         synchronized boolean isOver() {
             return isOver;
         }
@@ -225,7 +228,7 @@ final class Inbox implements AutoCloseable {
         }
     }
 
-    /** {@code signal} runs when a message has come, or is lost, in any thread, and returns at once. */
+    /** {@code signal} runs when a message has come or is lost, in any thread, and must return at once. */
     Waiter waiter(Runnable signal) {
         return new Waiter(signal);
     }
@@ -235,7 +238,7 @@ final class Inbox implements AutoCloseable {
         return Topology.text(reply).equals("WAITING");
     }
 
-    /** What a message says, as a reply: a number, null, or a token with the owner that has it. An error is thrown. */
+    /** The content of a message, as a reply: a number, null, or a token with its owner. An error is thrown. */
     static Object reply(String message) {
         String[] words = message.split(" ", 3);
         return switch (words[0]) {

@@ -18,9 +18,11 @@ import rlock.Machine.Output;
 import rlock.Machine.Request;
 import rlock.Machine.Tell;
 
-/** Does what the machine of an attempt or a release says, for the seat's holder, until the seat is free. */
+/**
+ * Does what the machine of an attempt or a release asks for, on behalf of the seat's holder, until the seat is free.
+ */
 sealed class Job permits AsyncJob {
-    /** The longest BLOCK that the server accepts, apart from 0, which is without a limit. */
+    /** The longest BLOCK that the server accepts, apart from 0, which means no limit. */
     private static final long LONGEST_BLOCK = TimeUnit.DAYS.toMillis(7);
 
     /** Of the last request. */
@@ -76,19 +78,19 @@ sealed class Job permits AsyncJob {
         }
     }
 
-    /** What was granted is taken, or not. */
+    /** The caller takes the grant, or does not. */
     void ends(Event event) {
         step(Input.of(event));
     }
 
-    /** Undoes the rest in the background; the caller waits for it at most LATE. */
+    /** Undoes what is left, in the background; the caller waits for that at most LATE. */
     void rest() {
         if (!leave()) return;
-        // A caller that locks something else at once should not be kept waiting here.
+        // A caller that locks something else next should not be kept waiting.
         Driver.await(freed, TimeUnit.MILLISECONDS.toNanos(Machine.LATE));
     }
 
-    /** The same without that moment; false if nothing is left. */
+    /** The same without waiting; false if nothing is left. */
     boolean leave() {
         if (freed.isDone()) return false;
         seat.failed(trouble);
@@ -96,7 +98,7 @@ sealed class Job permits AsyncJob {
         return true;
     }
 
-    /** Something came that it may wait for. */
+    /** Something happened that the job may be waiting for. */
     void signal() {
         LockSupport.unpark(thread);
     }
@@ -157,7 +159,7 @@ sealed class Job permits AsyncJob {
         else old.close();
     }
 
-    // What ends the operation under way.
+    // The input that ends the operation in progress.
     private Input performUnlessStopped() {
         stop = null;
         Input in = perform();
@@ -217,7 +219,7 @@ sealed class Job permits AsyncJob {
 
     Input failed(RuntimeException why) {
         RuntimeException failure = links.tagged(why);
-        // What came of a request whose time was over says less, unless a server said it.
+        // A failure after the time limit says less than an earlier one, unless it came from a server.
         if (failure instanceof ServerException || trouble == null || Clock.now() < op.by()) trouble = failure;
         if (failure instanceof LinkException && op.act() != Act.LISTEN) links.dropIdle(seat.name.key());
         if (op.act() == Act.OWN && failure instanceof ServerException error) asked = links.redirected(error, seat.name.key(), at);
@@ -250,7 +252,7 @@ sealed class Job permits AsyncJob {
         return Input.of(Event.OPENED);
     }
 
-    /** Listens, if that takes no time; otherwise null. */
+    /** Subscribes if that takes no time; otherwise null. */
     Input listens() {
         links.lookAround();
         return waiter.listens(seat.name.key()) ? Input.of(Event.LISTENING, links.roundTrip()) : null;
@@ -266,7 +268,7 @@ sealed class Job permits AsyncJob {
         return await(by, waiter::isOver) ? heard(waiter) : Input.of(Event.TIME);
     }
 
-    /** How the wait ended; an error is thrown. */
+    /** The result of the wait; an error is thrown. */
     static Input heard(Inbox.Waiter waiter) {
         String message = waiter.message();
         return message == null ? Input.of(Event.LOST) : Input.of(Event.MESSAGE, outcome(Inbox.reply(message)));
@@ -295,18 +297,18 @@ sealed class Job permits AsyncJob {
         };
     }
 
-    // It may be answered late: with BLOCK, or by acknowledgments.
+    // Whether its reply may come late: because of BLOCK, or of acknowledgments.
     private boolean isTold() {
         return op.block() >= 0 || options.acks() > 0;
     }
 
     private String[] acquire(boolean tied) {
-        // A longer wait ends here alone: for the server it has no end.
+        // A longer wait is ended only by this package: for the server, it has no limit.
         long block = op.block() > LONGEST_BLOCK ? 0 : op.block();
         return seat.acquire(options, depth, tied, block, isTold() ? waiter.tell() : new String[0]);
     }
 
-    // What the server says of this owner's hold, or nothing. Of several locks one may have ended by itself.
+    // What the server reports about this owner's hold, or nothing. One of several locks may have ended by itself.
     private List<?> found(long by) {
         List<?> holder = List.of();
         for (Seat each : seat.members()) {
@@ -339,7 +341,7 @@ sealed class Job permits AsyncJob {
         return well == Machine.FOREVER ? well : Machine.after(well, links.outageMillis);
     }
 
-    /** Of a wait that no server answers for long. */
+    /** Warns about a wait that no server answers for long. */
     void warnOnce() {
         if (told == null && trouble != null && Clock.now() >= warnsAt) {
             warnsAt = Machine.FOREVER;

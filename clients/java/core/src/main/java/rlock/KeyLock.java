@@ -26,7 +26,7 @@ public final class KeyLock extends Acquirable<KeyLock, Hold> {
         return new KeyLock(locks, key, others);
     }
 
-    /** Allowed on top of one's own READ, once no other reader remains. */
+    /** Allows WRITE in addition to the owner's own READ, once no other reader remains. */
     public KeyLock upgrading() {
         return with(options.withUpgrade());
     }
@@ -40,7 +40,8 @@ public final class KeyLock extends Acquirable<KeyLock, Hold> {
      * Waits at most this long, without a thread; zero does not wait. The hold is its own owner, unless a name is given.
      * Completing the future first ({@code cancel}, {@code orTimeout}) ends the wait and leaves nothing behind.
      *
-     * <p>The future ends in one of 16 threads of the package: give a function that blocks to its {@code …Async} methods.
+     * <p>The future completes in one of 16 threads of the package: pass functions that block to its {@code …Async}
+     * methods.
      */
     public CompletableFuture<Optional<Hold>> acquireAsync(Duration wait) {
         KeyLock one = options.owner() == null ? detached() : this;
@@ -57,15 +58,15 @@ public final class KeyLock extends Acquirable<KeyLock, Hold> {
      * Releases one level.
      *
      * @throws IllegalMonitorStateException if this thread does not hold it
-     * @throws LockLostException if it was lost before: others may have worked at the same time. Of a loss that a thousand
-     *     others followed nothing is known any more
+     * @throws LockLostException if it was lost before: others may have worked at the same time. A loss is forgotten
+     *     after a thousand later ones
      * @throws LockException.Unavailable if that is not known after 10 seconds: see {@link Hold#release}
      */
     @Override
     public void unlock() {
         Tenure tenure = held();
         Seat seat = seat();
-        // Of several locks that were lost together none can be acquired before all are released.
+        // Of several locks that were lost together, none can be acquired before all are released.
         tenure.release(tenure.isLost() && tenure.isTogetherAt(seat) ? tenure.seat() : seat);
     }
 
@@ -82,8 +83,9 @@ public final class KeyLock extends Acquirable<KeyLock, Hold> {
     }
 
     /**
-     * Ends all holds of the key's lock, in both modes and whoever has them, and returns whether there was one. They are
-     * lost; who has not asked for {@link Hold#lost} may go on until the next renewal, unless it is a session.
+     * Ends all holds of the key's lock, in both modes and whoever has them, and returns whether there was one. Their
+     * holders lose them. A holder that does not use {@link Hold#lost} may only notice at the next renewal, unless it
+     * has a session.
      */
     public boolean forceUnlock() {
         return locks.call(key, "RLOCK.FORCE", key) instanceof Long ended && ended > 0;
@@ -91,7 +93,7 @@ public final class KeyLock extends Acquirable<KeyLock, Hold> {
 
     // --- what is known without asking the server
 
-    /** Whether this thread holds it for certain. */
+    /** Whether this thread certainly holds it. */
     public boolean isHeldByCurrentThread() {
         Tenure tenure = tenure();
         return tenure != null && tenure.isSure();
@@ -148,7 +150,7 @@ public final class KeyLock extends Acquirable<KeyLock, Hold> {
         return new Acquisition(locks, key, options, waits, interruptible).run(this::entered);
     }
 
-    /** As one of several locks, which have their options together. */
+    /** Represents it as one of several locks, which share their options. */
     Group.Part part() {
         if (!options.equals(Options.of(options.mode(), locks.leaseMillis()).withLimit(options.limit())))
             throw new IllegalArgumentException(key + ": give options to all of them together");

@@ -3,7 +3,8 @@ package rlock;
 import java.util.concurrent.locks.ReadWriteLock;
 
 /**
- * A key's shared and exclusive lock. Readers do not pass a writer that waits; who holds WRITE may take READ and keep it
- * (downgrade); WRITE over one's own READ is {@link LockException.Deadlock}, unless asked for {@link KeyLock#upgrading}.
+ * A key's shared and exclusive lock. Readers do not overtake a waiting writer. The holder of WRITE may acquire READ and
+ * keep it (downgrade). The holder of READ who asks for WRITE gets {@link LockException.Deadlock}, except with {@link
+ * KeyLock#upgrading}.
  */
 public record KeyReadWriteLock(KeyLock readLock, KeyLock writeLock) implements ReadWriteLock {}

@@ -27,7 +27,7 @@ import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 
 /**
- * The package's own connections. Commands, releases and renewals never stand behind each other: a few connections for each
+ * The package's own connections. Commands, releases and renewals never wait for each other: a few connections for each
  * {@link Use} per server, one for each session, and the {@link Inbox}.
  */
 final class Links implements AutoCloseable {
@@ -36,7 +36,7 @@ final class Links implements AutoCloseable {
         COMMAND,
         RELEASE,
         RENEWAL,
-        /** Runs work that no caller waits for: observing locks, and undoing what abandoned attempts left. */
+        /** Work that no caller waits for: observing locks, and undoing what abandoned attempts left behind. */
         ASIDE
     }
 
@@ -52,7 +52,7 @@ final class Links implements AutoCloseable {
     private final Map<Address, Server> servers = new ConcurrentHashMap<>();
     private final ThreadFactory threads;
     final Worries worries = new Worries();
-    /** All that is under way for an owner. */
+    /** All jobs in progress for an owner. */
     final Set<Job> jobs = ConcurrentHashMap.newKeySet();
     final Inbox inbox = new Inbox(this);
     private final Locks locks;
@@ -94,19 +94,20 @@ final class Links implements AutoCloseable {
         this.threads = threads;
     }
 
-    /** How long a request may take that ends by then, in ms. */
+    /** How long a request may take that has to end by then, in ms. */
     long limit(long by) {
         return Math.max(1, Math.min(by - Clock.now(), timeoutMillis));
     }
 
-    /** The same as a {@code nanoTime}. */
+    /** The same time as a {@code nanoTime}. */
     static long endOf(long by) {
         long millis = Math.min(by - Clock.now(), TimeUnit.DAYS.toMillis(1));
         return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
     }
 
     private void took(long nanos) {
-        // One fast reply disproves whatever slowed earlier ones: after a pause of the server, waits would end early.
+        // A single fast reply replaces all slower ones: otherwise, waits after a pause of the server would end too
+        // early.
         roundTripNanos = Math.min(nanos, roundTripNanos + (nanos - roundTripNanos) / 8);
     }
 
@@ -115,7 +116,7 @@ final class Links implements AutoCloseable {
         return TimeUnit.NANOSECONDS.toMillis(roundTripNanos);
     }
 
-    /** The primary of the key, by then ({@code nanoTime}) at the latest. */
+    /** The primary of the key, found until then ({@code nanoTime}) at the latest. */
     Address primary(String key, long end) {
         Address at = topology.primary(key);
         if (at != null) return at;
@@ -133,7 +134,7 @@ final class Links implements AutoCloseable {
         return at;
     }
 
-    /** Searches for the primary in the background; many calls at once lead to one search. */
+    /** Searches for the primary in the background; simultaneous calls share one search. */
     synchronized CompletableFuture<Void> refresh() {
         long now = System.nanoTime();
         boolean isRecent = now - refreshed.get() < TimeUnit.MILLISECONDS.toNanos(Machine.DIALS);
@@ -145,19 +146,20 @@ final class Links implements AutoCloseable {
                 refreshed.set(System.nanoTime());
             }, locks::background);
         } catch (RejectedExecutionException closing) {
-            // Then nobody needs it any more.
+            // In that case, nobody needs it any more.
         }
         return refreshing;
     }
 
-    /** Sends a command to the primary of the key, once, but for redirections. */
+    /** Sends a command to the primary of the key, once, except after redirections. */
     Object call(Use use, String key, long limitMillis, String... words) {
         return call(use, null, key, limitMillis, words);
     }
 
     /**
-     * The same to the server where the waiter listens, or else to the primary. Another primary is not asked, for there the
-     * waiter has to listen first; who hears no message from where {@code -ASK} points asks again.
+     * The same, but to the server where the waiter listens, if it does. No redirection to another primary is followed,
+     * because the waiter has to listen there first. If no message comes from the target of an {@code -ASK}, the request
+     * is sent again.
      */
     Object call(Use use, Inbox.Waiter waiter, String key, long limitMillis, String... words) {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMillis);
@@ -177,14 +179,16 @@ final class Links implements AutoCloseable {
         }
     }
 
-    /** Where to ask alone next time, after a server has said that; null where that is the primary. */
+    /** Where the next request has to go, after a server's redirection; null if that is the primary. */
     Address redirected(ServerException error, String key, Address from) {
         if (error.code().equals("ASK")) return target(error, from);
         if (error.code().equals("MOVED")) topology.moved(key, target(error, from));
         return null;
     }
 
-    /** Where {@code MOVED 866 host:port} or {@code ASK …} points; without a host, to the host of the server that sent it. */
+    /**
+     * The target of {@code MOVED 866 host:port} or {@code ASK …}; without a host, the host of the server that sent it.
+     */
     static Address target(ServerException error, Address at) {
         String line = error.getMessage();
         Address to = Address.of(line.substring(line.lastIndexOf(' ') + 1));
@@ -220,7 +224,7 @@ final class Links implements AutoCloseable {
         return Math.max(1, TimeUnit.NANOSECONDS.toMillis(end - System.nanoTime()));
     }
 
-    /** Nothing came in time: the server, or the way to it, is silent. */
+    /** Whether nothing came in time: the server or the network is silent. */
     static boolean isSilent(LinkException broken) {
         return broken.getCause() instanceof java.net.SocketTimeoutException
                 || broken.getCause() instanceof java.util.concurrent.TimeoutException;
@@ -243,13 +247,13 @@ final class Links implements AutoCloseable {
         }
     }
 
-    /** A connection for one use alone: an idle one or a new one. It comes back by {@link #give}, or is closed. */
+    /** A connection for exclusive use: an idle one or a new one. It is returned by {@link #give}, or closed. */
     Link take(Address at, long end) {
         Link link = idle(at);
         return link == null ? open(at, end) : link;
     }
 
-    /** A new connection, by then ({@code nanoTime}) at the latest. */
+    /** A new connection, until then ({@code nanoTime}) at the latest. */
     Link open(Address at, long end) {
         Server server = server(at);
         Link link = dial(server, at, end, limit -> driver.connect(at, limit));
@@ -267,7 +271,9 @@ final class Links implements AutoCloseable {
         }
     }
 
-    /** A wrong channel slot is repaired by asking again with the right one: turns that error into one that passes. */
+    /**
+     * If the channel is in the wrong slot, another request uses the right one: turns that error into a temporary one.
+     */
     RuntimeException tagged(RuntimeException failure) {
         if (!(failure instanceof ServerException error)) return failure;
         boolean isOfTell = error.code().equals("CROSSSLOT") && error.getMessage().contains("TELL");
@@ -276,7 +282,7 @@ final class Links implements AutoCloseable {
         return isOfTell ? new ServerException("TRYAGAIN " + error.getMessage()) : error;
     }
 
-    /** Has the waiter listen where the primary of the key is, by then ({@code nanoTime}) at the latest. */
+    /** Makes the waiter listen at the primary of the key, until then ({@code nanoTime}) at the latest. */
     void listen(Inbox.Waiter waiter, String key, long end) {
         lookAround();
         Address at = primary(key, end);
@@ -288,13 +294,13 @@ final class Links implements AutoCloseable {
         }
     }
 
-    /** A new connection that hears messages. */
+    /** A new connection that receives messages. */
     Driver.Feed listen(Address at, Driver.Ear ear) {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
         return dial(server(at), at, end, limit -> driver.listen(at, limit, ear));
     }
 
-    // All callers together connect to a server one at a time, and to none for a moment after a failure.
+    // All callers together connect to a server one at a time, and not at all for a moment after a failure.
     private <C> C dial(Server server, Address at, long end, LongFunction<C> connecting) {
         acquire(server.dials, end, "no connection to " + at + " in time");
         try {
@@ -313,13 +319,13 @@ final class Links implements AutoCloseable {
         }
     }
 
-    /** Until when ({@code nanoTime}) nobody connects to a server that was not reached just now. */
+    /** The time ({@code nanoTime}) until which nobody connects to a server that could not be reached. */
     static long restsUntil() {
         long rest = Machine.DIALS / 2 + ThreadLocalRandom.current().nextLong(Machine.DIALS);
         return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(rest);
     }
 
-    // A server that has no place for one more connection was not reached: it may have one in a moment.
+    // A server that has reached its limit of connections counts as not reached: it may have room in a moment.
     private static <C> C connect(long limitMillis, LongFunction<C> connecting) {
         try {
             return connecting.apply(limitMillis);
@@ -329,8 +335,8 @@ final class Links implements AutoCloseable {
         }
     }
 
-    // Without the right to INFO a server is known by its address alone. During a failover the primary is a replica for a
-    // while, and a wait outlives that; but if nothing was ever locked here, the address is probably that of a replica.
+    // Without permission for INFO, a server is identified by its address. During a failover, the primary is a replica
+    // for a while, and waits continue; but if nothing was ever locked here, the address is probably that of a replica.
     private String runId(Link link, Address at, long end) {
         String info;
         try {
@@ -362,7 +368,7 @@ final class Links implements AutoCloseable {
         return link;
     }
 
-    /** Gives back a connection that has answered. */
+    /** Returns a connection that has answered. */
     void give(Address at, Link link) {
         Server server = server(at);
         if (closed || server.size.get() >= IDLE) {
@@ -374,7 +380,7 @@ final class Links implements AutoCloseable {
         if (closed) drop(at);
     }
 
-    /** Closes the idle connections to a server: one of them was broken. */
+    /** Closes the idle connections to a server, after one of them was broken. */
     void drop(Address at) {
         server(at).isKnown = false;
         for (Link link; (link = idle(at)) != null; ) link.close();
@@ -389,12 +395,15 @@ final class Links implements AutoCloseable {
         return servers.computeIfAbsent(at, each -> new Server());
     }
 
-    /** Finds out every few seconds who is the primary: one that hangs does not announce that another one took its place. */
+    /**
+     * Checks every few seconds which server is the primary: a primary that hangs does not announce that another one
+     * replaced it.
+     */
     void lookAround() {
         if (System.nanoTime() - refreshed.get() > TimeUnit.SECONDS.toNanos(3)) refresh();
     }
 
-    /** Does it then, in the timer's thread; null when this is closed. */
+    /** Runs the work after that time, in the timer's thread; null if this is closed. */
     Future<?> later(long millis, Runnable work) {
         return locks.after(millis, work);
     }
@@ -419,7 +428,7 @@ final class Links implements AutoCloseable {
         locks.tell(work);
     }
 
-    /** In one of the few threads for this use of the key's server. */
+    /** Runs the work in one of the few threads for this use of the key's server. */
     void inTurn(Use use, String key, Runnable work) {
         Address at = topology.primary(key);
         if (at == null) at = NOWHERE;

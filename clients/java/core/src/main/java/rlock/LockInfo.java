@@ -5,7 +5,7 @@ import java.util.List;
 import java.util.Optional;
 
 /**
- * What the server says of a lock: {@code RLOCK.INFO}.
+ * What the server reports about a lock: {@code RLOCK.INFO}.
  *
  * @param holders the first 10 000 holds
  * @param holderCount how many holds there are; an owner that holds both modes counts twice

@@ -55,7 +55,8 @@ public final class Locks implements AutoCloseable {
         leaseMillis = builder.leaseMillis;
         timer = new ScheduledThreadPoolExecutor(1, new Daemons("rlock-timer"));
         timer.setRemoveOnCancelPolicy(true);
-        // Always due soon, so that a new hold is not the timer's first task and wakes no thread.
+        // A task that is always due soon, so that a new hold is never the timer's first task, which would wake a
+        // thread.
         timer.scheduleAtFixedRate(() -> {}, HEARTBEAT_MILLIS, HEARTBEAT_MILLIS, TimeUnit.MILLISECONDS);
         threads = new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), daemons);
         notices = new Notices(builder.listener, new Daemons("rlock-listener"));
@@ -65,7 +66,7 @@ public final class Locks implements AutoCloseable {
         links = new Links(this, driver, topology, builder.timeoutMillis, builder.outageMillis, daemons);
     }
 
-    /** The exclusive lock of a key. Objects for the same key are the same lock, and count together. */
+    /** The exclusive lock of a key. Objects for the same key are the same lock, and share their levels. */
     public KeyLock lock(String key) {
         return new KeyLock(this, key, Options.of(Mode.WRITE, leaseMillis));
     }
@@ -80,7 +81,9 @@ public final class Locks implements AutoCloseable {
         return new KeyReadWriteLock(readLock(key), lock(key));
     }
 
-    /** A permit of a key: at most {@code limit} owners hold one at a time. All users of a key pass the same limit. */
+    /**
+     * A permit of a key: at most {@code limit} owners hold one at a time. All users of a key must pass the same limit.
+     */
     public KeyLock permits(String key, int limit) {
         if (limit < 1) throw new IllegalArgumentException("a limit is at least 1, not " + limit);
         return new KeyLock(this, key, Options.of(Mode.READ, leaseMillis).withLimit(limit));
@@ -115,7 +118,7 @@ public final class Locks implements AutoCloseable {
         return new AnyLock(permits(pool, each.size()).detached(), each.stream().map(key -> lock(key).detached()).toList());
     }
 
-    /** What is to run once in each interval, on all machines together. */
+    /** Something that is to run once in each interval, on all machines together. */
     public Once once(String key, Duration every) {
         return new Once(lock(key).detached(), every.toMillis(), false);
     }
@@ -131,8 +134,8 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * This thread's name as an owner, {@code host/pid/NAME-…} with the thread's name: the same for all its locks at this
-     * server or cluster. The first time, a server is asked who it is.
+     * This thread's name as an owner, {@code host/pid/NAME-…} with the thread's name: the same for all its locks at
+     * this server or Cluster. The first call asks a server for its identity.
      */
     public String threadOwner() {
         try {
@@ -150,10 +153,11 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * Acquires the lock of {@code key}, waits a moment for it as another owner, and releases it. So what would keep this
-     * program from its locks is known when it starts: the server, the password, TLS, the module, a permission.
+     * Acquires the lock of {@code key}, waits a moment for it as another owner, and releases it. A program that calls
+     * it at its start finds out there whether the server, the password, TLS, the module or a permission would keep it
+     * from its locks.
      *
-     * @throws LockException what is wrong
+     * @throws LockException if something would
      */
     public void check(String key) throws InterruptedException {
         KeyLock lock = lock(key).detached();
@@ -181,8 +185,8 @@ public final class Locks implements AutoCloseable {
     }
 
     /**
-     * The same for a command that must not be executed twice, like {@code INCR}: it is sent once. If the connection breaks
-     * then, nobody knows whether it was executed.
+     * The same for a command that must not be executed twice, like {@code INCR}: it is sent once. If the connection
+     * breaks then, it is unknown whether it was executed.
      *
      * @throws LockException.Unavailable if no reply came: it may have been executed, or not
      * @throws LockException if the server refused it
@@ -200,14 +204,14 @@ public final class Locks implements AutoCloseable {
             } catch (ServerException error) {
                 throw LockException.of(error);
             } catch (LinkException broken) {
-                // A connection that was idle may have ended long ago.
+                // An idle connection may have ended long ago.
                 if (again || broken.isNeverSent() || Links.isSilent(broken))
                     throw new LockException.Unavailable(broken.getMessage(), broken);
             }
         }
     }
 
-    /** What it counts; nothing is asked of a server. */
+    /** The current counters; no server is asked. */
     public Counters counters() {
         return notices.counters(tenures.size());
     }
@@ -254,7 +258,8 @@ public final class Locks implements AutoCloseable {
         answers.shutdown();
         notices.close();
         try {
-            // Waits for callbacks of the application, and for what abandoned waits left to do; but no callback for itself.
+            // Waits for callbacks of the application, and for the undoing of abandoned waits; but a callback does not
+            // wait for itself.
             if (!daemons.haveCaller() && !threads.awaitTermination(2, TimeUnit.SECONDS)) threads.shutdownNow();
         } catch (InterruptedException interrupt) {
             threads.shutdownNow();
@@ -328,7 +333,7 @@ public final class Locks implements AutoCloseable {
         }
     }
 
-    /** Ends a future, in one of the threads where what the application does then delays no lock. */
+    /** Completes a future, in a thread where the application's callbacks delay no lock. */
     void answer(Runnable work) {
         try {
             answers.execute(work);
@@ -337,7 +342,7 @@ public final class Locks implements AutoCloseable {
         }
     }
 
-    /** It ends when this is closed. */
+    /** Registers it, so that it ends when this is closed. */
     void begins(AsyncAcquisition async) {
         asyncs.add(async);
         if (closed) async.close();
@@ -347,7 +352,7 @@ public final class Locks implements AutoCloseable {
         asyncs.remove(async);
     }
 
-    /** Remembers a hold, which is lost at once if this was closed meanwhile. */
+    /** Registers a hold, which is lost at once if this was closed meanwhile. */
     void remember(Tenure tenure) {
         tenures.put(tenure, true);
         if (closed) tenure.lose();
@@ -361,7 +366,7 @@ public final class Locks implements AutoCloseable {
         tenures.remove(tenure);
     }
 
-    /** How to reach the servers, and the few things that can be set. */
+    /** How to reach the servers, and a few settings. */
     public static final class Builder {
         private final Driver driver;
         private final Topology topology;
@@ -391,7 +396,7 @@ public final class Locks implements AutoCloseable {
             return new Builder(driver, same -> new Topology.Cluster(same, seeds));
         }
 
-        /** How long a reply may take, beside the wait; 2 s is the default and the most. */
+        /** How long a reply may take, in addition to the wait; 2 s is the default and the maximum. */
         public Builder timeout(Duration limit) {
             timeoutMillis = Math.max(1, Math.min(Machine.REPLY, limit.toMillis()));
             return this;
@@ -415,7 +420,7 @@ public final class Locks implements AutoCloseable {
             return this;
         }
 
-        /** Hears of waits, holds and losses; only one. */
+        /** Sets the listener of waits, holds and losses; there is only one. */
         public Builder listener(LockListener heard) {
             listener = heard;
             return this;

@@ -6,8 +6,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /**
- * That a hold is lost. All who ask get the same one, because some ask all the time; so nobody outside completes it, and one
- * caller's time limit or cancellation is nothing to another one.
+ * The signal that a hold is lost. All callers get the same object, because some ask very often. So only this package
+ * can complete it, and one caller's timeout or cancellation does not affect others.
  */
 final class Loss extends CompletableFuture<Void> {
     /** The hold is lost. */
@@ -15,7 +15,7 @@ final class Loss extends CompletableFuture<Void> {
         super.complete(null);
     }
 
-    // What depends on it is the caller's own.
+    // A future that depends on it belongs to the caller.
     @Override
     public <U> CompletableFuture<U> newIncompleteFuture() {
         return new CompletableFuture<>();

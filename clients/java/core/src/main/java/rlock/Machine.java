@@ -5,47 +5,51 @@ import java.util.List;
 import java.util.Set;
 
 /**
-  * The decisions, by the names of clients/ALGORITHM.md: without I/O, clock or randomness. A machine gets one input at a time,
-  * with the time in ms, and returns outputs, of which at most one, the last, is an operation that takes time.
-  * clients/traces/README.md lists all of them; the tests replay what the same machine did in the simulation.
+ * The decisions of clients/ALGORITHM.md, with the names of that page, and without I/O, clock or randomness. A machine
+ * gets one input at a time, with the time in ms, and returns outputs, of which at most one, the last, is an operation
+ * that takes time. clients/traces/README.md lists all of them; the tests replay what the same machine did in the
+ * simulation.
  */
 abstract sealed class Machine permits Undoing, Holding {
     static final long FOREVER = Long.MAX_VALUE;
     /** How long a reply may take. */
     static final long REPLY = 2_000;
-    /** For a reply at the end of the patience, and again for what is undone at once. */
+    /** How long a reply may be late at the end of the patience, and how long a caller waits for undoing. */
     static final long LATE = 50;
-    /** The pause, more or less, before a server that was not reached is connected to again. */
+    /** The average pause before the next connection to a server that could not be reached. */
     static final long DIALS = 200;
     /** How long a request that does not wait is repeated. */
     static final long PATIENCE = 3_000;
-    /** How often a wait is asked again: a message that was lost costs at most this. */
+    /** How often a waiting request is sent again: a lost message costs at most this much time. */
     static final long LOOKS = 1_000;
-    /** The same with ACKS: a request that is asked again begins anew to wait for acknowledgments. */
+    /** The same with ACKS: a request that is sent again begins to wait for acknowledgments anew. */
     static final long ACKS = 3 * REPLY;
-    /** How long before the end of a wait with ACKS its request ends, at most: the reason comes before the patience is over. */
+    /**
+     * How long before the end of a wait with ACKS its request ends at most, so that the reason comes before the
+     * patience ends.
+     */
     static final long AHEAD = 250;
     static final long FIRST_PAUSE = 10;
     static final long LONGEST_PAUSE = 500;
     /** A request is sent again after this time: by then, a server that was suspended has read what it had received. */
     static final long AGAIN = 500;
-    /** How long what is left is undone after {@code close}. */
+    /** How long undoing may take after {@code close}. */
     static final long CLOSES = 1_000;
-    /** How often an attempt follows redirections without a pause. */
+    /** How many redirections an attempt follows without a pause. */
     static final int HOPS = 5;
 
     private static final Set<String> PASSING = Set.of("UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN",
             "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN");
 
-    /** Whether an error ends by itself: no server can decide for now. */
+    /** Whether the condition behind an error ends by itself: no server can decide for now. */
     static boolean passes(String code) {
         return PASSING.contains(code);
     }
 
-    /** How a request ended; unsent was surely not executed. Of one that waits, a message follows. */
+    /** How a request ended. UNSENT was certainly not executed; after WAITING, a message follows. */
     enum Ending { TOKEN, NIL, WAITING, REFUSED, UNSENT, BROKEN, SILENT }
 
-    /** How a request ended, with the number it brought or the first word of the error. */
+    /** The result of a request, with its number or the first word of the error. */
     record Outcome(Ending ending, long token, String code) {
         static final Outcome NIL = of(Ending.NIL);
         static final Outcome WAITING = of(Ending.WAITING);
@@ -82,7 +86,7 @@ abstract sealed class Machine permits Undoing, Holding {
             return code.equals("NOTHELD");
         }
 
-        /** It was refused for good. */
+        /** Whether it was refused permanently. */
         boolean isFinal() {
             return ending == Ending.REFUSED && !passes(code);
         }
@@ -112,13 +116,13 @@ abstract sealed class Machine permits Undoing, Holding {
         }
     }
 
-    /** What is asked on a shared connection. */
+    /** The requests on a shared connection. */
     enum Request { ACQUIRE, RENEW, CANCEL, INFO, RELEASE }
 
     /** The result of a call. */
     enum Told { GRANTED, NIL, RELEASED, LOST, UNAVAILABLE, NOREPLICAS, REFUSED, CANCELLED, CLOSED }
 
-    /** What a machine has done. Up to {@code SEAT} they are operations: they go on until an input ends them. */
+    /** The actions of a machine. Those up to {@code SEAT} are operations: they continue until an input ends them. */
     enum Act {
         OPEN, OWN, SEND, AWAIT, LISTEN, WAIT, SLEEP, SEAT,
         KEEP, DROP, TELL, UNDO, FREE, DOUBT, TIED, LEAVE, DONE
@@ -126,7 +130,7 @@ abstract sealed class Machine permits Undoing, Holding {
 
     /**
      * An operation ends at {@code by} at the latest. {@code token} and {@code depth} belong to a request; {@code block}
-     * is for how long it waits at the server, 0 for ever and -1 not at all.
+     * is how long it waits at the server: 0 means forever, and -1 not at all.
      */
     record Output(Act act, long by, Request request, long token, int depth, long block, boolean session, Tell tell) {
         static Output of(Act act) {
@@ -146,7 +150,7 @@ abstract sealed class Machine permits Undoing, Holding {
         }
     }
 
-    /** The lease of what is granted counts from {@code sent}; it lingers if an earlier request was never answered. */
+    /** The lease of a grant counts from {@code sent}. The result lingers if an earlier request was never answered. */
     record Tell(Told told, long token, long sent, boolean lingers, String code) {
         static Tell of(Told told) {
             return new Tell(told, 0, 0, false, "");
@@ -176,12 +180,15 @@ abstract sealed class Machine permits Undoing, Holding {
         out.add(new Output(Act.TELL, 0, null, 0, 0, -1, false, tell));
     }
 
-    /** That much later; what never comes stays so. */
+    /** That much later; FOREVER remains FOREVER. */
     static long after(long now, long takes) {
         return takes > FOREVER - now ? FOREVER : now + takes;
     }
 
-    /** How long a request waits for a seat that another request of its owner has; longer while that one is undone. */
+    /**
+     * How long a request waits for a seat that another request of its owner has; longer while that request is being
+     * undone.
+     */
     static long come(boolean isUndone, long wait, long patience) {
         return wait > 0 ? wait : isUndone ? patience : 2 * LATE;
     }

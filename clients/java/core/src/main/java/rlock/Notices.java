@@ -12,7 +12,7 @@ import rlock.LockListener.Held;
 import rlock.LockListener.Result;
 import rlock.LockListener.Waited;
 
-/** Counts what happens, and reports it to the user's listener, in a thread where that delays nobody. */
+/** Counts events, and reports them to the user's listener, in a thread where that delays nobody. */
 final class Notices {
     private static final System.Logger LOG = System.getLogger("rlock");
 
@@ -61,7 +61,7 @@ final class Notices {
         return new Wait(key, mode);
     }
 
-    /** A hold ended, which had begun then. */
+    /** A hold ended that had begun at {@code start}. */
     void ended(Seat.Name name, boolean isLost, Instant start, long startNanos) {
         if (isLost) lost.increment();
         if (listener == null) return;
@@ -95,7 +95,7 @@ final class Notices {
         LOG.log(System.Logger.Level.WARNING, "the listener failed; this is logged once", failed);
     }
 
-    /** What was reported is still heard, however long that takes; nobody waits for it. */
+    /** Events that were reported are still delivered, however long that takes; nobody waits for it. */
     void close() {
         thread.shutdown();
     }

@@ -5,7 +5,7 @@ import java.util.Optional;
 
 /** One run in each interval, on all machines together; immutable and thread-safe, made by {@link Locks#once}. */
 public final class Once {
-    /** What a run means that fails, or whose process dies. */
+    /** What happens to the interval if a run fails, or its process dies. */
     public enum IfItFails {
         /** Nobody else runs in this interval. */
         KEEP,
@@ -14,13 +14,13 @@ public final class Once {
     }
 
     /**
-     * What runs.
+     * The work of a run.
      *
      * @param <E> what it may throw
      */
     @FunctionalInterface
     public interface Body<E extends Exception> {
-        /** With the hold, which is lost if this takes longer than the interval, with {@link IfItFails#KEEP}. */
+        /** Runs with the hold. With {@link IfItFails#KEEP}, the hold is lost if this takes longer than the interval. */
         void run(Hold hold) throws E;
     }
 
@@ -35,32 +35,32 @@ public final class Once {
         this.isAgain = isAgain;
     }
 
-    /** What a run means that fails, or whose process dies; {@link IfItFails#KEEP} by default. */
+    /** Sets what happens to the interval if a run fails, or its process dies; {@link IfItFails#KEEP} by default. */
     public Once ifItFails(IfItFails choice) {
         return new Once(lock, everyMillis, choice == IfItFails.AGAIN);
     }
 
-    /** With {@link IfItFails#AGAIN}, how long the lock outlives a process that dies. */
+    /** Sets how long the lock outlives a process that dies, for {@link IfItFails#AGAIN}. */
     public Once lease(Duration lease) {
         return new Once(lock.lease(lease), everyMillis, isAgain);
     }
 
-    /** The grant counts only when this many replicas have acknowledged it. */
+    /** Makes the grant count only when this many replicas have acknowledged it. */
     public Once acks(int replicas) {
         return new Once(lock.acks(replicas), everyMillis, isAgain);
     }
 
-    /** Runs it if nobody has in this interval, on any machine, and returns whether it ran. Does not wait. */
+    /** Runs the work unless a run began in this interval, on any machine, and returns whether it did. Does not wait. */
     public <E extends Exception> boolean run(Body<E> body) throws E {
         return run(asked().tryAcquire(), body);
     }
 
-    /** The same, and waits at most this long, or until interrupted, for the next interval. */
+    /** The same, but waits at most this long, or until interrupted, for the next interval. */
     public <E extends Exception> boolean run(Duration wait, Body<E> body) throws E, InterruptedException {
         return run(asked().acquire(wait), body);
     }
 
-    // With KEEP, what is granted lasts for the interval, whatever becomes of this process.
+    // With KEEP, the grant lasts for the interval, whatever happens to this process.
     private KeyLock asked() {
         return isAgain ? lock : lock.fixedLease(Duration.ofMillis(everyMillis));
     }
@@ -105,7 +105,7 @@ public final class Once {
         }
     }
 
-    // Beside one's own WRITE, a READ is granted at once. It outlives the WRITE, and keeps every other WRITE out.
+    // READ in addition to one's own WRITE is granted at once. It outlives the WRITE, and keeps every other WRITE out.
     private boolean keepOut(Hold hold, long until) {
         if (isAgain && lock.options.acks() > 0) hold.renew(Duration.ofMillis(Math.max(1, until - Clock.now())));
         String rest = String.valueOf(Math.max(1, until - Clock.now()));

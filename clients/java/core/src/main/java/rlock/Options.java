@@ -4,7 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Supplier;
 
-/** What an acquisition says beside key and owner. */
+/** The options of an acquisition, apart from key and owner. */
 record Options(
         Mode mode,
         long leaseMillis,
@@ -32,7 +32,7 @@ record Options(
         return acquire(words, tied, block, tell);
     }
 
-    /** The rest of such a request, also of {@code RLOCK.MACQUIRE}. */
+    /** The remaining words of such a request, also of {@code RLOCK.MACQUIRE}. */
     String[] acquire(List<String> words, boolean tied, long block, String... tell) {
         words.addAll(List.of("LEASE", String.valueOf(leaseMillis)));
         number(words, "ACKS", acks);
@@ -50,7 +50,7 @@ record Options(
         return renew(new ArrayList<>(List.of("RLOCK.RENEW", name.key(), name.owner(), name.mode().name())), token, millis, tell);
     }
 
-    /** The rest of such a request, also of {@code RLOCK.MRENEW}. */
+    /** The remaining words of such a request, also of {@code RLOCK.MRENEW}. */
     String[] renew(List<String> words, long token, long millis, String... tell) {
         words.addAll(List.of("LEASE", String.valueOf(millis), "TOKEN", String.valueOf(token)));
         number(words, "ACKS", acks);
@@ -67,7 +67,7 @@ record Options(
         return new Options(mode, millis, renew, session, upgrade, limit, maxQueue, acks, owner, detached);
     }
 
-    /** The options for re-entering one of several locks, which needs a request of its own. */
+    /** The options for re-entering one of several locks, which takes a separate request. */
     Options alone(Mode one, int most) {
         return new Options(one, leaseMillis, renewed, session, false, most, UNSET, acks, owner, detached);
     }

@@ -4,14 +4,17 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
- * What a hold of one lock and of several have in common.
+ * What a hold of a single lock and of several locks have in common.
  *
  * @param <H> this type
  */
 abstract sealed class Owned<H> implements AutoCloseable permits Hold, Holds {
     final AtomicBoolean released = new AtomicBoolean();
 
-    /** The only thread that will release it: when it ends, so does the renewing. Null: any thread that has this value can. */
+    /**
+     * Sets the only thread that will release it: when that thread ends, renewal stops. Null means that any thread with
+     * this object can release it.
+     */
     abstract H belongsTo(Thread thread);
 
     abstract void releases();
@@ -20,12 +23,13 @@ abstract sealed class Owned<H> implements AutoCloseable permits Hold, Holds {
     public abstract String owner();
 
     /**
-     * Completes, with null, when the hold is lost or may be, at its deadline at the latest. Never completes if the hold
-     * is released. Stop the work under the lock then. Callers cannot complete or cancel it, only what they derive from it.
+     * Completes, with null, when the hold is lost or may be, at its deadline at the latest. Then stop the work under
+     * the lock. It never completes if the hold is released. Callers cannot complete or cancel it, only futures that
+     * they derive from it.
      */
     public abstract CompletableFuture<Void> lost();
 
-    /** Runs this once when the hold is lost, in a thread of the package. */
+    /** Runs the action once when the hold is lost, in a thread of the package. */
     @SuppressWarnings("unchecked") // it is its own type
     public H onLost(Runnable action) {
         lost().thenRun(action);
@@ -33,12 +37,12 @@ abstract sealed class Owned<H> implements AutoCloseable permits Hold, Holds {
     }
 
     /**
-     * Releases this level, also if it was lost, after 10 seconds at the latest.
+     * Releases this level, even of a lost hold. It returns within 10 seconds.
      *
      * @throws IllegalMonitorStateException if it was released before
      * @throws LockLostException if the hold was lost before: others may have worked at the same time
-     * @throws LockException.Unavailable if no server answered, or another request of this owner is not over. It is released
-     *     later, in the background; the hold ends with its lease at the latest
+     * @throws LockException.Unavailable if no server answered, or another request of this owner is still in progress.
+     *     It is released later, in the background; the hold ends with its lease at the latest
      */
     public void release() {
         if (!released.compareAndSet(false, true)) throw new IllegalMonitorStateException(this + " was released before");

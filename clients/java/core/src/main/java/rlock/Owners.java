@@ -10,9 +10,10 @@ import java.util.Objects;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * The names under which this process locks, so that {@code RLOCK.INFO} says who holds: {@code host/pid/NAME-ID-RANDOM} for a
- * thread, with its name and id, and {@code host/pid/hold-NUMBER-RANDOM} for a hold of its own. Containers share host names
-  * and process ids, and snapshots share all that was drawn before: the random part distinguishes them.
+ * The names under which this process locks, so that {@code RLOCK.INFO} says who holds: {@code host/pid/NAME-ID-RANDOM}
+ * for a thread, with its name and id, and {@code host/pid/hold-NUMBER-RANDOM} for a hold of its own. Containers share
+ * host names and process IDs, and restored snapshots share everything that was drawn before: the random part
+ * distinguishes them.
  */
 final class Owners {
     static final String PROCESS = clean(host()) + "/" + ProcessHandle.current().pid() + "/";
@@ -37,7 +38,7 @@ final class Owners {
         return Long.toHexString(DRAWN.nextLong() | Long.MIN_VALUE);
     }
 
-    /** When the process began: after a restore that is another moment, though all it remembers is the same. */
+    /** When the process began: after a restore, this is another moment, although all memory is the same. */
     static String image() {
         return ProcessHandle.current().info().startInstant().map(Object::toString).orElse("");
     }
@@ -48,7 +49,8 @@ final class Owners {
     }
 
     /**
-     * What is sent as UTF-8 has to be text: half a character would become a question mark, and two keys one lock.
+     * Checks that a text can be sent as UTF-8: half a surrogate pair would become a question mark, and two keys one
+     * lock.
      *
      * @throws IllegalArgumentException if it is not
      */
@@ -64,7 +66,7 @@ final class Owners {
     }
 
     private static String name(Thread thread) {
-        // Ids are not used again while the process lives, names are.
+        // Thread IDs are not reused while the process lives, names are.
         String name = clean(thread.getName());
         return PROCESS + (name.isEmpty() ? "thread" : name) + "-" + thread.getId() + "-";
     }
@@ -81,7 +83,7 @@ final class Owners {
         }
     }
 
-    /** What can be read in an error and typed in a shell, and is not too long. */
+    /** Keeps what can be read in an error and typed in a shell, up to a limited length. */
     private static String clean(String name) {
         String clean = name.replaceAll("[^A-Za-z0-9._:#@+-]", "_");
         return clean.length() > 64 ? clean.substring(0, 64) : clean;

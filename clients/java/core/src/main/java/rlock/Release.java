@@ -1,6 +1,8 @@
 package rlock;
 
-/** The release of one level by an owner that has its seat, and what undoes a level whose release is not known. */
+/**
+ * The release of one level by an owner that has its seat. It also undoes a level whose release has an unknown outcome.
+ */
 final class Release extends Undoing {
     private final long patience;
     private final long deadline;
@@ -9,7 +11,10 @@ final class Release extends Undoing {
     private boolean isUnsure; // one was never answered
     private Told why;
 
-    /** {@code deadline}: until when the hold is certain. It lingers if a request of its attempts was never answered. */
+    /**
+     * {@code deadline} is the time until which the hold is certain. The release lingers if a request of the hold's
+     * attempts was never answered.
+     */
     Release(long patience, long lease, int depth, long token, long deadline, boolean lingers) {
         super(lease, depth, false);
         this.patience = patience;
@@ -50,7 +55,7 @@ final class Release extends Undoing {
         if (outcome.isNotHeld() && !(isUnsure && depth == 1 && now < deadline)) {
             ends(now, Tell.of(Told.LOST), true);
         } else if (outcome.isToken() || outcome.isNil() || outcome.isNotHeld()) { // an earlier one released it, unheard
-            // A level below has the same token: a release that is executed late would end it.
+            // A level below has the same token: a late release by token would end it.
             token = 0;
             lingers &= depth == 1;
             ends(now, Tell.of(Told.RELEASED), false);
@@ -69,7 +74,7 @@ final class Release extends Undoing {
         }
     }
 
-    // Until it is known to be executed, nobody asks in this name.
+    // Until the release is known to be executed, no other request of this owner may come.
     private void ends(long now, Tell tell, boolean isOver) {
         tell(tell);
         lingers |= isUnsure;

@@ -11,8 +11,8 @@ import java.util.concurrent.Semaphore;
 import java.util.function.BooleanSupplier;
 
 /**
-  * One owner at one key in one mode, in this whole process: objects come and go, the depth is counted here. Requests name
-  * the depth to reach, never "one more", so that a command that arrives twice counts once.
+ * One owner of one key in one mode, in the whole process: lock objects come and go, but the depth is counted here.
+ * Requests name the depth to reach, never "one more", so that a command that arrives twice counts once.
  */
 sealed class Seat permits Group {
     /** The owner, the key, the mode and the service: the same key at another service is another lock. */
@@ -20,19 +20,19 @@ sealed class Seat permits Group {
 
     private static final Map<Name, Seat> ALL = new ConcurrentHashMap<>();
     /**
-      * An unlock of a lost hold fails, so its seat is kept for that. A lease that is not renewed may be meant to expire
-      * without an unlock: of those seats, only so many are kept.
+     * An unlock of a lost hold must fail, so the seat is kept until then. But a lease that is not renewed may be meant
+     * to expire without an unlock: of such seats, only this many are kept.
      */
     static final int MOST_LOST = 1_000;
     private static final Set<Seat> LOST = new LinkedHashSet<>(); // the oldest first; guarded by itself
 
     final Name name;
-    /** One request at a time: a depth is right only while nobody else changes it. */
+    /** One request at a time: a depth is right only while no other request changes it. */
     final Semaphore turn = new Semaphore(1, true);
 
     volatile int depth; // changed by the request that has the turn
     volatile Tenure tenure; // null at depth 0
-    /** The turn belongs to what undoes an earlier request. */
+    /** The turn belongs to the undoing of an earlier request. */
     private volatile boolean isUndone;
     /** Why that request failed, or why it is not undone yet. */
     private volatile RuntimeException trouble;
@@ -52,7 +52,7 @@ sealed class Seat permits Group {
         });
     }
 
-    /** For an owner that nobody else knows the name of. */
+    /** A seat for an owner whose name nobody else knows. */
     static Seat alone(Name name) {
         return new Seat(name);
     }
@@ -67,7 +67,7 @@ sealed class Seat permits Group {
         return name;
     }
 
-    /** One more use of this very one. */
+    /** Counts one more use of this seat. */
     void enter() {
         ALL.computeIfPresent(name, (same, seat) -> {
             if (seat == this) users++;
@@ -75,12 +75,12 @@ sealed class Seat permits Group {
         });
     }
 
-    /** It is forgotten when nobody uses it and nothing is held. */
+    /** The seat is removed when nobody uses it and nothing is held. */
     void leave() {
         ALL.computeIfPresent(name, (same, seat) -> seat != this || --users > 0 || depth > 0 ? seat : null);
     }
 
-    /** Its hold was lost: if it is not released either, it is forgotten after many others. */
+    /** Its hold was lost: if nobody releases it, the seat is removed after many other losses. */
     void lost() {
         if (find(name) != this) return;
         Seat oldest;
@@ -97,7 +97,7 @@ sealed class Seat permits Group {
         }
     }
 
-    // Whether somebody uses it just now.
+    // Removes the seat, unless somebody is using it at the moment.
     private boolean forgetLost() {
         Seat kept = ALL.computeIfPresent(name, (same, seat) -> seat == this && users == 0 && hasLost() ? null : seat);
         return kept == this && hasLost();
@@ -108,14 +108,14 @@ sealed class Seat permits Group {
         return of != null && of.isKnownLost();
     }
 
-    /** Passes the turn on: nothing of the request that had it is executed any more. */
+    /** Passes the turn on: nothing of the previous request is still to be executed. */
     void free() {
         isUndone = false;
         passTurn();
         leave();
     }
 
-    /** Takes the turn if nobody has it. */
+    /** Takes the turn if it is free. */
     boolean tryTurn() {
         return turn.tryAcquire();
     }
@@ -131,7 +131,7 @@ sealed class Seat permits Group {
         if (--depth == 0) tenure = null;
     }
 
-    /** Hands the turn to what undoes a request. */
+    /** Hands the turn over to the undoing of a request. */
     void undoes() {
         isUndone = true;
     }
@@ -144,7 +144,10 @@ sealed class Seat permits Group {
         return isUndone;
     }
 
-    /** Takes the turn, or has {@code again} called once when that may succeed; it returns whether it still wants it. */
+    /**
+     * Takes the turn, or arranges that {@code again} is called once when that may succeed; it returns whether the turn
+     * is still wanted.
+     */
     boolean tryTurn(BooleanSupplier again) {
         if (turn.tryAcquire()) return true;
         callers.add(again);
@@ -153,7 +156,7 @@ sealed class Seat permits Group {
         return true;
     }
 
-    /** It is not called any more. */
+    /** Cancels that call. */
     void forget(BooleanSupplier again) {
         callers.remove(again);
     }
@@ -182,7 +185,7 @@ sealed class Seat permits Group {
         return name.key();
     }
 
-    /** What there is, or null. */
+    /** The seat, or null if there is none. */
     static Seat find(Name name) {
         return ALL.get(name);
     }
@@ -190,7 +193,7 @@ sealed class Seat permits Group {
     // --- how it is asked for
 
     /**
-     * The request for the lock, to be at this depth afterward. It waits for {@code block} ms, 0 forever, -1 not at all.
+     * The request for the lock, with the depth to reach. It waits for {@code block} ms: 0 means forever, -1 not at all.
      * The late reply comes on the channel in {@code tell}.
      */
     String[] acquire(Options options, int at, boolean tied, long block, String... tell) {

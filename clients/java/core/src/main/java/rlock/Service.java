@@ -7,9 +7,9 @@ import java.util.Objects;
 import java.util.Set;
 
 /**
- * One server, one primary with its replicas, or one Cluster, by whatever addresses: known by what the servers say of
- * themselves. All {@link Locks} of it in this process count together. Two that cannot be known to be of one service
- * differ in the names of their owners, so they exclude each other.
+ * One server, one primary with its replicas, or one Cluster, whatever its addresses are: it is identified by what the
+ * servers report about themselves. All {@link Locks} of a service in this process share the levels of an owner. If two
+ * are not known to use the same service, their owners have different names, so they exclude each other.
  */
 final class Service {
     private static final Map<String, Service> KNOWN = new HashMap<>();
@@ -22,11 +22,11 @@ final class Service {
     private Service() {}
 
     /**
-     * The service that one of these ids belongs to, or a new one; all of them are its ids from now on. {@code before} is
-     * what the caller has used so far, or null.
+     * The service to which one of these IDs belongs, or a new one; from now on, all of them are its IDs. {@code before}
+     * is the service that the caller has used so far, or null.
      */
     static synchronized Service of(Set<String> ids, Service before) {
-        // A process that was restored from a snapshot is another one, and shares no name with its twins.
+        // A process that was restored from a snapshot is a different one, and shares no owner name with other copies.
         String image = " " + Owners.image();
         List<Service> known = ids.stream().map(id -> KNOWN.get(id + image)).filter(Objects::nonNull).toList();
         Service same = known.contains(before) ? before : known.isEmpty() ? new Service() : known.get(0);
@@ -38,7 +38,7 @@ final class Service {
         return same;
     }
 
-    /** One user less: what nobody uses is forgotten. */
+    /** One user fewer: a service without users is removed. */
     static synchronized void leave(Service service) {
         if (service != null && --service.users == 0) KNOWN.values().removeIf(each -> each == service);
     }

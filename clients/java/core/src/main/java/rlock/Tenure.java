@@ -21,21 +21,21 @@ import rlock.Machine.Output;
 import rlock.Machine.Tell;
 import rlock.Machine.Told;
 
-/** A hold from its first level to its last, shared by all of them: does what its {@link Holding} says. */
+/** A hold from its first level to its last, shared by all levels: does what its {@link Holding} asks for. */
 final class Tenure {
     private static final System.Logger LOG = System.getLogger("rlock");
-    /** How long an unlock waits for its seat and is repeated, altogether. */
+    /** How long an unlock may take in total, with the wait for its seat and its repetitions. */
     private static final long RELEASES_MILLIS = 10_000;
-    /** Timers are late, never early; and two clocks never run alike. */
+    /** Timers are late, never early; and two clocks never run at exactly the same rate. */
     private static final long EARLY_MILLIS = 5;
 
     final long token;
     private final Loss lost = new Loss();
     private List<Watch> watches = List.of(); // these are guarded by this
     private boolean isWatched;
-    /** The thread that alone can release what no {@link Hold} can; null if there is none. */
+    /** The only thread that can release levels which no {@link Hold} can release; null if there is none. */
     volatile Thread holder;
-    /** How many levels a {@link Hold} can release. */
+    /** How many levels can be released through a {@link Hold}. */
     final AtomicInteger values = new AtomicInteger();
     private final Instant start = Instant.now();
     private final long startNanos = System.nanoTime();
@@ -52,8 +52,8 @@ final class Tenure {
     private Link session;
     private Link tying;
     private volatile boolean isLost;
-    // The server has a session that was lost by its deadline until it notices that its connection is closed: the owner would
-    // enter it once more, and lose it then.
+    // The server keeps a session whose deadline has passed until it notices that the connection is closed: until then,
+    // the owner would re-enter the hold, and lose it afterward.
     private boolean mayStand;
     private volatile boolean isDoubted; // the connection of the session has ended, and it is not tied to a new one
 
@@ -78,8 +78,8 @@ final class Tenure {
     }
 
     /**
-     * That it is lost. Who asks for it hears of the end of a WRITE hold from the server at once; of others, at the next
-     * renewal.
+     * The signal of the loss. Once it was asked for, the server reports the end of a WRITE hold at once; other losses
+     * are noticed at the next renewal.
      */
     synchronized Loss lost() {
         if (isWatched || isOver) return lost;
@@ -96,7 +96,7 @@ final class Tenure {
         if (!watches.isEmpty()) step(Input.of(Event.GONE));
     }
 
-    // A server that is a replica for the moment says it later.
+    // A server that is a replica for the moment will be asked again later.
     private synchronized void unwatched(ServerException refused) {
         if (!refused.code().equals("ERR") || refused.getMessage().contains("syntax")) unwatch();
     }
@@ -106,7 +106,7 @@ final class Tenure {
         watches = List.of();
     }
 
-    /** The owner entered again, with a lease of its own. */
+    /** The owner re-entered, with a lease of its own. */
     synchronized void entered(Options again, Tell told) {
         lingers |= told.lingers();
         if (seat instanceof Group) return; // of one of several locks: they have one deadline together
@@ -127,7 +127,7 @@ final class Tenure {
         step(Input.of(Event.EXTEND, deadline - options.leaseMillis()));
     }
 
-    /** It may be, or it is. */
+    /** Whether it is lost, or may be. */
     boolean isLost() {
         if (isLost) return true;
         synchronized (this) {
@@ -136,12 +136,12 @@ final class Tenure {
         return isLost;
     }
 
-    /** It was found to be lost before. */
+    /** Whether it is already known to be lost. */
     boolean isKnownLost() {
         return isLost;
     }
 
-    /** A user may rely on it. The server may have ended a session whose connection has broken. */
+    /** Whether a user may rely on it. If a session's connection has broken, the server may have ended the hold. */
     boolean isSure() {
         return !isLost() && !isDoubted;
     }
@@ -154,7 +154,7 @@ final class Tenure {
         return Duration.ofMillis(leftMillis());
     }
 
-    /** The server has said so, or nobody renews it any more. */
+    /** The server has reported the end, or nobody renews the hold any more. */
     void lose() {
         tell(Event.GONE);
     }
@@ -196,7 +196,7 @@ final class Tenure {
         }
     }
 
-    // In one of the few threads for the server, however many holds there are; its time may be over before that.
+    // Runs in one of the few threads for the server, however many holds there are; the time limit may pass before that.
     private void begin(Output output, Links.Use use, Supplier<Input> work, Input late) {
         long number = ++operation;
         op = output;
@@ -213,7 +213,7 @@ final class Tenure {
             if (use == null) locks.tell(does);
             else locks.links.inTurn(use, seat.name.key(), does);
         } catch (RejectedExecutionException closing) {
-            // Then the deadline says the rest.
+            // In that case, only the deadline counts.
         }
     }
 
@@ -261,14 +261,14 @@ final class Tenure {
         return Input.of(Event.LISTENING);
     }
 
-    // What replicas have acknowledged, or not.
+    // Handles the reply that waited for acknowledgments.
     private synchronized void hears() {
         if (op.act() != Act.WAIT || isOver || !waiter.isOver()) return;
         operation++;
         step(result(op, () -> Job.heard(waiter)));
     }
 
-    // While a depth is being changed it cannot be said.
+    // While a request is changing the depth, the depth is unknown.
     private Input takeSeat() {
         if (!seat.tryTurn()) return Input.of(Event.SEAT);
         seat.enter();
@@ -294,7 +294,9 @@ final class Tenure {
         return Input.of(Event.OWN, Job.outcome(link.call(locks.links.limit(output.by()), words)));
     }
 
-    /** The request to tie it, executed late, would tie this owner's next hold to a connection that is closed. */
+    /**
+     * If the request to tie the hold were executed late, it would tie this owner's next hold to a closed connection.
+     */
     private void undoTie() {
         var undoing = new Release(0, options.leaseMillis(), 1, token, Long.MIN_VALUE, true);
         Job job = new Job(locks.links, seat, options, 1, undoing, false, Machine.FOREVER);
@@ -302,13 +304,13 @@ final class Tenure {
         job.leave();
     }
 
-    /** The hold is tied to this connection: when it ends, the hold has ended or is tied to a new one. */
+    /** The hold is tied to this connection: when the connection ends, the hold has ended or is tied to a new one. */
     synchronized void tied(Link link) {
         session = link;
         link.whenClosed(() -> locks.tell(() -> untied(link)));
     }
 
-    // The server closes the connection of a hold that ended; so does a failover, and the hold stays.
+    // The server closes the connection of a hold that ended. A failover closes it as well, although the hold remains.
     private synchronized void untied(Link link) {
         if (session != link) return;
         session = null;
@@ -325,7 +327,7 @@ final class Tenure {
         locks.forget(this);
         if (isLost) seat.members().forEach(Seat::lost);
         locks.notices.ended(seat.name, isLost, start, startNanos);
-        // After the counters. What the application does when it hears of it must not hold up the others.
+        // After the counters. What the application does in response must not delay the others.
         if (isLost) locks.tell(lost::happens);
         Link[] links = {session, tying};
         session = tying = null;
@@ -336,7 +338,7 @@ final class Tenure {
         if (link != null) link.close();
     }
 
-    /** Moves the deadline to so long from now; fails if the hold is lost, or nobody answers. */
+    /** Moves the deadline to this long from now; fails if the hold is lost, or no server answers. */
     void renew(long millis) {
         long end = Clock.now() + Machine.PATIENCE;
         for (long pause = Machine.FIRST_PAUSE; ; pause = Math.min(2 * pause, Machine.LONGEST_PAUSE)) {
@@ -345,7 +347,7 @@ final class Tenure {
             RuntimeException failure;
             try {
                 renewNow(millis, sent);
-                // The loss was reported, which cannot be undone.
+                // The loss was reported, which cannot be revoked.
                 refuseOver();
                 extendTo(sent + millis);
                 return;
@@ -397,12 +399,12 @@ final class Tenure {
         return machine.limit();
     }
 
-    /** Whether it is the hold of several locks together, of which this is one. */
+    /** Whether it is a hold of several locks together, of which this is one. */
     boolean isTogetherAt(Seat at) {
         return seat instanceof Group && at != seat && at.depth == 1;
     }
 
-    /** The seat whose release is its end. */
+    /** The seat whose release ends it. */
     Seat seat() {
         return seat;
     }
@@ -420,7 +422,7 @@ final class Tenure {
             try {
                 releaseInTurn(at, Clock.now() + RELEASES_MILLIS);
             } catch (RuntimeException late) {
-                // The caller of the release knows that its end is not certain.
+                // The caller of the release already knows that its outcome is uncertain.
             }
         });
         if (isLost()) throw new LockLostException(at + " was lost before it was released");
@@ -428,7 +430,7 @@ final class Tenure {
                 at + " is not known to be released, and may be held until its lease ends: an earlier request of this owner is not over", null);
     }
 
-    // All of them by then, or none; in spite of interrupts.
+    // Takes all of the turns until then, or none; ignores interrupts.
     private static boolean takeTurns(Seat at, long by) {
         int taken = 0;
         boolean interrupted = false;
@@ -483,7 +485,8 @@ final class Tenure {
             step(Input.of(Event.RELEASING));
         }
         long patience = wasLost ? 0 : Math.min(machine.limit(), end) - Clock.now();
-        // Of several locks some may be held still when one was lost: they are released before this owner asks again.
+        // When one of several locks was lost, others may still be held: they are released before this owner's next
+        // request.
         boolean isLeft = mayStand || at instanceof Group;
         long deadline = !wasLost ? machine.deadline() : isLeft ? Machine.FOREVER : Long.MIN_VALUE;
         return new Release(Math.max(0, patience), options.leaseMillis(), depth, token, deadline, lingers);

@@ -16,16 +16,18 @@ import rlock.Driver.Link;
 import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 
-/** Which server is the primary of a key. What is known may be old: who finds out otherwise calls {@link #refresh}. */
+/**
+ * Which server is the primary of a key. This knowledge may be outdated: callers that notice that call {@link #refresh}.
+ */
 abstract sealed class Topology {
     static final long ASK_MILLIS = 1_000;
 
-    /** The primary that serves the key, as far as is known; null if nothing is. */
+    /** The known primary of the key; null if none is known. */
     abstract Address primary(String key);
 
     /**
-     * Asks anew. Fails with a {@link LinkException} when nobody answers, and with a {@link ServerException} when all refuse
-     * for good; what was known stays.
+     * Asks the servers again. Fails with a {@link LinkException} if none answers, and with a {@link ServerException} if
+     * all refuse permanently; the previous knowledge remains then.
      */
     abstract void refresh();
 
@@ -34,11 +36,14 @@ abstract sealed class Topology {
         return true;
     }
 
-    /** Whether a channel has to be in the slot of the key, which one server says as well that is of a Cluster. */
+    /**
+     * Whether a channel must be in the slot of its key. This also applies to a single server that reports that it is a
+     * node of a Cluster.
+     */
     volatile boolean isTagged;
     private final Map<Integer, String> tags = new ConcurrentHashMap<>();
 
-    /** What the name of a channel begins with that belongs to the key: with the smallest number that is in its slot. */
+    /** The beginning of the channel's name for this key: the smallest number that is in the key's slot. */
     String tag(String key) {
         return isTagged ? tags.computeIfAbsent(Cluster.slot(key), slot -> {
             int number = 0;
@@ -47,7 +52,7 @@ abstract sealed class Topology {
         }) : "";
     }
 
-    /** A server said that the key's slot is now at another one. */
+    /** A server reported that another server now has the key's slot. */
     void moved(String key, Address to) {}
 
     /** Whether the configuration names the primary, which then never changes. */
@@ -55,7 +60,7 @@ abstract sealed class Topology {
         return false;
     }
 
-    /** By what this service is known, beside what its servers say: equal texts are of one service. */
+    /** What identifies this service, in addition to what its servers report: equal texts mean the same service. */
     abstract Set<String> ids();
 
     static final class Standalone extends Topology {
@@ -151,7 +156,7 @@ abstract sealed class Topology {
 
         @Override
         synchronized void refresh() {
-            // All that are known, in any order: the one that was asked last may be the one that was cut off.
+            // All known servers, in random order: the one that was asked last may be the one that is cut off.
             List<Address> known = new ArrayList<>(nodes);
             Collections.shuffle(known);
             var all = new LinkedHashSet<>(known);
@@ -205,13 +210,13 @@ abstract sealed class Topology {
             slots = changed;
         }
 
-        /** The servers' own ids, which outlive restarts and failovers. */
+        /** The servers' own IDs, which survive restarts and failovers. */
         @Override
         Set<String> ids() {
             return ids;
         }
 
-        /** CRC16 of the key, or of what stands between its first braces, modulo 16384. */
+        /** CRC16 of the key, or of the text between its first braces, modulo 16384. */
         static int slot(String key) {
             int open = key.indexOf('{');
             int close = open < 0 ? -1 : key.indexOf('}', open);
@@ -225,7 +230,7 @@ abstract sealed class Topology {
         }
     }
 
-    /** Why none of several servers helped. */
+    /** The reasons why none of several servers helped. */
     private static final class Failures {
         private RuntimeException last;
         private boolean isForGood = true;

@@ -6,7 +6,7 @@ abstract sealed class Undoing extends Machine permits Attempt, Release {
         START, OPENING, LISTENING, ASKING, WAITING, PAUSING, GRANTED, AWAITING, CANCELLING, INFORMING, RELEASING, RESTING, DONE
     }
 
-    /** What requests may have left at the server. */
+    /** What requests may have left behind at the server. */
     record Left(boolean inDoubt, boolean lingers, long token) {}
 
     final long lease;
@@ -36,14 +36,20 @@ abstract sealed class Undoing extends Machine permits Attempt, Release {
         say(Act.UNDO);
     }
 
-    /** Undoes whatever was sent, until the server has confirmed that or the lease has expired. Nothing is under way. */
+    /**
+     * Undoes whatever was sent, until the server has confirmed that, or the lease has expired. No operation may be in
+     * progress.
+     */
     final void undo(long now, boolean drops) {
         starts(now);
         if (drops) say(Act.DROP);
         round(now);
     }
 
-    /** The same while a request is under way on a shared connection, before which that was left. */
+    /**
+     * The same while a request is in progress on a shared connection; {@code before} was left behind before that
+     * request.
+     */
     final void undo(long now, Left before) {
         this.before = before;
         starts(now);
@@ -67,7 +73,7 @@ abstract sealed class Undoing extends Machine permits Attempt, Release {
         }
     }
 
-    // To an acquire that nobody waits for any more.
+    // The reply to an acquisition that nobody waits for any more.
     private void replied(Outcome outcome) {
         switch (outcome.ending()) {
             case TOKEN -> token = outcome.token();
@@ -84,12 +90,12 @@ abstract sealed class Undoing extends Machine permits Attempt, Release {
 
     private void round(long now) {
         if (now >= until) free();
-        // A replica answers what is looked for as well, but refuses this.
+        // A replica would answer a query as well, but it refuses this command.
         else if ((inDoubt || lingers) && token == 0) send(now, At.CANCELLING, Request.CANCEL);
         else letGo(now);
     }
 
-    // By its token: should this arrive late, it ends no later hold.
+    // Released by its token: if this request arrives late, it ends no later hold.
     private void letGo(long now) {
         if (!inDoubt && !lingers) undone(now);
         else if (token != 0) send(now, At.RELEASING, Request.RELEASE);
@@ -112,14 +118,14 @@ abstract sealed class Undoing extends Machine permits Attempt, Release {
         } else if (outcome.isFinal()) {
             free();
         } else {
-            // A cancel that arrives late would end a later wait.
+            // A cancellation that arrives late would end a later wait.
             lingers |= at == At.CANCELLING && outcome.isUnknown();
             rest(now, pause);
             pause = Math.min(2 * pause, 1_000);
         }
     }
 
-    // Once more, if something was never answered: the server may only now execute what it had yet to read.
+    // Checks once more if a request was never answered: the server may execute only now what it had not read yet.
     private void undone(long now) {
         if (!lingers) {
             free();

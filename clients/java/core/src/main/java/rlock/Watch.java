@@ -9,7 +9,7 @@ import java.util.function.Consumer;
 import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 
-/** Observes who holds WRITE at a key, by RLOCK.AWAIT, again and again until it is closed. */
+/** Observes who holds WRITE of a key, with RLOCK.AWAIT, repeatedly until it is closed. */
 final class Watch implements AutoCloseable {
     private final Links links;
     private final String key;
@@ -24,8 +24,8 @@ final class Watch implements AutoCloseable {
     private boolean isClosed;
 
     /**
-      * Each request waits for {@code block} ms at the server. {@code heard} gets the token and the owner, or 0 and null, and
-      * {@code refused} gets the server's error; both return at once.
+     * Each request waits for {@code block} ms at the server. {@code heard} gets the token and the owner, or 0 and null,
+     * and {@code refused} gets the server's error; both must return at once.
      */
     Watch(Links links, String key, long token, long block, BiConsumer<Long, String> heard, Consumer<ServerException> refused) {
         this.links = links;
@@ -84,7 +84,7 @@ final class Watch implements AutoCloseable {
         if (waiter.isOver()) signal();
     }
 
-    // Once for each request. What came before the reply is read after it.
+    // Called once for each request. What arrived before the reply is read after it.
     private void signal() {
         synchronized (this) {
             if (isClosed || !isWaiting) return;

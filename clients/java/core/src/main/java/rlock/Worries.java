@@ -1,6 +1,6 @@
 package rlock;
 
-/** Warns of waits that no server answers: once for all that begin to worry at about the same time. */
+/** Warns about waits that no server answers: once for all waits that lose their server at about the same time. */
 final class Worries {
     private static final System.Logger LOG = System.getLogger("rlock");
     private static final long PAUSE_MILLIS = 5_000;

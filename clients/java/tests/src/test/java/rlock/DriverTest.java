@@ -13,7 +13,7 @@ import rlock.Driver.Address;
 import rlock.Driver.LinkException;
 import rlock.Driver.ServerException;
 
-/** What a server cannot be made to do at the right moment. */
+/** Cases that a real server cannot be made to produce at the right moment. */
 @Timeout(60)
 class DriverTest {
     /** There is no server. */
@@ -42,7 +42,10 @@ class DriverTest {
         default void close() {}
     }
 
-    /** Of this command the first request breaks; the reply to the second is an error, which is read after its time. */
+    /**
+     * The first request of this command breaks; the reply to the second one is an error, which is read after its time
+     * limit.
+     */
     private record Late(String command, AtomicInteger count) implements Alone {
         @Override
         public Link connect(Address at, long timeoutMillis) {
@@ -65,7 +68,7 @@ class DriverTest {
             };
         }
 
-        // As a process that gets on after the time of a request, whose reply is there by then.
+        // Acts like a process that resumes after a request's time limit, when the reply has arrived.
         private static void suspended(long millis) {
             try {
                 TimeUnit.MILLISECONDS.sleep(millis + 5);
@@ -93,7 +96,7 @@ class DriverTest {
         }
     }
 
-    /** Subscribing takes this long, and the confirmation never comes. */
+    /** Subscribing takes this long, and is never confirmed. */
     private record Deaf(long millis) implements Alone {
         @Override
         public Feed listen(Address at, long timeoutMillis, Ear ear) {

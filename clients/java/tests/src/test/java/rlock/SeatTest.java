@@ -14,7 +14,7 @@ import org.junit.jupiter.api.Timeout;
 import rlock.jedis.JedisLocks;
 import rlock.tests.Server;
 
-/** What stays in memory of holds that nobody releases, and of futures that were asked for. */
+/** What remains in memory of holds that nobody releases, and of futures that were requested. */
 @Timeout(60)
 class SeatTest {
     private static final int MORE = 10;
@@ -45,7 +45,7 @@ class SeatTest {
                 locks.all("asked").acquire().release();
             }
             assertTrue(tenure.lost().getNumberOfDependents() <= 3, tenure.lost().getNumberOfDependents() + " are kept");
-            // A caller that ends its own future does not end those of others, whenever they asked.
+            // A caller that completes its own future does not affect those of others, whenever they asked.
             for (Supplier<CompletableFuture<Void>> of : List.<Supplier<CompletableFuture<Void>>>of(hold::lost, lock::lost, holds::lost)) {
                 CompletableFuture<Void> earlier = of.get();
                 assertThrows(CompletionException.class, of.get().orTimeout(1, TimeUnit.MILLISECONDS)::join);

@@ -21,8 +21,8 @@ import rlock.Machine.Output;
 import rlock.Machine.Tell;
 
 /**
- * The traces that the Rust machine has written in the simulation: this one answers the same. RLOCK_TRACES names more
- * files of them.
+ * The traces that the Rust machine wrote in the simulation: this machine must give the same outputs. RLOCK_TRACES names
+ * more files of traces.
  */
 class TraceTest {
     private static final String GOLDEN = "clients/traces/golden.txt";

@@ -15,7 +15,7 @@ import redis.clients.jedis.exceptions.JedisException;
 import rlock.Dials;
 import rlock.Driver;
 
-/** Connections by Jedis. Its sockets block, so what takes its time is read in a thread of the driver's. */
+/** Connections through Jedis. Its sockets block, so long operations are read in a thread of the driver. */
 final class JedisDriver implements Driver {
     private static final AtomicInteger COUNT = new AtomicInteger();
     private static final long REPLY_MILLIS = 2_000;
@@ -74,7 +74,7 @@ final class JedisDriver implements Driver {
         return failed instanceof JedisException refused ? JedisLink.first(refused) : Driver.failure(failed.toString(), failed);
     }
 
-    // The user's configuration, but for how long it may take.
+    // The user's configuration, with another time limit.
     private static JedisClientConfig within(long millis, JedisClientConfig config) {
         Object same = Proxy.newProxyInstance(JedisClientConfig.class.getClassLoader(), new Class<?>[] {JedisClientConfig.class},
                 (proxy, method, arguments) -> switch (method.getName()) {

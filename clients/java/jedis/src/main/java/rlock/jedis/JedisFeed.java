@@ -11,7 +11,7 @@ import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
 import rlock.Driver;
 
-/** A connection of Jedis that hears messages. */
+/** A connection of Jedis that receives messages. */
 final class JedisFeed implements Driver.Feed {
     private final OwnConnection connection;
     private final Driver.Ear ear;
@@ -67,7 +67,7 @@ final class JedisFeed implements Driver.Feed {
         return new String((byte[]) word, StandardCharsets.UTF_8);
     }
 
-    // Jedis writes what two threads send at once into each other.
+    // If two threads send at once, Jedis interleaves their bytes.
     @Override
     public synchronized CompletableFuture<Void> subscribe(String channel) {
         if (isOver) return CompletableFuture.failedFuture(new Driver.LinkException("the connection ended", null));

@@ -24,7 +24,7 @@ final class JedisLink implements Driver.Link {
 
     @Override
     public Object call(long timeoutMillis, String... words) {
-        // A virtual thread that is interrupted closes the socket that it reads.
+        // If a virtual thread is interrupted, it closes the socket that it reads from.
         boolean interrupted = Thread.interrupted();
         try {
             connection.setSoTimeout((int) Math.min(Integer.MAX_VALUE, Math.max(1, timeoutMillis)));
@@ -61,7 +61,7 @@ final class JedisLink implements Driver.Link {
         connection.closeNow();
     }
 
-    // A map is keys and values in turn, as in RESP2.
+    // Returns a map as alternating keys and values, as in RESP2.
     private static Object flat(Object reply) {
         if (!(reply instanceof List<?> list)) return reply;
         var all = new ArrayList<Object>(list.size());
@@ -83,12 +83,12 @@ final class JedisLink implements Driver.Link {
         return arguments;
     }
 
-    // The first reply shows what is at the other end. Later ones may be torn by a connection that breaks.
+    // The first reply shows what is at the other end. Later replies may be damaged by a connection that breaks.
     private RuntimeException failure(JedisException failed) {
         return isAnswered ? translated(failed) : first(failed);
     }
 
-    /** Of a connection that has not answered yet. */
+    /** A failure of a connection that has not answered yet. */
     static RuntimeException first(JedisException failed) {
         String text = String.valueOf(failed.getMessage());
         return text.startsWith("Unknown reply") ? Driver.foreign(text, failed) : translated(failed);

@@ -12,7 +12,7 @@ import rlock.Locks;
 
 /**
  * Locks over Jedis: {@code Locks locks = JedisLocks.standalone(new HostAndPort("127.0.0.1", 6379), config).open()}. The
- * connections are the package's own, made with your configuration; your pools are not used.
+ * package opens its own connections, with your configuration; your pools are not used.
  */
 public final class JedisLocks {
     private JedisLocks() {}
@@ -23,7 +23,7 @@ public final class JedisLocks {
     }
 
     /**
-     * One server, as {@code redis://user:password@host:6379/0} says, or {@code rediss://} for TLS.
+     * One server, given as {@code redis://user:password@host:6379/0}, or {@code rediss://} for TLS.
      *
      * @throws IllegalArgumentException if it is none of these
      */

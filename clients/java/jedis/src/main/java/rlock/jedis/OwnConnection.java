@@ -13,7 +13,7 @@ import redis.clients.jedis.JedisSocketFactory;
 final class OwnConnection extends Connection {
     private final Sockets sockets;
 
-    /** Connects, and says who it is. */
+    /** Connects and authenticates. */
     OwnConnection(HostAndPort at, JedisClientConfig config) {
         this(new Sockets(new DefaultJedisSocketFactory(at, config)), config);
     }
@@ -23,13 +23,13 @@ final class OwnConnection extends Connection {
         this.sockets = sockets;
     }
 
-    /** Sends it, while another thread reads. */
+    /** Sends a command while another thread reads. */
     void sendNow(CommandArguments arguments) {
         sendCommand(arguments);
         flush();
     }
 
-    /** Not {@code disconnect}, which would wait to flush what is still to be written; Jedis 6 has nothing else. */
+    /** Not {@code disconnect}, which would wait until pending output is flushed; Jedis 6 has no other method. */
     void closeNow() {
         setBroken();
         Socket socket = sockets.last;

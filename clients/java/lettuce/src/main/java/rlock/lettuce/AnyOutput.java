@@ -8,7 +8,7 @@ import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
 
-/** Whatever the reply is: a number, a text, nothing, or a list of these. */
+/** Accepts any reply: a number, a text, nothing, or a list of these. */
 final class AnyOutput extends CommandOutput<String, String, Object> {
     private record Open(List<Object> list, int count) {}
 

@@ -20,9 +20,10 @@ import java.util.concurrent.TimeUnit;
 import rlock.Dials;
 import rlock.Driver;
 
-/** Connections by Lettuce, each with one server. What is sent again, and where, is decided above it. */
+/** Connections through Lettuce, each to one server. Resending and routing are decided above it. */
 final class LettuceDriver implements Driver {
-    // For all who wait for it. Otherwise a connection that hears nothing is given up after a minute.
+    // Applies to all callers that wait for a connection. Otherwise, a silent connection would only be given up after a
+    // minute.
     private static final Duration PATIENCE = Duration.ofSeconds(2);
 
     private final RedisClient client;
@@ -40,7 +41,7 @@ final class LettuceDriver implements Driver {
                 .autoReconnect(false)
                 .socketOptions(options.getSocketOptions().mutate().connectTimeout(PATIENCE).build())
                 .disconnectedBehavior(ClientOptions.DisconnectedBehavior.REJECT_COMMANDS)
-                // A wait takes as long as it takes.
+                // Waits have no timeout here.
                 .timeoutOptions(TimeoutOptions.create())
                 .build());
     }
@@ -83,7 +84,7 @@ final class LettuceDriver implements Driver {
         return uri.build();
     }
 
-    // What a server answered while the connection was made is several causes deep.
+    // The server's answer during the connection's setup is several causes deep.
     static RuntimeException translated(Throwable failed) {
         RedisCommandExecutionException refused = cause(failed, RedisCommandExecutionException.class);
         if (refused != null) return new Driver.ServerException(refused.getMessage());
@@ -92,7 +93,7 @@ final class LettuceDriver implements Driver {
         return Driver.failure(failed.getMessage() + why, cause);
     }
 
-    /** The same of a connection that has not answered yet: its first reply shows what is at the other end. */
+    /** The same for a connection that has not answered yet: its first reply shows what is at the other end. */
     static RuntimeException first(Throwable failed) {
         RedisProtocolException garbled = cause(failed, RedisProtocolException.class);
         return garbled == null ? translated(failed) : Driver.foreign(garbled.getMessage(), failed);
@@ -116,7 +117,7 @@ final class LettuceDriver implements Driver {
 
     @Override
     public void close() {
-        // A client that is shut down warns of connections that are about to be closed.
+        // A client that is shut down logs warnings about connections that are about to be closed.
         Driver.await(CompletableFuture.allOf(closing.toArray(CompletableFuture[]::new)), TimeUnit.SECONDS.toNanos(1));
         // The threads belong to the resources of the user's client.
         client.shutdown(Duration.ZERO, Duration.ofSeconds(1));

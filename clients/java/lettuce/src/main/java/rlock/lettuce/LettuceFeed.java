@@ -11,7 +11,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicBoolean;
 import rlock.Driver;
 
-/** A connection of Lettuce that hears messages. */
+/** A connection of Lettuce that receives messages. */
 final class LettuceFeed implements Driver.Feed {
     private final LettuceDriver driver;
     private final StatefulRedisPubSubConnection<String, String> connection;
@@ -27,7 +27,7 @@ final class LettuceFeed implements Driver.Feed {
                 ear.heard(message);
             }
 
-            // Lettuce ends the request as well, but by whatever the server says next of any channel.
+            // Lettuce itself would also end the request, but with whatever the server next says about any channel.
             @Override
             public void ssubscribed(String channel, long count) {
                 CompletableFuture<Void> confirmed = asked.remove(channel);
@@ -67,7 +67,7 @@ final class LettuceFeed implements Driver.Feed {
 
     @Override
     public void close() {
-        // Lettuce warns of the second time.
+        // Lettuce logs a warning for a second close.
         if (closed.compareAndSet(false, true)) driver.close(connection);
     }
 }

@@ -38,7 +38,7 @@ final class LettuceLink implements Driver.Link {
     @Override
     public Object call(long timeoutMillis, String... words) {
         CompletableFuture<Object> reply = send(words);
-        // In spite of interrupts: it is short, and its outcome must be known.
+        // Ignores interrupts: it is short, and its outcome must be known.
         if (!Driver.await(reply, TimeUnit.MILLISECONDS.toNanos(timeoutMillis)))
             throw new Driver.LinkException("no reply in " + timeoutMillis + " ms", new TimeoutException());
         try {
@@ -85,7 +85,7 @@ final class LettuceLink implements Driver.Link {
 
     @Override
     public void close() {
-        // Lettuce warns of the second time.
+        // Lettuce logs a warning for a second close.
         if (closed.compareAndSet(false, true)) driver.close(connection);
     }
 }

@@ -10,8 +10,8 @@ import rlock.Driver.Address;
 import rlock.Locks;
 
 /**
- * Locks over Lettuce: {@code Locks locks = LettuceLocks.of(client, uri).open()}. The connections are the package's own;
- * threads, options and addresses are those of your client, which you close yourself, after the locks.
+ * Locks over Lettuce: {@code Locks locks = LettuceLocks.of(client, uri).open()}. The package opens its own connections,
+ * with the threads, options and addresses of your client, which you close yourself, after the locks.
  *
  * <p>With a {@code RedisCredentialsProvider} that does not know the credentials at once, Lettuce uses a thread of the
  * common pool for each new connection. If callers who wait for locks fill that pool, connections fail until one returns.
@@ -37,7 +37,7 @@ public final class LettuceLocks {
         return servers.stream().map(LettuceLocks::address).toList();
     }
 
-    // A socket is an address without a port.
+    // A Unix socket is an address without a port.
     private static Address address(RedisURI uri) {
         return uri.getSocket() == null ? new Address(uri.getHost(), uri.getPort()) : new Address(uri.getSocket(), 0);
     }

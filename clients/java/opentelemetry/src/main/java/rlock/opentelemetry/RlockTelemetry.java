@@ -55,8 +55,8 @@ public final class RlockTelemetry implements LockListener {
     }
 
     /**
-     * With the attribute {@code rlock.key} on spans and metrics. Each key is a time series of its own: only for few keys,
-     * and if their names may be seen by whoever sees the metrics.
+     * Adds the attribute {@code rlock.key} to spans and metrics. Each key is then a time series of its own: use this
+     * only for few keys, whose names everybody who sees the metrics may know.
      */
     public static RlockTelemetry withKeys(OpenTelemetry telemetry) {
         return new RlockTelemetry(telemetry, true);

@@ -40,8 +40,9 @@ import org.redisson.misc.CompletableFutureWrapper;
 import rlock.LockException;
 
 /**
- * An interface of Redisson's, by the methods that a handler has under the same names. {@code fooAsync} is {@code foo} in
- * another thread, on behalf of the one that called it, unless the handler has it. What it lacks is passed on, or refused.
+ * Implements an interface of Redisson with the methods that a handler has under the same names. Unless the handler has
+ * {@code fooAsync}, that runs {@code foo} in another thread, on behalf of its caller. Methods that the handler lacks
+ * are passed on, or refused.
  */
 final class Answers implements InvocationHandler {
     static final ExecutorService THREADS = Executors.newCachedThreadPool(work -> {
@@ -65,7 +66,7 @@ final class Answers implements InvocationHandler {
         this.rest = rest;
     }
 
-    // Nothing of its superclass is left: whatever is called comes here.
+    // Nothing of its superclass is used: every call comes here.
     private static Class<?> lockClass() {
         try {
             var there = MethodHandles.privateLookupIn(RedissonLock.class, MethodHandles.lookup());
@@ -78,19 +79,19 @@ final class Answers implements InvocationHandler {
         }
     }
 
-    /** {@code rest} answers what the handler does not; null: that is refused. */
+    /** {@code rest} handles methods that the handler lacks; if null, these are refused. */
     static <T> T of(Class<T> type, Object handler, Object rest) {
         return type.cast(Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, new Answers(type, handler, rest)));
     }
 
-    /** What answers the rest of a client. */
+    /** What handles the remaining methods of a client. */
     static RedissonClient rest(RedissonClient client) {
         if (!Proxy.isProxyClass(client.getClass()) || !(Proxy.getInvocationHandler(client) instanceof Answers ours))
             throw new IllegalArgumentException("not a client of RlockRedisson: " + client);
         return (RedissonClient) ours.rest;
     }
 
-    /** A lock: {@code RedissonMultiLock}, and others who cast it, want it to be a {@link RedissonLock}. */
+    /** A lock: {@code RedissonMultiLock} and other callers cast it to {@link RedissonLock}. */
     static RFencedLock lock(OneLock handler) {
         try {
             Object lock = INSTANCES.newInstance(LOCK);
@@ -101,7 +102,7 @@ final class Answers implements InvocationHandler {
         }
     }
 
-    /** The handler of such a lock, or null if it is another one. */
+    /** The handler of such a lock, or null for any other lock. */
     static OneLock handlerOf(Object lock) {
         try {
             return LOCK.isInstance(lock) ? (OneLock) ((Answers) LOCK.getField(FIELD).get(lock)).handler : null;
@@ -110,7 +111,7 @@ final class Answers implements InvocationHandler {
         }
     }
 
-    /** The id of the thread on whose behalf this one works. */
+    /** The ID of the thread on whose behalf this one works. */
     static long thread() {
         Long caller = CALLER.get();
         return caller == null ? Thread.currentThread().getId() : caller;
@@ -127,7 +128,7 @@ final class Answers implements InvocationHandler {
         throw refused(method);
     }
 
-    /** A lock that only {@code rest} knows would exclude none of these. */
+    /** A lock that only {@code rest} creates would not exclude any of these. */
     static boolean makesLocks(Method method) {
         Class<?> made = method.getReturnType();
         return RLockAsync.class.isAssignableFrom(made) || RReadWriteLock.class.isAssignableFrom(made)
@@ -169,7 +170,7 @@ final class Answers implements InvocationHandler {
         }
     }
 
-    // A future says what failed, as in Redisson.
+    // Failures are reported in the future, as in Redisson.
     private Object asFuture(Method own, Object[] arguments) {
         try {
             return call(own, arguments);
@@ -200,8 +201,8 @@ final class Answers implements InvocationHandler {
     }
 
     /**
-     * What that method returns, later, on behalf of this thread. If it acquires something, ending the future first
-     * interrupts it, and what it acquired all the same is given back.
+     * Runs that method later, on behalf of this thread. If it acquires something, completing the future early
+     * interrupts it, and whatever it acquired nevertheless is released.
      */
     private RFuture<?> later(long thread, String name, Callable<?> work) {
         var future = new CompletableFuture<Object>();
@@ -239,27 +240,30 @@ final class Answers implements InvocationHandler {
         return new CompletableFutureWrapper<>(future);
     }
 
-    /** A handler whose methods come in the order in which a thread called them, also those that wait without it. */
+    /**
+     * A handler whose methods run in the order in which a thread called them, including those that wait without a
+     * thread.
+     */
     interface Ordered {
-        /** What has to be over before that method runs on behalf of this thread; null if it may at once. */
+        /** What must end before that method runs on behalf of this thread; null if it may run at once. */
         CompletableFuture<?> before(String method, long thread);
     }
 
-    /** A handler whose methods acquire what a future may have to give back. */
+    /** A handler whose methods acquire something that a future may have to release. */
     interface Undoing {
         /** Whether that method acquires, and may be interrupted. */
         boolean acquires(String method);
 
-        /** That thread asked for something, which comes later. */
+        /** That thread requested something that comes later. */
         default void asked(long thread, CompletableFuture<?> future) {}
 
-        /** Gives back what that method returned, on behalf of the thread for which it did. */
+        /** Releases what that method returned, on behalf of the thread that called it. */
         void undo(String method, Object result);
     }
 
     /**
-     * A future of Redisson's. Ending it first ends the given one; {@code undo} gives back what that has all the same. A
-     * failure that means nothing more than {@code nothing} ends it with the result of that.
+     * A future of Redisson. Completing it early ends {@code stage}; {@code undo} releases whatever that acquired
+     * nevertheless. {@code nothing} maps failures that only mean "not acquired" to a result.
      */
     static <T, R> RFuture<R> future(CompletionStage<T> stage, Function<T, R> result, Consumer<T> undo, Predicate<Throwable> isNothing, T nothing) {
         var future = new CompletableFuture<R>();
@@ -273,7 +277,7 @@ final class Answers implements InvocationHandler {
         return new CompletableFutureWrapper<>(future);
     }
 
-    /** As callers of Redisson catch it. */
+    /** The exception that callers of Redisson expect. */
     private static Throwable ofRedisson(Throwable thrown) {
         return thrown instanceof LockException ? new RedisException(thrown.getMessage(), thrown) : thrown;
     }

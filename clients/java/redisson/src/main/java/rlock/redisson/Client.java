@@ -21,7 +21,7 @@ import org.redisson.misc.Hash;
 import rlock.KeyLock;
 import rlock.Locks;
 
-/** What of {@link RedissonClient} is about locks. An owner is a client and a thread, as Redisson has it. */
+/** The part of {@link RedissonClient} that concerns locks. An owner is a client and a thread, as in Redisson. */
 @SuppressWarnings("unused") // called by Answers
 final class Client {
     /** How many locks the server grants in one step. */
@@ -67,7 +67,7 @@ final class Client {
         return names.unmap(key);
     }
 
-    /** The key of something that belongs to another key, in its slot. */
+    /** The key of something that belongs to another key, in the same slot. */
     static String key(String key, String suffix) {
         return key.contains("{") ? key + ":" + suffix : "{" + key + "}:" + suffix;
     }
@@ -107,7 +107,7 @@ final class Client {
         return getLock(options);
     }
 
-    /** No lock has a subscription to save. */
+    /** The same as a lock: there is no subscription to save. */
     public RLock getSpinLock(String name) {
         return getLock(name);
     }
@@ -161,7 +161,7 @@ final class Client {
         return getReadWriteLock(nameOf(options));
     }
 
-    /** Redisson's, but for the types of locks. */
+    /** Redisson's, except for the types of locks. */
     public RKeys getKeys() {
         RKeys keys = redisson.getKeys();
         return Answers.of(RKeys.class, new KeyTypes(keys, locks), keys);
@@ -173,8 +173,8 @@ final class Client {
     }
 
     /**
-     * In one step, if all of them are locks of this client; Redisson's own over locks of several clients, and over more locks
-     * than the server grants in one step.
+     * Acquired in one step, if all of them are locks of this client. For locks of several clients, or more locks than
+     * the server grants in one step, it is Redisson's own.
      */
     public RLock getMultiLock(RLock... each) {
         if (each.length > MOST) return new RedissonMultiLock(each);
@@ -207,7 +207,7 @@ final class Client {
         }
     }
 
-    /** A majority of several servers is not what this is for. */
+    /** A majority of several servers is not supported. */
     public RLock getRedLock(RLock... each) {
         throw new UnsupportedOperationException("RedissonClient.getRedLock is not supported by rlock-redisson: "
                 + "use one lock of a server with replicas, and rlock.acks there");

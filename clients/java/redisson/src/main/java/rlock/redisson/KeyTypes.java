@@ -7,7 +7,7 @@ import org.redisson.api.RType;
 import org.redisson.misc.CompletableFutureWrapper;
 import rlock.Locks;
 
-/** {@code RKeys} that know the type of a lock: as in Redisson, that of a map. */
+/** {@code RKeys} that report the type of a lock: as in Redisson, that of a map. */
 @SuppressWarnings("unused") // called by Answers
 final class KeyTypes {
     private final RKeys keys;

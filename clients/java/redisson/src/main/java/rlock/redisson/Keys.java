@@ -9,17 +9,17 @@ import rlock.LockLostException;
 import rlock.Locks;
 import rlock.Mode;
 
-/** What the server says of a lock. */
+/** What the server reports about a lock. */
 final class Keys {
     private Keys() {}
 
-    /** Who holds it in this mode. Who holds WRITE may hold READ too. */
+    /** The holders in this mode. The holder of WRITE may hold READ, too. */
     static List<?> holders(Locks locks, String key, Mode mode) {
         List<?> all = (List<?>) field(locks.call(key, "RLOCK.INFO", key, "HOLDERS", "10000", "WAITERS", "0"), "holders");
         return all.stream().filter(each -> text(field(each, "mode")).equals(mode.name().toLowerCase(Locale.ROOT))).toList();
     }
 
-    /** The value of that name, in a reply of names and values. */
+    /** The value with that name, in a reply that alternates names and values. */
     static Object field(Object reply, String name) {
         List<?> words = (List<?>) reply;
         for (int i = 0; i + 1 < words.size(); i += 2) if (text(words.get(i)).equals(name)) return words.get(i + 1);
@@ -36,9 +36,9 @@ final class Keys {
             try {
                 unlock.run();
             } catch (LockLostException known) {
-                // That is why it is dropped.
+                // This is the very reason for dropping it.
             } catch (IllegalMonitorStateException together) {
-                // Held with others: it ends with them, and they may not be known to be lost yet.
+                // Held together with others: it ends with them, and they may not be known to be lost yet.
             }
             int before = levels;
             levels = depth.getAsInt();

@@ -12,8 +12,8 @@ import org.redisson.api.RPatternTopic;
 import org.redisson.client.codec.StringCodec;
 
 /**
- * Listeners of a lock hear the server's keyspace events, by Redisson's own subscriptions: {@code notify-keyspace-events}
- * has to include {@code E} and {@code d}.
+ * Listeners of a lock receive the server's keyspace events, through Redisson's own subscriptions: {@code
+ * notify-keyspace-events} has to include {@code E} and {@code d}.
  */
 final class Listeners {
     private static final List<String> RELEASED = List.of("rlock.released", "rlock.forced", "rlock.disconnected", "rlock.removed");

@@ -28,7 +28,7 @@ final class MultiLock implements Answers.Undoing, Answers.Ordered {
     }
 
     private AllLocks with(long lease, TimeUnit unit) {
-        // One at a time: each may have been lost with others than these, while another one is still held.
+        // One at a time: each may have been lost together with other locks, while another is still held.
         for (KeyLock one : each) Keys.dropLost(one::getHoldCount, one::isHeldByCurrentThread, one::unlock);
         return lease <= 0 ? all : all.fixedLease(Duration.ofMillis(Math.max(1, unit.toMillis(lease))));
     }
@@ -97,14 +97,14 @@ final class MultiLock implements Answers.Undoing, Answers.Ordered {
         return all.newCondition();
     }
 
-    /** Ends whoever holds one of them. */
+    /** Ends the holds of everybody who holds one of them. */
     public boolean forceUnlock() {
         boolean isEnded = keys.stream().filter(key -> (Long) client.locks.call(key, "RLOCK.FORCE", key) > 0).count() > 0;
         Keys.dropLost(all::getHoldCount, () -> false, all::unlock); // which this thread may lock anew
         return isEnded;
     }
 
-    /** Whether one of them is. */
+    /** Whether one of them is locked. */
     public boolean isLocked() {
         return keys.stream().anyMatch(key -> !Keys.text(Keys.field(client.locks.call(key, "RLOCK.INFO", key), "mode")).equals("free"));
     }

@@ -21,7 +21,7 @@ import rlock.Mode;
 /** {@code RLock} and {@code RFencedLock}. A lock without a lease time is renewed; one with a lease time is not. */
 @SuppressWarnings("unused") // called by Answers
 final class OneLock implements Answers.Ordered {
-    /** Waits, without a thread, for what is not reentrant. */
+    /** Locks that are waited for without a thread, and that are not reentrant until then. */
     private static final Set<Seat> PENDING = ConcurrentHashMap.newKeySet();
 
     final Client client;
@@ -72,14 +72,14 @@ final class OneLock implements Answers.Ordered {
                 || client.locks.readLock(lock.key()).owner(client.owner(thread)).getHoldCount() > 0;
     }
 
-    // To the server, readers that have joined are not the thread that asks for WRITE.
+    // To the server, readers that have joined are a different owner than the thread that asks for WRITE.
     private void refuseUpgrade(long thread) {
         if (mode == Mode.WRITE && client.reads.depth(lock.key(), thread) > 0)
             throw new LockException("DEADLOCK thread " + thread + " has the read lock of '" + lock.key()
                     + "' and would wait for itself: unlock that first", null);
     }
 
-    /** Whether a wait for WRITE failed because the thread reads: then it would end without the lock, in Redisson. */
+    /** Whether a wait for WRITE failed because the thread holds READ: in Redisson, it would end without the lock. */
     private boolean isUpgrade(Throwable failed, long thread) {
         return mode == Mode.WRITE && failed instanceof LockException refused && refused.getMessage().startsWith("DEADLOCK") && isReader(thread);
     }
@@ -112,7 +112,7 @@ final class OneLock implements Answers.Ordered {
         }
     }
 
-    // Of a reader that may wait for another one of its client.
+    // Watches a reader that may wait for another reader of its client.
     private Runnable watched(boolean joins, long thread) {
         return mode == Mode.READ && !joins ? client.reads.watch(lock.key(), thread) : () -> {};
     }
@@ -174,7 +174,7 @@ final class OneLock implements Answers.Ordered {
         else level.release();
     }
 
-    /** The acquisitions under way whose outcome the thread does not know yet. */
+    /** The thread's acquisitions whose outcome it does not know yet. */
     @Override
     public CompletableFuture<?> before(String method, long thread) {
         boolean isNext = method.equals("unlock") && of(thread).getHoldCount() == 0 && client.reads.depth(lock.key(), thread) == 0;
@@ -215,8 +215,8 @@ final class OneLock implements Answers.Ordered {
     }
 
     /**
-     * As {@code RedissonMultiLock} sets the lease once it has all of its locks, from any thread: of what this process
-     * holds. A lease is never shortened.
+     * {@code RedissonMultiLock} calls this to set the lease once it has all of its locks, from any thread: it applies
+     * to the holds of this process. A lease is never shortened.
      */
     public boolean expire(long lease, TimeUnit unit) {
         boolean isHeld = false;
@@ -267,7 +267,7 @@ final class OneLock implements Answers.Ordered {
         return acquired;
     }
 
-    // What the thread knows of it before the caller does, who may lock or unlock at once.
+    // What the thread learns before the caller does, who may lock or unlock at once.
     private <R> RFuture<R> waiting(Duration wait, long lease, TimeUnit unit, long thread, Function<Optional<Hold>, R> result) {
         boolean joins = joins(lease, thread);
         CompletableFuture<Optional<Hold>> stage;
@@ -340,7 +340,7 @@ final class OneLock implements Answers.Ordered {
 
     // --- RFencedLock
 
-    /** The token of the hold, whoever has it; null if the lock is free. */
+    /** The token of the hold, whoever holds; null if the lock is free. */
     public Long getToken() {
         List<?> holders = Keys.holders(client.locks, lock.key(), mode);
         return holders.isEmpty() ? null : (Long) Keys.field(holders.get(0), "token");

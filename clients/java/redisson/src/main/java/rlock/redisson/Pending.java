@@ -5,13 +5,13 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 
-/** What a thread asked for and does not know yet: its unlock comes after that, in whatever thread it runs. */
+/** Requests of a thread with an unknown outcome: its unlock comes after them, in whatever thread it runs. */
 final class Pending {
     private static final Map<Object, CompletableFuture<?>> LAST = new ConcurrentHashMap<>();
 
     private Pending() {}
 
-    /** {@code seat}: whose, and of which lock. */
+    /** {@code seat} stands for the thread and the lock. */
     static void add(Object seat, CompletionStage<?> asked) {
         CompletableFuture<?> done = asked.handle((value, failed) -> null).toCompletableFuture();
         CompletableFuture<?> all = LAST.merge(seat, done, (before, after) -> CompletableFuture.allOf(before, after));

@@ -19,17 +19,17 @@ import rlock.LockLostException;
 import rlock.Mode;
 
 /**
- * {@code RPermitExpirableSemaphore}: a permit is a READ hold whose owner is the permit's id, with a LIMIT that stands at a
- * key of its own. A permit without a lease time is renewed as long as this client lives.
+ * {@code RPermitExpirableSemaphore}: a permit is a READ hold whose owner is the permit's ID, with a LIMIT that is
+ * stored in a key of its own. A permit without a lease time is renewed as long as this client lives.
  */
 @SuppressWarnings("unused") // called by Answers
 final class Permits implements Answers.Undoing {
     private record Kept(Hold hold, boolean isRenewed) {}
 
-    /** The holds of this process; a permit may be released by another one. */
+    /** The holds of this process; another process may release one of these permits. */
     private static final Map<String, Kept> KEPT = new ConcurrentHashMap<>();
     private static final Duration LONG = Duration.ofDays(1);
-    /** How long a wait relies on the number of permits that it read. */
+    /** How long a wait relies on the number of permits that it has read. */
     private static final long CHECKS_MILLIS = 1_000;
 
     private final Client client;
@@ -75,13 +75,13 @@ final class Permits implements Answers.Undoing {
         changed();
     }
 
-    // A connection that was idle may have ended long ago: that is found out by what may be sent twice.
+    // An idle connection may have ended long ago: a command that may be sent twice finds that out.
     private Object once(String... words) {
         getPermits();
         return client.locks.callOnce(number, words);
     }
 
-    // Whoever waits asks again, with the new number, in the order in which they waited.
+    // Waiters ask again, with the new number, in the order in which they waited.
     private void changed() {
         Object info = client.locks.call(key, "RLOCK.INFO", key, "HOLDERS", "0", "WAITERS", "10000");
         for (Object waiter : (List<?>) Keys.field(info, "waiters"))
@@ -134,7 +134,7 @@ final class Permits implements Answers.Undoing {
         return ids.isEmpty() ? null : ids.get(0);
     }
 
-    /** All of them, or none. Of those who want several, one at a time collects them. */
+    /** All of them, or none. If several callers want several permits, only one at a time collects them. */
     public List<String> tryAcquire(int permits, long wait, long lease, TimeUnit unit) throws InterruptedException {
         if (permits < 0) throw new IllegalArgumentException("Permits amount can't be negative"); // in the words of Redisson
         if (permits == 0) return new ArrayList<>();
@@ -151,12 +151,12 @@ final class Permits implements Answers.Undoing {
             try {
                 alone.get().release();
             } catch (RuntimeException failed) {
-                // Its lease ends it. What was collected is the caller's all the same.
+                // Its lease ends it. The caller gets the collected permits all the same.
             }
         }
     }
 
-    // A wait outlives the restart of a server, as a wait for a lock does, but not the closing of the locks.
+    // A wait survives the restart of a server, like a wait for a lock, but not the closing of the locks.
     private int permits(long end) throws InterruptedException {
         while (true) {
             try {
@@ -216,19 +216,19 @@ final class Permits implements Answers.Undoing {
                     return id;
                 }
             } else {
-                // Nobody has said yet how many there are.
+                // Nobody has set the number of permits yet.
                 Thread.sleep(Math.min(100, left.toMillis()));
             }
             if (until(end).isZero()) return null;
         }
     }
 
-    // Whoever changes the number cancels the waits that it sees. This one may reach the queue just afterwards, with the old
-    // number, so it asks for the number again while it keeps its place.
+    // A change of the number cancels the waits that are in the queue then. This wait may reach the queue just
+    // afterward, with the old number, so it reads the number again and keeps its place.
     private Optional<Hold> waited(KeyLock lock, int most, Duration left) throws InterruptedException {
         if (left.isZero()) return lock.tryAcquire();
         CompletableFuture<Optional<Hold>> waiting = lock.acquireAsync(left);
-        // The future's own get would run other tasks meanwhile in a thread of the common pool, and these may wait as well.
+        // In a thread of the common pool, the future's own get would run other tasks meanwhile, which may wait as well.
         var done = new CountDownLatch(1);
         waiting.whenComplete((hold, failed) -> done.countDown());
         try {
@@ -244,7 +244,7 @@ final class Permits implements Answers.Undoing {
         }
     }
 
-    // Not as far as is known, while no server answers.
+    // While no server answers, the number counts as unchanged.
     private boolean isChanged(int most) {
         try {
             return getPermits() != most;
@@ -267,7 +267,7 @@ final class Permits implements Answers.Undoing {
 
     // --- releasing
 
-    // If it is a permit of this semaphore.
+    // The permit, if it belongs to this semaphore.
     private Kept kept(String id) {
         Kept kept = KEPT.get(id);
         return kept != null && kept.hold.key().equals(key) ? kept : null;
@@ -287,7 +287,7 @@ final class Permits implements Answers.Undoing {
         }
     }
 
-    /** Whatever fails, the others are released. */
+    /** If one fails, the others are released all the same. */
     public int tryRelease(List<String> ids) {
         int released = 0;
         RuntimeException first = null;
@@ -324,7 +324,7 @@ final class Permits implements Answers.Undoing {
                 return true;
             }
             kept.hold.renew(Duration.ofMillis(millis));
-            // The server never shortens a lease, so this client releases it then.
+            // The server never shortens a lease, so this client releases the permit at that time.
             var ends = new Kept(kept.hold, false);
             KEPT.put(id, ends);
             CompletableFuture.delayedExecutor(millis, TimeUnit.MILLISECONDS, Answers.THREADS).execute(() -> {
@@ -362,7 +362,7 @@ final class Permits implements Answers.Undoing {
         return client.locks.call(number, "EXISTS", number).equals(1L);
     }
 
-    /** Ends all permits as well. */
+    /** Also ends all permits. */
     public boolean delete() {
         Keys.force(client.locks, key, Mode.READ);
         return client.locks.call(number, "DEL", number).equals(1L);

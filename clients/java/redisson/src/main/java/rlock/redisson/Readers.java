@@ -1,10 +1,10 @@
 package rlock.redisson;
 
-/** What a read lock does while a writer waits and another thread of the same client reads. */
+/** What a read lock does if a writer waits while another thread of the same client reads. */
 public enum Readers {
     /**
-     * It waits behind the writer, as every request does. If the reader waits for a thread that waits behind that writer,
-     * none of the three goes on: a warning says so.
+     * It waits behind the writer, like every request. If the present reader waits for this thread, none of the three
+     * can proceed: a warning reports that.
      */
     QUEUE,
     /**

@@ -35,13 +35,16 @@ final class Reads {
         this.client = client;
     }
 
-    /** After an operator ended the hold, those who joined it hold nothing either. */
+    /** After an operator ended the hold, those who had joined it hold nothing either. */
     void drop(KeyLock lock) {
         KeyLock all = lock.owner(client.id() + ":readers");
         Keys.dropLost(all::getHoldCount, () -> false, all::unlock);
     }
 
-    /** The lock of all threads of the client. What they lost together is dropped, so that it can be acquired anew. */
+    /**
+     * The lock that all threads of the client share. If they lost it together, it is dropped, so that it can be
+     * acquired again.
+     */
     KeyLock together(KeyLock lock) {
         KeyLock all = lock.owner(client.id() + ":readers");
         Keys.dropLost(all::getHoldCount, all::isHeldByCurrentThread, all::unlock);
@@ -57,7 +60,7 @@ final class Reads {
         });
     }
 
-    /** The thread's innermost level, which is its own no longer; null if it has none. */
+    /** Takes the thread's innermost level, which no longer belongs to the thread; null if it has none. */
     Hold take(String key, long thread) {
         var last = new Hold[1];
         joined.computeIfPresent(new Reader(key, thread), (reader, levels) -> {
@@ -67,7 +70,7 @@ final class Reads {
         return last[0];
     }
 
-    /** Gives up what nobody hears of. */
+    /** Releases a hold whose caller is no longer interested. */
     void giveBack(String key, long thread, Hold hold) {
         joined.computeIfPresent(new Reader(key, thread), (reader, levels) -> {
             levels.remove(hold);
@@ -85,7 +88,7 @@ final class Reads {
         return count[0];
     }
 
-    /** Says which other threads of the client read, if one waits for long to read as well, until this is run. */
+    /** Logs which other threads of the client read if this one waits long to read as well, until the result is run. */
     Runnable watch(String key, long thread) {
         var waits = new Waits(key, thread, System.nanoTime());
         waiting.add(waits);
@@ -93,7 +96,7 @@ final class Reads {
         return () -> waiting.remove(waits);
     }
 
-    // One check serves all waiters, however many come and go.
+    // One check serves all waiters, however many there are.
     private void lookAtAll() {
         for (Waits each : waiting) if (System.nanoTime() - each.since >= LONG_NANOS) look(each.key, each.thread);
         isLooking.set(false);

@@ -27,7 +27,7 @@ import redis.clients.jedis.JedisClientConfig;
 import rlock.Locks;
 import rlock.jedis.JedisLocks;
 
-/** The connections of the locks, as Redisson's configuration has them. */
+/** The connections of the locks, according to Redisson's configuration. */
 @SuppressWarnings("deprecation") // older configurations set it there
 final class Servers {
     private static final Pattern ADDRESS = Pattern.compile("(\\[[^]]+]|[^:\\[\\]]+)(?::([0-9]{1,5}))?");
@@ -74,13 +74,13 @@ final class Servers {
                 .ssl(isSecure(address)).sslParameters(parameters(config, servers)).clientName(servers.getClientName()).build();
     }
 
-    /** Older configurations set it at the server, which counts in Redisson unless both do. */
+    /** Older configurations set it on the server; Redisson uses that, unless both are set. */
     private static SslVerificationMode mode(Config config, BaseConfig<?> servers) {
         SslVerificationMode mode = config.getSslVerificationMode();
         return mode == SslVerificationMode.STRICT ? servers.getSslVerificationMode() : mode;
     }
 
-    /** As Redisson has it. By default Jedis 8 verifies that a certificate is the host's, and Jedis 7 does not. */
+    /** As in Redisson. By default, Jedis 8 verifies that a certificate is that of the host, and Jedis 7 does not. */
     private static SSLParameters parameters(Config config, BaseConfig<?> servers) {
         SSLParameters parameters = new SSLParameters();
         if (mode(config, servers) == SslVerificationMode.STRICT) parameters.setEndpointIdentificationAlgorithm("HTTPS");
@@ -91,7 +91,7 @@ final class Servers {
         return resolver instanceof DefaultCredentialsResolver ? null : resolver;
     }
 
-    /** If any of these is set. */
+    /** Fails if any of these is set. */
     private static void refuse(String what, Object... settings) {
         if (Stream.of(settings).anyMatch(Objects::nonNull)) throw refused(what);
     }
@@ -112,7 +112,8 @@ final class Servers {
         return addresses.stream().map(Servers::address).toList();
     }
 
-    // A URI has no host if that contains an underscore, as names of containers do; and Jedis takes no host for localhost.
+    // A URI has no host if the host contains an underscore, as names of containers do; and Jedis replaces a missing
+    // host by localhost.
     static HostAndPort address(String address) {
         String authority;
         try {

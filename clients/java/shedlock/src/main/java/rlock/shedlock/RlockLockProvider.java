@@ -15,8 +15,8 @@ import rlock.LockLostException;
 import rlock.Locks;
 
 /**
- * ShedLock's locks: {@code lockAtMostFor} is the lease. Until {@code lockAtLeastFor} has passed, an unlocked lock stays as
- * a shared hold that keeps all other tasks out. Extending moves the deadline later, never earlier.
+ * ShedLock's locks: {@code lockAtMostFor} is the lease. Until {@code lockAtLeastFor} has passed, an unlocked lock
+ * remains as a shared hold that keeps all other tasks out. Extending moves the deadline later, never earlier.
  */
 public final class RlockLockProvider implements ExtensibleLockProvider {
     private static final Logger LOG = System.getLogger(RlockLockProvider.class.getName());
@@ -57,7 +57,7 @@ public final class RlockLockProvider implements ExtensibleLockProvider {
             this.hold = hold;
         }
 
-        // ShedLock unlocks while an error of the task is under way, and would replace that.
+        // ShedLock unlocks while an exception of the task propagates, which an exception here would replace.
         @Override
         protected void doUnlock() {
             try {
@@ -72,7 +72,8 @@ public final class RlockLockProvider implements ExtensibleLockProvider {
             }
         }
 
-        // Beside one's own WRITE a READ is granted at once; it stays when WRITE ends, and ends with its own lease.
+        // READ in addition to one's own WRITE is granted at once; it remains when WRITE ends, and ends with its own
+        // lease.
         private void stay(Duration rest) {
             try {
                 locks.call(hold.key(), "RLOCK.ACQUIRE", hold.key(), hold.owner(),

@@ -8,7 +8,7 @@ import java.util.concurrent.locks.Lock;
 import rlock.KeyLock;
 import rlock.Locks;
 
-/** What the registries of all versions of Spring Integration have in common. Each is its own owner. */
+/** What the registries for all versions of Spring Integration have in common. Each registry is its own owner. */
 final class Registry {
     private static final AtomicInteger COUNT = new AtomicInteger();
     final Duration expireAfter;
@@ -35,7 +35,7 @@ final class Registry {
         T run() throws E;
     }
 
-    /** Runs it under that lock. What it fails with says more than that the lock was lost. */
+    /** Runs the body under that lock. The body's own exception is more important than the loss of the lock. */
     static <T, E extends Throwable> T under(Lock lock, Body<T, E> body) throws E {
         Throwable failure = null;
         try {

@@ -26,7 +26,7 @@ class RegistryLock implements Lock {
         boolean by(KeyLock lock) throws E;
     }
 
-    // What was lost is dropped, and acquired anew; its own unlock will find nothing.
+    // A lost hold is dropped, and the lock is acquired again; the unlock of the lost hold will find nothing.
     static <E extends Exception> boolean anew(KeyLock lock, Attempt<E> attempt) throws E {
         try {
             return attempt.by(lock);
@@ -74,7 +74,7 @@ class RegistryLock implements Lock {
         return anew(inner, lock -> lock.tryLock(wait.toMillis(), TimeUnit.MILLISECONDS));
     }
 
-    // The exceptions of Spring's other registries, for who catches them.
+    // The exceptions of Spring's other registries, for code that catches them.
     @Override
     public void unlock() {
         try {

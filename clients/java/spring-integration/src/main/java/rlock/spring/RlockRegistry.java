@@ -21,7 +21,7 @@ public final class RlockRegistry implements ExpirableLockRegistry<DistributedLoc
         this(locks, registryKey, Duration.ofMinutes(1));
     }
 
-    /** {@code expireAfter}: how long a lock outlives its process. While the process lives it is renewed. */
+    /** {@code expireAfter}: how long a lock outlives its process. While the process lives, the lock is renewed. */
     public RlockRegistry(Locks locks, String registryKey, Duration expireAfter) {
         registry = new Registry(locks, registryKey, expireAfter);
     }
@@ -31,7 +31,7 @@ public final class RlockRegistry implements ExpirableLockRegistry<DistributedLoc
         return new TimedLock(registry, Registry.key(lockKey));
     }
 
-    /** Does nothing: locks that are not held are not kept. */
+    /** Does nothing: only locks that are held are kept. */
     @Override
     public void expireUnusedOlderThan(long age) {}
 
@@ -73,7 +73,7 @@ public final class RlockRegistry implements ExpirableLockRegistry<DistributedLoc
         registry.renew(lockKey, ttl);
     }
 
-    /** With its own time to live it is not renewed. */
+    /** A lock with its own time to live, which is not renewed. */
     private static final class TimedLock extends RegistryLock implements DistributedLock {
         TimedLock(Registry registry, String key) {
             super(registry, key);

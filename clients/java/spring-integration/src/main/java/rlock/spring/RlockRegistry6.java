@@ -18,7 +18,7 @@ public final class RlockRegistry6 implements ExpirableLockRegistry<Lock>, Renewa
         this(locks, registryKey, Duration.ofMinutes(1));
     }
 
-    /** {@code expireAfter}: how long a lock outlives its process. While the process lives it is renewed. */
+    /** {@code expireAfter}: how long a lock outlives its process. While the process lives, the lock is renewed. */
     public RlockRegistry6(Locks locks, String registryKey, Duration expireAfter) {
         registry = new Registry(locks, registryKey, expireAfter);
     }
@@ -28,7 +28,7 @@ public final class RlockRegistry6 implements ExpirableLockRegistry<Lock>, Renewa
         return new RegistryLock(registry, Registry.key(lockKey));
     }
 
-    /** Does nothing: locks that are not held are not kept. */
+    /** Does nothing: only locks that are held are kept. */
     @Override
     public void expireUnusedOlderThan(long age) {}
 
@@ -65,7 +65,7 @@ public final class RlockRegistry6 implements ExpirableLockRegistry<Lock>, Renewa
         renewLock(lockKey, registry.expireAfter);
     }
 
-    /** Moves the deadline of this thread's lock; never earlier. */
+    /** Moves the deadline of this thread's lock to a later time, never to an earlier one. */
     @Override
     public void renewLock(Object lockKey, Duration ttl) {
         registry.renew(lockKey, ttl);

@@ -9,7 +9,7 @@ import java.lang.management.ManagementFactory;
 import java.util.concurrent.TimeUnit;
 import rlock.KeyLock;
 
-/** Free pairs: by the package, and by two bare commands of the user's client, in turns. */
+/** Pairs on a free lock: through the package, and by two bare commands of the user's client, in alternation. */
 final class Bench {
     private static final long TURN = TimeUnit.MILLISECONDS.toNanos(200);
     private static final OperatingSystemMXBean SYSTEM = (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();

@@ -65,7 +65,7 @@ abstract class Client implements AutoCloseable {
         try {
             client.connect();
         } catch (RedisConnectionException nobodyThere) {
-            // Which is what was expected of port 1.
+            // This is what was expected of port 1.
         }
         client.shutdown();
     }

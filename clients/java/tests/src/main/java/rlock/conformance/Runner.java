@@ -65,7 +65,7 @@ public final class Runner {
             try {
                 queue.take().run();
             } catch (InterruptedException late) {
-                // An interrupt for what is over already.
+                // An interrupt for something that has ended already.
             }
         }
     }
@@ -104,7 +104,7 @@ public final class Runner {
         var task = new FutureTask<Void>(() -> {
             if (hasBegun.compareAndSet(false, true)) answer(request);
         }, null) {
-            // A task that is cancelled before it begins never runs.
+            // A task that is canceled before it begins never runs.
             @Override
             protected void done() {
                 waits.remove(id);
@@ -179,7 +179,7 @@ public final class Runner {
         };
     }
 
-    // A program that outlives this one.
+    // Starts a program that outlives this one.
     private JsonObject spawn() throws Exception {
         new ProcessBuilder("sleep", "20").redirectOutput(ProcessBuilder.Redirect.DISCARD)
                 .redirectError(ProcessBuilder.Redirect.DISCARD).start();
@@ -350,7 +350,7 @@ public final class Runner {
         return ok(true);
     }
 
-    // An interrupt, and the acquisition answers itself: a FutureTask that is cancelled interrupts its thread.
+    // Interrupts, so that the acquisition itself replies: a canceled FutureTask interrupts its thread.
     private static void interrupt(Future<?> task) {
         task.cancel(true);
     }

@@ -14,9 +14,9 @@ import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
 
-/** What of a {@link RedissonClient} is passed on to Redisson. */
+/** Which methods of a {@link RedissonClient} are passed on to Redisson. */
 class AnswersTest {
-    /** As a later version of Redisson may have it. */
+    /** As in a possible later version of Redisson. */
     interface Later extends RedissonClient {
         RLock getLaterLock(String name);
 

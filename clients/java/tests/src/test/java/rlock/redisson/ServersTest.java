@@ -6,7 +6,7 @@ import java.util.List;
 import org.junit.jupiter.api.Test;
 import redis.clients.jedis.HostAndPort;
 
-/** Where the addresses of Redisson's configuration lead. */
+/** How the addresses in Redisson's configuration are interpreted. */
 class ServersTest {
     @Test
     void anAddressLeadsToItsHost() {

@@ -93,7 +93,7 @@ class AddressTest {
         if (server != null) server.close();
     }
 
-    /** A way, and what the server then says of the connections; a client that does not have it says why. */
+    /** A way, and what the server then reports about the connections; if a client does not support it, the reason. */
     enum Way {
         HOST_AND_PORT,
         NAME,
@@ -273,7 +273,7 @@ class AddressTest {
 
     // --- names
 
-    /** What comes before the next time that it asks was heard. */
+    /** A grant before the next time that it asks came by message. */
     @ParameterizedTest
     @EnumSource
     void aGrantIsHeardWhateverTheOwnersName(Over over) throws Exception {

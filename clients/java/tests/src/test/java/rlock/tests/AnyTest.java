@@ -74,7 +74,7 @@ class AnyTest {
             try (Hold taken = session.locks().lock("k").acquire()) {
                 session.locks().check(taken.key());
             }
-            // On a busy machine, a check may be over before it has connected to subscribe.
+            // On a busy machine, a check may end before it has connected to subscribe.
             for (int checks = 0; !isRefused(deaf.locks()); checks++) assertTrue(checks < 10);
             String said = assertThrows(LockException.class, () -> without.locks().check("k")).getMessage();
             assertTrue(said.contains("RLOCK module"), said);

@@ -23,7 +23,10 @@ import rlock.LockException;
 /** What {@code acquireAsync} promises. */
 @Timeout(120)
 class AsyncTest {
-    /** 16 wait and are read, 16 end futures, 8 each send, undo and renew; the timer, and what finds the primary. */
+    /**
+     * 16 wait and are read, 16 complete futures, 8 each send, undo and renew; plus the timer, and the one that finds
+     * the primary.
+     */
     private static final int THREADS = 16 + 16 + 3 * 8 + 8;
     private static Server server;
 
@@ -96,7 +99,7 @@ class AsyncTest {
             all.forEach(each -> each.cancel(false));
             Server.until(() -> server.waiters(lock.key()) == 0);
             server.say("RLOCK.RELEASE", lock.key(), "somebody");
-            // While they are being granted, too.
+            // Even while they are being granted.
             for (int i = 0; i < 200; i++) {
                 var one = lock.acquireAsync(Duration.ofSeconds(10));
                 if (i % 2 == 0) TimeUnit.MICROSECONDS.sleep(i * 10);

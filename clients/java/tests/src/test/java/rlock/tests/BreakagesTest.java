@@ -23,7 +23,7 @@ import rlock.KeyLock;
 import rlock.LockException;
 import rlock.LockLostException;
 
-/** What went wrong with the files that were to be copied before there was a package. */
+/** Each of these failed with the files to copy that preceded this package. */
 @Timeout(120)
 class BreakagesTest {
     @ParameterizedTest
@@ -133,7 +133,7 @@ class BreakagesTest {
             assertInstanceOf(TimeoutException.class, failed.getCause());
             unwanted.cancel(true);
             Server.until(() -> server.waiters("abandoned") == 0);
-            // At the same time as the grant: whoever wins, nothing stays.
+            // At the same time as the grant: whichever comes first, nothing remains.
             for (int i = 0; i < 50; i++) {
                 var race = lock.acquireAsync(KeyLock.FOREVER);
                 Server.until(() -> server.waiters("abandoned") == 1 || race.isDone());

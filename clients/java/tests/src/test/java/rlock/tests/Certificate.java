@@ -4,7 +4,7 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.Path;
 
-/** A certificate for one host, signed by itself, with its key. */
+/** A self-signed certificate for one host, with its key. */
 record Certificate(Path certificate, Path key) {
     static Certificate of(Path folder, String names) {
         try {
@@ -20,7 +20,7 @@ record Certificate(Path certificate, Path key) {
         return new Certificate(folder.resolve("cert.pem"), folder.resolve("key.pem"));
     }
 
-    /** What a server of this port is started with. */
+    /** The settings of a server at this port. */
     String[] settings(int port, String clients) {
         return new String[] {"--tls-port", "" + port, "--tls-cert-file", certificate.toString(), "--tls-key-file", key.toString(),
             "--tls-ca-cert-file", certificate.toString(), "--tls-auth-clients", clients};

@@ -26,7 +26,10 @@ import rlock.shedlock.RlockLockProvider;
 import rlock.spring.RlockRegistry;
 import rlock.spring.RlockRegistry6;
 
-/** The error of the work under a lock stays, whatever the release then fails with: that is suppressed, or in the log. */
+/**
+ * The exception of the work under a lock is kept, even if the release then fails: that exception is suppressed, or
+ * logged.
+ */
 @Timeout(60)
 class ExitsTest {
     private static final Duration LEASE = Duration.ofMillis(900);
@@ -35,7 +38,7 @@ class ExitsTest {
         void run() throws Throwable;
     }
 
-    /** What releases a lock at the end of work. {@code key} is the key on the server. */
+    /** Code that releases a lock at the end of work. {@code key} is the key on the server. */
     enum Exit {
         HOLD("exit") {
             @Override

@@ -77,7 +77,7 @@ class KilledServerTest {
                 var session = client.open(proxy.port)) {
             KeyLock lock = session.locks().lock("tied").owner("ann");
             Hold hold = lock.session().acquire();
-            // What undoes that as well, so that it takes as long as this test.
+            // This includes what undoes it, so that the undoing takes as long as this test.
             proxy.keep(request -> request.contains("SESSION") || request.contains("RLOCK.RELEASE"));
             server.kill();
             server.start();
@@ -86,7 +86,7 @@ class KilledServerTest {
                 assertThrows(LockLostException.class, hold::release);
                 return lock.acquire();
             }, task -> new Thread(task).start());
-            // It is executed late, behind whatever the owner's next request is.
+            // It is executed late, after the owner's next request.
             assertThrows(CompletionException.class, next.copy().orTimeout(250, TimeUnit.MILLISECONDS)::join, "it is overtaken");
             proxy.deliver();
             proxy.heal();

@@ -23,7 +23,7 @@ import rlock.LockListener.Waited;
 import rlock.LockLostException;
 import rlock.Mode;
 
-/** What is said of locks: events, counters, and what the server knows. */
+/** What is reported about locks: events, counters, and what the server knows. */
 @Timeout(60)
 class ListenerTest {
     private static Server server;
@@ -152,7 +152,7 @@ class ListenerTest {
         return heard.waits.get(count - 1);
     }
 
-    /** R8: it can neither stop nor delay the package. */
+    /** R8: a listener can neither stop nor delay the package. */
     @ParameterizedTest
     @EnumSource
     void aListenerThatHangsOrThrowsDelaysNothing(Over over) throws Exception {

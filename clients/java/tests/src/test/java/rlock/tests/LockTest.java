@@ -21,7 +21,7 @@ import rlock.KeyLock;
 import rlock.LockException;
 import rlock.LockLostException;
 
-/** What {@code java.util.concurrent.locks} promises, and holds. */
+/** What {@code java.util.concurrent.locks} promises, and whether it is true here. */
 @Timeout(60)
 class LockTest {
     private static Server server;
@@ -164,7 +164,7 @@ class LockTest {
         }
     }
 
-    // In a virtual thread, where there are any.
+    // In a virtual thread, if the JVM has them.
     private static void virtual(Runnable work) throws ReflectiveOperationException {
         if (Runtime.version().feature() < 21) new Thread(work).start();
         else Thread.class.getMethod("startVirtualThread", Runnable.class).invoke(null, work);
@@ -201,7 +201,7 @@ class LockTest {
             KeyLock lock = session.locks().lock(key(over, "stale"));
             server.say("RLOCK.ACQUIRE", lock.key(), "somebody");
             for (int i = 0; i < 30; i++) {
-                // Else the server could still count the wait in when it looks for deadlocks.
+                // Otherwise, the server could still count the wait in its search for deadlocks.
                 var left = new CompletableFuture<Long>();
                 Thread thread = new Thread(() -> {
                     try {
@@ -233,7 +233,7 @@ class LockTest {
             thread.join();
             Server.until(() -> server.isFree(lock.key()));
             lost.join().get(1, TimeUnit.SECONDS);
-            // A hold that is a value belongs to whoever has it.
+            // A hold that was returned as an object belongs to whoever has the object.
             var held = new CompletableFuture<Hold>();
             thread = new Thread(() -> held.complete(lock.acquire()));
             thread.start();
@@ -261,7 +261,7 @@ class LockTest {
                 below.release();
             });
             Server.until(() -> server.isFree(lock.key()));
-            // Whoever has the value keeps the hold, whoever locked it first.
+            // Whoever has the object keeps the hold, whoever locked it first.
             var held = new CompletableFuture<Hold>();
             runAndEnd(() -> {
                 lock.lock();

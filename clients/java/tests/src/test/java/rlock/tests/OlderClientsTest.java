@@ -15,7 +15,7 @@ import redis.clients.jedis.Jedis;
 import rlock.Locks;
 import rlock.jedis.JedisLocks;
 
-/** The error for a class path with an older client comes at once, and not at the first lock. */
+/** With an older client on the class path, the error comes at once, and not at the first lock. */
 class OlderClientsTest {
     @Test
     void aJedisBefore6IsRefused(@TempDir Path folder) throws Exception {

@@ -78,6 +78,6 @@ enum Over {
 
     abstract Session cluster(Integer... ports);
 
-    /** As a user of an ACL. */
+    /** As a user with an ACL. */
     abstract Session as(int port, String user, String password, String prefix);
 }

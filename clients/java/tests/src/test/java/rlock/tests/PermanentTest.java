@@ -48,7 +48,7 @@ class PermanentTest {
     private static int securePort;
     private static int demandingPort;
 
-    /** What is wrong, and a text that the error has over every client. */
+    /** What is wrong, and a text that the error contains with every client. */
     enum Wrong {
         PASSWORD("WRONGPASS", () -> Place.at(guarded.port).as(null, "wrong")),
         USER("WRONGPASS", () -> Place.at(guarded.port).as("nobody", "secret")),

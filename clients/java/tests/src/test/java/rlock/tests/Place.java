@@ -31,7 +31,10 @@ import rlock.jedis.JedisLocks;
 import rlock.lettuce.LettuceLocks;
 import rlock.redisson.RlockRedisson;
 
-/** Where a service is, and who asks: what all clients can be given. {@code service} is that of Sentinels. */
+/**
+ * Where a service is, and as whom to connect: what every client can be given. {@code service} is the name that
+ * Sentinels use.
+ */
 record Place(Kind kind, String host, List<Integer> ports, boolean hasTls, Path trusted, String user, String password,
         String service, String sentinelPassword, int database) {
     enum Kind { STANDALONE, SENTINEL, CLUSTER }
@@ -52,7 +55,7 @@ record Place(Kind kind, String host, List<Integer> ports, boolean hasTls, Path t
         return new Place(kind, host, ports, hasTls, trusted, name, secret, service, sentinelPassword, database);
     }
 
-    /** By TLS, with this certificate trusted; null trusts what the machine trusts. */
+    /** With TLS, trusting this certificate; null trusts what the machine trusts. */
     Place secure(Path certificate) {
         return new Place(kind, host, ports, true, certificate, user, password, service, sentinelPassword, database);
     }

@@ -13,18 +13,18 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Predicate;
 
-/** Passes bytes on to a server, and can do what a network does: lose them, keep them, say nothing. */
+/** Passes bytes on to a server, and can do what a network does: lose them, delay them, fall silent. */
 final class Proxy implements AutoCloseable {
     final int port;
-    /** How many connections there have been. */
+    /** How many connections have been accepted. */
     final AtomicInteger accepted = new AtomicInteger();
 
     private final ServerSocket listening;
     private final int to;
     private final List<Connection> connections = new CopyOnWriteArrayList<>();
-    /** Requests that are not passed on, and whose connection is silent from then on. */
+    /** Requests that are not passed on, and after which the connection is silent. */
     private volatile Predicate<String> kept = request -> false;
-    /** Requests that are passed on, and whose connection is silent from then on. */
+    /** Requests that are passed on, and after which the connection is silent. */
     private volatile Predicate<String> unanswered = request -> false;
 
     Proxy(int to) {
@@ -45,7 +45,7 @@ final class Proxy implements AutoCloseable {
         });
     }
 
-    /** A word that the server does not know takes the place of this one, in requests, and back in replies. */
+    /** A word that the server does not know replaces this one in requests, and is replaced back in replies. */
     private volatile String known = "";
     private static final String UNKNOWN = "TALE";
 
@@ -58,14 +58,14 @@ final class Proxy implements AutoCloseable {
         out.write((from.isEmpty() || to.isEmpty() ? text : text.replace(from, to)).getBytes(StandardCharsets.ISO_8859_1));
     }
 
-    /** Requests whose connection ends instead of a reply. */
+    /** Requests after which the connection ends instead of a reply. */
     private volatile Predicate<String> cut = request -> false;
 
     void cutOff(Predicate<String> requests) {
         cut = requests;
     }
 
-    /** Keeps such requests from now on, on every connection that has sent one. */
+    /** From now on, keeps back such requests, and everything after them on their connections. */
     void keep(Predicate<String> requests) {
         kept = requests;
     }
@@ -76,22 +76,22 @@ final class Proxy implements AutoCloseable {
 
     private volatile boolean hidesCloses;
 
-    /** From now on the server does not notice that clients close connections. */
+    /** From now on, the server does not notice that clients close connections. */
     void hideCloses() {
         hidesCloses = true;
     }
 
-    /** Connections that were silent stay so; others and new ones work. */
+    /** Connections that were silent remain so; other and new ones work. */
     void heal() {
         kept = unanswered = cut = request -> false;
     }
 
-    /** The server receives what was kept, also from connections that their clients have closed since. */
+    /** The server receives what was kept back, even from connections that their clients have closed since. */
     void deliver() {
         for (Connection each : connections) each.deliver();
     }
 
-    /** The server loses the connections whose last request this was; their clients hear nothing of it. */
+    /** The server loses the connections whose last request this was; their clients do not notice. */
     void loseSilently(Predicate<String> lastRequest) {
         for (Connection each : connections) if (lastRequest.test(each.last)) each.loseSilently();
     }

@@ -16,7 +16,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 import rlock.Locks;
 
-/** What the README shows compiles and runs. */
+/** The code in the README compiles and runs. */
 @Timeout(120)
 class ReadmeTest {
     private static final Pattern BLOCK = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL);

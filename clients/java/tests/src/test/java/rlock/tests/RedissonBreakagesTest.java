@@ -21,7 +21,7 @@ import org.redisson.config.Config;
 import rlock.LockException;
 import rlock.redisson.RlockRedisson;
 
-/** {@code rlock-redisson}: futures that are cancelled, ids that belong elsewhere, locks that were ended by force. */
+/** {@code rlock-redisson}: canceled futures, IDs that belong elsewhere, and locks that were ended by force. */
 @Timeout(60)
 class RedissonBreakagesTest {
     private static Server server;
@@ -188,10 +188,10 @@ class RedissonBreakagesTest {
         String one = permits.tryAcquire();
         var waiting = permits.acquireAsync().toCompletableFuture();
         Server.until(() -> server.waiters("p:number") == 1);
-        // As another process sets it, which saw nobody wait yet.
+        // As another process would set it that saw no waiter.
         server.say("SET", "{p:number}:permits", "2");
         String two = waiting.orTimeout(10, TimeUnit.SECONDS).join();
-        // The smaller number counts for new requests; what is held stays.
+        // The smaller number counts for new requests; existing holds remain.
         var third = permits.tryAcquireAsync(20, TimeUnit.SECONDS).toCompletableFuture();
         Server.until(() -> server.waiters("p:number") == 1);
         permits.setPermits(1);
@@ -369,7 +369,7 @@ class RedissonBreakagesTest {
         var third = assertDoesNotThrow(() -> lock.lockAsync(4711)).toCompletableFuture();
         assertInstanceOf(IllegalMonitorStateException.class, assertThrows(CompletionException.class, third::join).getCause());
         lock.unlockAsync(4711).toCompletableFuture().join();
-        // Who hears of the grant may unlock, and lock again, at once.
+        // A caller that learns of the grant may unlock, and lock again, at once.
         first.lock();
         var again = lock.lockAsync(4711).toCompletableFuture().thenComposeAsync(done -> lock.unlockAsync(4711).toCompletableFuture())
                 .thenCompose(done -> lock.lockAsync(4711).toCompletableFuture());

@@ -52,7 +52,7 @@ import rlock.LockException;
 import rlock.redisson.Readers;
 import rlock.redisson.RlockRedisson;
 
-/** {@code rlock-redisson}: what Redisson's own tests do not ask. */
+/** {@code rlock-redisson}: what Redisson's own tests do not check. */
 @Timeout(60)
 class RedissonTest {
     private static Server server;
@@ -124,7 +124,7 @@ class RedissonTest {
         assertTrue(refused.getMessage().startsWith("the configuration has " + what + ":"), refused.getMessage());
     }
 
-    /** A server whose certificate is that of {@code localhost}, and is trusted. */
+    /** A server with a trusted certificate for {@code localhost}. */
     @Test
     void theLocksConnectionsVerifyTheHostExactlyIfRedissonDoes(@TempDir Path folder) throws Exception {
         String store = folder.resolve("store").toString();
@@ -156,7 +156,7 @@ class RedissonTest {
             socket.startHandshake();
             isAccepted = true;
         } catch (IOException ended) {
-            // By an alert or a reset, of the handshake or of what follows.
+            // By an alert or a reset, during the handshake or afterward.
         }
         client.shutdown();
         locking.exceptionally(ended -> null).join();
@@ -294,7 +294,7 @@ class RedissonTest {
             }
             assertTrue(server.isFree(each.getKey()), each.getKey());
         }
-        // Also if it has to wait for that.
+        // Even if it has to wait for that.
         RLock one = client.getLock("{after}:one");
         one.lock();
         var waiting = one.lockAsync(4711);
@@ -307,7 +307,7 @@ class RedissonTest {
         client.shutdown();
     }
 
-    /** A request that reads gives a part of it to a child thread, which reads; meanwhile a writer comes. */
+    /** A reader gives a part of its work to a child thread, which also reads; a writer comes in between. */
     private static void readsWithAChild(RedissonClient client, String key, Thread writer) throws Exception {
         RReadWriteLock rates = client.getReadWriteLock(key);
         rates.readLock().lock();
@@ -346,7 +346,7 @@ class RedissonTest {
         assertEquals(1, server.holds("joined", client.getId() + ":readers"));
         assertTrue(read.forceUnlock());
         assertEquals(0L, writer.get(10, TimeUnit.SECONDS));
-        // What was lost together is lost for each of them, and whoever locks again begins anew.
+        // What was lost together is lost for each thread, and a thread that locks again begins anew.
         read.lock();
         var parts = new FutureTask<>(() -> {
             read.lock();

@@ -10,7 +10,7 @@ import java.util.function.BooleanSupplier;
 import redis.clients.jedis.Jedis;
 import rlock.testing.ServerProcess;
 
-/** A server of this test's own: the program of RLOCK_SERVER with the module of RLOCK_MODULE, on a free port. */
+/** A server for this test: the program of RLOCK_SERVER with the module of RLOCK_MODULE, on a free port. */
 public final class Server implements AutoCloseable {
     public final int port;
     private final ServerProcess process;
@@ -46,12 +46,12 @@ public final class Server implements AutoCloseable {
         }
     }
 
-    /** Any command, by a connection beside the package's. */
+    /** Sends any command, on a connection outside the package. */
     public Object say(String... words) {
         return by(2_000, words);
     }
 
-    /** A command whose reply may take its time. */
+    /** Sends a command whose reply may take a while. */
     public Object waits(String... words) {
         return by(60_000, words);
     }
@@ -63,7 +63,7 @@ public final class Server implements AutoCloseable {
         }
     }
 
-    /** How deep this owner holds the key, whatever the mode. */
+    /** The depth of this owner's hold of the key, in either mode. */
     public long holds(String key, String owner) {
         return (Long) say("RLOCK.HOLDS", key, owner);
     }
@@ -80,7 +80,7 @@ public final class Server implements AutoCloseable {
         return new String((byte[]) say("CLIENT", "LIST")).lines().filter(line -> !line.contains(" ssub=0 ")).count();
     }
 
-    /** How many connections there are, with the one that asks. */
+    /** How many connections there are, including the one that asks. */
     public long connections() {
         return new String((byte[]) say("CLIENT", "LIST")).lines().count();
     }

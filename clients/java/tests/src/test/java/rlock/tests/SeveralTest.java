@@ -23,7 +23,7 @@ import rlock.KeyLock;
 import rlock.LockLostException;
 import rlock.Locks;
 
-/** Several locks as a {@code Lock}, and who leads. The conformance script has the rest. */
+/** Several locks as a {@code Lock}, and elections. The conformance script tests the rest. */
 @Timeout(60)
 class SeveralTest {
     private static Server server;
@@ -241,7 +241,7 @@ class SeveralTest {
                 throw new IllegalStateException("an observer's own failure");
             });
             assertEquals(Optional.empty(), heard.poll(15, TimeUnit.SECONDS));
-            // Whoever is slow hears the latest change only, so each is awaited.
+            // A slow observer gets only the latest change, so each change is awaited.
             Server.until(() -> failures.get() == 1);
             try (Hold hold = election.campaign()) {
                 Leader leader = heard.poll(15, TimeUnit.SECONDS).orElseThrow();

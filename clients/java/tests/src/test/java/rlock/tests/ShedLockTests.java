@@ -8,7 +8,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import rlock.shedlock.RlockLockProvider;
 
-/** ShedLock's own tests of providers, over each client. */
+/** ShedLock's own tests of providers, with each client. */
 abstract class ShedLockTests extends AbstractExtensibleLockProviderIntegrationTest {
     private final Over over;
     private Server server;

@@ -21,7 +21,7 @@ import rlock.KeyLock;
 import rlock.LockException;
 import rlock.LockLostException;
 
-/** Single connections that say nothing, or late, while others work. */
+/** Single connections that are silent or late, while others work. */
 @Timeout(120)
 class SilenceTest {
     private Server server;
@@ -63,7 +63,7 @@ class SilenceTest {
             proxy.keep(request -> request.contains("RLOCK.ACQUIRE") && proxy.silent() == 0);
             Server.until(() -> proxy.silent() == 1);
             server.say("RLOCK.RELEASE", "order", "somebody");
-            // It believes no message to the request before, but the reply to the next one.
+            // It ignores the message for the previous request, but accepts the reply to the next one.
             waiting.get(3, TimeUnit.SECONDS).orElseThrow().release();
         }
     }
@@ -87,7 +87,7 @@ class SilenceTest {
         }
     }
 
-    /** Lost by its deadline: the server has it until it notices that its connection is closed. */
+    /** Lost by its deadline: the server keeps it until it notices that its connection is closed. */
     @ParameterizedTest
     @EnumSource
     void aLostSessionIsUndoneBeforeItsOwnerAsksAgain(Over over) throws Exception {
@@ -116,7 +116,7 @@ class SilenceTest {
             used.locks().lock("order").acquire().release();
             proxy.keep(request -> true);
             for (var session : List.of(first, used)) {
-                // The first time there is much to load.
+                // On first use, there is much to load.
                 assertThrows(LockException.Unavailable.class, () -> session.locks().lock("order").tryLock(1, TimeUnit.MILLISECONDS));
                 long start = System.nanoTime();
                 assertThrows(LockException.Unavailable.class, () -> session.locks().lock("order").tryLock(100, TimeUnit.MILLISECONDS));
@@ -185,7 +185,7 @@ class SilenceTest {
         try (var session = over.open(server.port)) {
             session.locks().lock("order").acquire().release();
             server.kill();
-            // Ends the connections that are still open: an attempt that writes into one of them has sent something.
+            // Ends the connections that are still open: an attempt that writes to one of them has sent something.
             assertThrows(LockException.Unavailable.class, () -> session.locks().call("order", "PING"));
             for (int i = 0; i < 100; i++)
                 assertThrows(LockException.Unavailable.class, () -> session.locks().lock("order").detached().acquire(Duration.ofMillis(1)));
@@ -193,7 +193,7 @@ class SilenceTest {
             server.start();
             session.locks().lock("order").acquire().release();
         }
-        // What is still to be undone is done before its locks are closed.
+        // What has yet to be undone is undone before its locks are closed.
         assertEquals(1, server.calls("rlock.release"));
         assertEquals(0, server.calls("rlock.cancel"));
     }

@@ -14,7 +14,7 @@ import org.springframework.integration.support.leader.LockRegistryLeaderInitiato
 import org.springframework.integration.leader.DefaultCandidate;
 import rlock.spring.RlockRegistry;
 
-/** Spring Integration's contract of registries. */
+/** Spring Integration's contract for registries. */
 @Timeout(60)
 class SpringRegistryTest {
     private Server server;

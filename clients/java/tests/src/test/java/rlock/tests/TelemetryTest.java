@@ -82,7 +82,7 @@ class TelemetryTest {
             SpanData waited = span("not_acquired");
             long millis = TimeUnit.NANOSECONDS.toMillis(waited.getEndEpochNanos() - waited.getStartEpochNanos());
             assertTrue(millis >= 60, millis + " ms");
-            // The caller's trace goes along with a future.
+            // The caller's trace is carried over to a future.
             try (var scope = caller.makeCurrent()) {
                 var async = session.locks().lock("other").acquireAsync(Duration.ofSeconds(1)).get().orElseThrow();
                 async.release();

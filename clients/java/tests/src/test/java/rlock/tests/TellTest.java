@@ -26,7 +26,7 @@ import rlock.LockException;
 import rlock.LockLostException;
 import rlock.Locks;
 
-/** Who waits hears of the end by a message, and so does who wants to know of a loss. */
+/** A waiting request learns of its end by a message, and so does whoever asked for the signal of a loss. */
 @Timeout(120)
 class TellTest {
     private static Server server;
@@ -125,7 +125,7 @@ class TellTest {
             AutoCloseable hold = granted(wait, waiting);
             assertTrue(millisSince(start) < 2_500, wait + ": " + millisSince(start) + " ms");
             hold.close();
-            // Once it has asked again it has its place: who came later is granted later.
+            // After it has asked again, it has its place: later requests are granted later.
             server.say("RLOCK.ACQUIRE", "{k}", "somebody");
             var first = wait.begins.apply(locks);
             Server.until(() -> server.waiters("{k}") == 1);
@@ -213,7 +213,7 @@ class TellTest {
 
     // --- losses
 
-    /** It is the way to end a program that lost its lock: it waits for no callback, least of all for itself. */
+    /** A program may end this way when it has lost its lock: closing waits for no callback, least of all for itself. */
     @ParameterizedTest
     @EnumSource
     void aCallbackOfALossMayCloseItsLocks(Over over) throws Exception {

@@ -7,13 +7,13 @@ import rlock.Hold;
 public final class CurrentHold {
     private static final ThreadLocal<Level> CURRENT = new ThreadLocal<>();
 
-    /** A running method's hold, and the level of the method of the same thread that called it. */
+    /** A running method's hold, and the level of the calling method in the same thread. */
     private record Level(Hold hold, Level outer) {}
 
     private CurrentHold() {}
 
     /**
-     * That of the innermost {@link Locked} method of this thread. Do not release it.
+     * The hold of the innermost {@link Locked} method of this thread. Do not release it.
      *
      * @throws IllegalStateException if there is none
      */

@@ -9,7 +9,7 @@ import rlock.Driver.Address;
 import rlock.Locks;
 import rlock.jedis.JedisLocks;
 
-/** Locks over Jedis, as {@code spring.data.redis.*} says. */
+/** Locks over Jedis, configured by {@code spring.data.redis.*}. */
 final class JedisConnections {
     private JedisConnections() {}
 

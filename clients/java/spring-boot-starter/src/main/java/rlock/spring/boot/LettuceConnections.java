@@ -14,7 +14,7 @@ import rlock.Driver.Address;
 import rlock.Locks;
 import rlock.lettuce.LettuceLocks;
 
-/** Locks over Lettuce, as {@code spring.data.redis.*} says; closed after them. */
+/** Locks over Lettuce, configured by {@code spring.data.redis.*}; closed after the locks. */
 final class LettuceConnections implements AutoCloseable {
     private final RedisSettings redis;
     private final SslBundle bundle;

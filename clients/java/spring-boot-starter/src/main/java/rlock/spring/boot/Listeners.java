@@ -4,7 +4,7 @@ import java.util.List;
 import java.util.function.BiConsumer;
 import rlock.LockListener;
 
-/** All listeners of the application, of which none keeps an event from the others. */
+/** All listeners of the application; a failure of one does not keep an event from the others. */
 final class Listeners implements LockListener {
     private final List<LockListener> all;
 

@@ -8,8 +8,9 @@ import java.lang.annotation.Target;
 import rlock.Mode;
 
 /**
- * The method runs under a lock. The owner is the thread, which may re-enter the lock. The lock is acquired before,
- * and released after, whatever else Spring does around the method: a transaction is committed by then.
+ * The method runs under a lock. The owner is the thread, which may re-enter the lock. The lock is acquired before, and
+ * released after, everything else that Spring does around the method: a transaction, for example, is committed before
+ * the release.
  *
  * <p>Only calls through the bean are locked, not those of an object to itself, and not those of Spring to a method that
  * the bean's definition names as its init or destroy method. If the lock was lost meanwhile, the call ends with a
@@ -27,9 +28,9 @@ import rlock.Mode;
  *
  * <p>If a lock is lost before a transaction of this thread is committed, the transaction is rolled back.
  *
- * <p>When the context closes, the beans with such methods, all that depend on them, executors and schedulers are destroyed
- * before the locks. Then no such method begins any more, and the locks are closed when those that run have ended, or {@code
- * rlock.shutdown-timeout} is over.
+ * <p>When the context closes, the beans with such methods, all that depend on them, executors and schedulers are
+ * destroyed before the locks. Then no such method begins any more, and the locks are closed when those that run have
+ * ended, or {@code rlock.shutdown-timeout} has passed.
  */
 @Documented
 @Target(ElementType.METHOD)
@@ -53,19 +54,19 @@ public @interface Locked {
     /** Shared or exclusive. */
     Mode mode() default Mode.WRITE;
 
-    /** At most so many owners at a time: a permit. 0 is no permit. */
+    /** At most this many owners at a time: the lock is a semaphore. 0 means an exclusive lock. */
     int limit() default 0;
 
-    /** Tied to its own connection, so that it ends at once when the process dies. */
+    /** Ties the hold to its own connection, so that it ends at once when the process dies. */
     boolean session() default false;
 
-    /** How many replicas must acknowledge a grant and each renewal. 0: none. */
+    /** How many replicas must acknowledge a grant and each renewal; 0 for none. */
     int acks() default 0;
 
-    /** What follows if the lock was not acquired. */
+    /** What happens if the lock was not acquired. */
     Otherwise otherwise() default Otherwise.FAIL;
 
-    /** What follows if the lock was not acquired. */
+    /** What happens if the lock was not acquired. */
     enum Otherwise {
         /** The call ends with a {@link NotLockedException}. */
         FAIL,

@@ -29,12 +29,12 @@ import rlock.KeyLock;
 import rlock.Locks;
 import rlock.Mode;
 
-/** What {@link Locked} says of one method, checked and parsed when its bean is created. */
+/** The {@link Locked} annotation of one method, checked and parsed when its bean is created. */
 final class LockedMethod {
     private static final SpelExpressionParser PARSER = new SpelExpressionParser();
     private static final ParameterNameDiscoverer NAMES = new DefaultParameterNameDiscoverer();
     private static final Set<String> CALLBACKS = Set.of("jakarta.annotation.PostConstruct", "jakarta.annotation.PreDestroy");
-    /** Results whose work is still to be done; by their names, because an application has few of these libraries. */
+    /** Types of results whose work is yet to be done; by name, because an application has few of these libraries. */
     private static final Set<String> LATE = Set.of("java.util.concurrent.Future", "java.util.concurrent.CompletionStage",
             "java.util.concurrent.Flow$Publisher", "java.util.concurrent.Callable", "java.util.stream.BaseStream",
             "org.reactivestreams.Publisher", "io.reactivex.rxjava3.core.CompletableSource", "io.reactivex.rxjava3.core.MaybeSource",
@@ -48,7 +48,7 @@ final class LockedMethod {
     private final Set<String> parameters = new HashSet<>(); // what the key may name
     private final Locked says;
     private final Expression key;
-    /** Null is the default. */
+    /** Refuses a method that Spring calls directly. */
     final Duration waitAtMost;
     private final Duration lease;
 
@@ -73,7 +73,7 @@ final class LockedMethod {
         return new IllegalStateException("@Locked: " + method + " " + why);
     }
 
-    // Spring calls such a method directly.
+    // Refuses a method that returns before its work is done. An @Async method runs inside the lock.
     private void refuseUnreachable() {
         int modifiers = method.getModifiers();
         if (Modifier.isPrivate(modifiers) || Modifier.isStatic(modifiers) || Modifier.isFinal(modifiers))
@@ -88,7 +88,7 @@ final class LockedMethod {
                 && ClassUtils.hasMethod(type, method.getName(), method.getParameterTypes());
     }
 
-    // It returns before its work is done. An @Async method runs inside of the lock.
+    // Returns the method's value; fails if its work is yet to be done, which the declared type may hide.
     private void refuseLater() {
         ResolvableType returned = ResolvableType.forMethodReturnType(method);
         Optional<Class<?>> late = Stream.concat(Stream.of(returned), Stream.of(returned.getGenerics()))
@@ -134,7 +134,10 @@ final class LockedMethod {
         }
     }
 
-    /** The lock for a call with these arguments. */
+    /**
+     * Refuses a name that is no parameter: as null, it would become a part of the key, so that all calls share one
+     * lock.
+     */
     KeyLock lock(Locks locks, Object target, Object[] arguments, BeanFactoryResolver beans) {
         var context = new Parameters(target, arguments);
         if (beans != null) context.setBeanResolver(beans);
@@ -153,7 +156,7 @@ final class LockedMethod {
         return says.acks() > 0 ? lock.acks(says.acks()) : lock;
     }
 
-    /** A name that is no parameter's is refused: as null, it would become a part of the key, and all calls have one lock. */
+    /** What a call returns, or how it fails, if the method does not run. */
     private final class Parameters extends MethodBasedEvaluationContext {
         private Parameters(Object target, Object[] arguments) {
             super(target, method, arguments, NAMES);

@@ -45,7 +45,8 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
         this.drain = drain;
         setProxyTargetClass(proxiesClasses);
         setBeforeExistingAdvisors(true);
-        // Before that of @Async, which then puts itself around it: the lock is acquired in the thread that works.
+        // Before the post-processor of @Async, which then wraps this one: the lock is acquired in the thread that does
+        // the work.
         setOrder(Ordered.LOWEST_PRECEDENCE - 1);
         var pointcut = new StaticMethodMatcherPointcut() {
             @Override
@@ -53,7 +54,7 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
                 return methods.containsKey(AopUtils.getMostSpecificMethod(method, target));
             }
         };
-        // Kept, because none is made while the application closes.
+        // Kept, because none can be created while the application closes.
         Supplier<Locks> those = SingletonSupplier.of(locks);
         Supplier<Duration> otherwise = SingletonSupplier.of(wait);
         this.advisor = new DefaultPointcutAdvisor(pointcut, (MethodInterceptor) call -> locked(call, those, otherwise));
@@ -65,8 +66,8 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
         beans = factory;
     }
 
-    // Before the bean's own init methods run: one with the annotation is refused. The bean is closed before the locks are,
-    // with all that depends on it.
+    // Runs before the bean's own init methods: an annotated init method is refused. The bean, with everything that
+    // depends on it, is closed before the locks are.
     @Override
     public boolean postProcessAfterInstantiation(Object bean, String name) {
         if (isEligible(bean.getClass()) && beans instanceof ConfigurableListableBeanFactory factory)
@@ -80,7 +81,7 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
         return super.postProcessAfterInitialization(bean, name);
     }
 
-    // Here whatever is wrong with an annotation is found at the start.
+    // Errors in annotations are found here, when the application starts.
     @Override
     protected boolean isEligible(Class<?> target) {
         return eligible.computeIfAbsent(target, this::hasLocked);
@@ -170,7 +171,7 @@ final class LockedPostProcessor extends AbstractBeanFactoryAwareAdvisingPostProc
         }
     }
 
-    // What the method failed with says more than that the lock was lost.
+    // The method's own exception is more important than the loss of the lock.
     private static void release(Hold hold, Throwable failure) {
         try {
             hold.close();

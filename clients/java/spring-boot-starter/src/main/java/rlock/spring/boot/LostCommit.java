@@ -12,18 +12,18 @@ import rlock.LockLostException;
 final class LostCommit implements TransactionExecutionListener {
     private LostCommit() {}
 
-    /** Looks at each of its commits, if that is a transaction manager. */
+    /** Watches each commit of the bean, if it is a transaction manager. */
     static void watch(Object bean) {
         if (bean instanceof ConfigurableTransactionManager manager) manager.addListener(new LostCommit());
     }
 
-    // At the last moment before it. What this throws rolls the transaction back.
+    // Runs at the last moment before a commit. An exception here rolls the transaction back.
     @Override
     public void beforeCommit(TransactionExecution transaction) {
         CurrentHold.each(Hold::ensureHeld);
     }
 
-    /** The lock was lost in a transaction that the caller began, and that goes on. */
+    /** The lock was lost in a transaction that the caller began, and that continues. */
     static void refuse(LockLostException lost) {
         if (!TransactionSynchronizationManager.isActualTransactionActive() || !TransactionSynchronizationManager.isSynchronizationActive()) return;
         TransactionSynchronizationManager.registerSynchronization(new TransactionSynchronization() {

@@ -11,8 +11,8 @@ import org.springframework.boot.context.properties.bind.DefaultValue;
 import org.springframework.core.env.Environment;
 
 /**
- * The properties {@code spring.data.redis.*}: read here, because the class that Spring Boot has for them is another one in
- * each version, and is there only with Spring Data.
+ * The properties {@code spring.data.redis.*}: read here, because Spring Boot's own class for them differs between
+ * versions, and exists only with Spring Data.
  */
 record RedisSettings(
         String url,
@@ -49,7 +49,7 @@ record RedisSettings(
         return given.url == null ? given : given.with(URI.create(given.url));
     }
 
-    // The URL goes before host, port, credentials and database, as in Spring Boot.
+    // The URL takes precedence over host, port, credentials and database, as in Spring Boot.
     private RedisSettings with(URI uri) {
         boolean isSecure = "rediss".equals(uri.getScheme());
         if (!isSecure && !"redis".equals(uri.getScheme()))

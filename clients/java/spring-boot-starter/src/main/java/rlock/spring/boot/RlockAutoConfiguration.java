@@ -73,7 +73,7 @@ public class RlockAutoConfiguration {
         return new Drain(context, () -> properties.getObject().shutdownTimeout());
     }
 
-    /** How to reach the server, over the client that is there; closed after the locks. */
+    /** How to reach the server, with whichever client is present; closed after the locks. */
     static final class RlockConnections implements AutoCloseable {
         private final RedisSettings redis;
         private final ObjectProvider<SslBundles> bundles;
@@ -94,7 +94,7 @@ public class RlockAutoConfiguration {
             return lettuce.builder();
         }
 
-        // As in Spring Boot: Lettuce, if both are there and nothing is said.
+        // As in Spring Boot: Lettuce, if both are present and nothing is configured.
         private boolean isJedis() {
             boolean hasJedis = ClassUtils.isPresent(JEDIS, classes);
             boolean hasLettuce = ClassUtils.isPresent(LETTUCE, classes);

@@ -14,7 +14,7 @@ final class RlockHealth {
         this.key = key;
     }
 
-    /** Fails if it does not. */
+    /** Fails if the server does not. */
     void check(BiConsumer<String, Object> detail) {
         Counters counters = locks.counters();
         detail.accept("held", counters.held());

@@ -18,8 +18,8 @@ import rlock.Mode;
 
 /**
  * Meters: the timers {@code rlock.wait} (by mode and result) and {@code rlock.hold} (by mode and end), the counters
- * {@code rlock.lost} and {@code rlock.renewals.failed}, the gauges {@code rlock.held} and {@code rlock.waiting}. Keys are no
- * tags: there may be any number of them.
+ * {@code rlock.lost} and {@code rlock.renewals.failed}, the gauges {@code rlock.held} and {@code rlock.waiting}. Keys
+ * are not used as tags, because there may be any number of them.
  */
 final class RlockMetrics implements LockListener, MeterBinder {
     private final Supplier<Locks> locks;

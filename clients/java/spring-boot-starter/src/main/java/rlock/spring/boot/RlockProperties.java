@@ -8,7 +8,7 @@ import org.springframework.boot.context.properties.bind.DefaultValue;
  * The properties {@code rlock.*}. How to reach the server is read from {@code spring.data.redis.*}.
  *
  * @param lease the lease of locks without one
- * @param waitAtMost how long {@link Locked} waits if it does not say
+ * @param waitAtMost how long {@link Locked} waits by default
  * @param shutdownTimeout how long a closing application waits for its {@link Locked} methods to end
  * @param ownerPrefix the prefix of all owners' names, for ACL rules
  * @param registryKey the prefix of the keys of the {@code LockRegistry}; by default the application's name

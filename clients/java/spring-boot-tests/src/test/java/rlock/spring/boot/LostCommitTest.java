@@ -27,7 +27,7 @@ import rlock.Hold;
 import rlock.LockLostException;
 import rlock.tests.Server;
 
-/** A lock that is lost before the commit rolls the transaction back, wherever that began. */
+/** If a lock is lost before the commit, the transaction is rolled back, wherever it began. */
 @Timeout(60)
 class LostCommitTest {
     private static Server server;

@@ -18,7 +18,7 @@ import org.springframework.integration.redis.util.RedisLockRegistry;
 import org.springframework.integration.support.locks.LockRegistry;
 import rlock.tests.Server;
 
-/** The application of docs/coming-from/spring.md, before and after. */
+/** The application of docs/coming-from/spring.md, before and after its migration. */
 @Timeout(120)
 class MovedTest {
     @SpringBootConfiguration

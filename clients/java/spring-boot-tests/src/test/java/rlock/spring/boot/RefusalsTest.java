@@ -19,7 +19,7 @@ import org.springframework.web.servlet.mvc.method.annotation.StreamingResponseBo
 import reactor.core.publisher.Flux;
 import reactor.core.publisher.Mono;
 
-/** With which {@code @Locked} methods an application does not start. */
+/** The {@code @Locked} methods with which an application does not start. */
 class RefusalsTest {
     public static class Unquoted {
         @Locked(key = "order:42 +")

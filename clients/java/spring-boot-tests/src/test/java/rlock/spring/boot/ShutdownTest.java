@@ -63,7 +63,7 @@ class ShutdownTest {
         server.say("RLOCK.FORCE", "works"); // what was closed while it was locked is so until its lease ends
     }
 
-    /** Methods that go on for a while after the application has begun to close. */
+    /** Methods that continue for a while after the application has begun to close. */
     public static class Work {
         @Async
         @Locked(key = "'async'")
@@ -83,7 +83,7 @@ class ShutdownTest {
         }
     }
 
-    /** The same in sessions, which end with their connections. */
+    /** The same with sessions, which end with their connections. */
     public static class Sessions extends Work {
         @Override
         @Async
@@ -106,7 +106,7 @@ class ShutdownTest {
         }
     }
 
-    // Another owner waits for the lock meanwhile.
+    // Meanwhile, another owner waits for the lock.
     private static void works(String name) {
         Hold hold = CurrentHold.get();
         begun.countDown();
@@ -122,7 +122,7 @@ class ShutdownTest {
             try {
                 Thread.sleep(10);
             } catch (InterruptedException shutdown) {
-                // The work is not to be interrupted.
+                // The work must not be interrupted.
             }
         }
     }

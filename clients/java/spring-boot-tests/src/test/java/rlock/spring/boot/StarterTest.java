@@ -32,7 +32,7 @@ import rlock.LockListener;
 import rlock.Locks;
 import rlock.tests.Server;
 
-/** What is configured by itself, with the versions that this Spring Boot ships. */
+/** What is auto-configured, with the versions that this Spring Boot ships. */
 @Timeout(120)
 class StarterTest {
     private static Server server;
@@ -97,7 +97,7 @@ class StarterTest {
             assertEquals(0, meters.get("rlock.waiting").gauge().value());
             double before = meters.get("rlock.lost").tag("mode", "write").counter().count();
             server.say("RLOCK.FORCE", client + ":lost");
-            // Nobody asks whether it is lost: so says a renewal.
+            // Nobody uses the signal of the loss: a renewal discovers it.
             Server.until(() -> meters.get("rlock.lost").tag("mode", "write").counter().count() == before + 1);
             hold.lost().get(5, TimeUnit.SECONDS);
             assertTrue(meters.get("rlock.renewals.failed").functionCounter().count() >= 1);
@@ -106,7 +106,7 @@ class StarterTest {
         }
     }
 
-    // Its class is another one in each version.
+    // Its class differs between versions.
     private static String status(ConfigurableApplicationContext context) throws Exception {
         Object indicator = context.getBean("rlockHealthIndicator");
         var method = indicator.getClass().getMethod("health");

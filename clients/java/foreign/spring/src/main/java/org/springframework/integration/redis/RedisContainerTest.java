@@ -3,7 +3,7 @@ package org.springframework.integration.redis;
 import org.springframework.data.redis.connection.RedisConnectionFactory;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 
-/** Stands where the base of Spring's tests stood: the server is there already, at $PORT. */
+/** Replaces the base interface of Spring's tests: the server is already running, at $PORT. */
 public interface RedisContainerTest {
     static RedisConnectionFactory connectionFactory() {
         var factory = new LettuceConnectionFactory("127.0.0.1", port());

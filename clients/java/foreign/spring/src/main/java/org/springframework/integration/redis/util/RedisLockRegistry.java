@@ -14,7 +14,7 @@ import rlock.Locks;
 import rlock.jedis.JedisLocks;
 import rlock.spring.RlockRegistry;
 
-/** Stands where Spring's own registry stood. Without a task scheduler its locks are not renewed, so theirs are not here. */
+/** Replaces Spring's own registry. Without a task scheduler, Spring's locks are not renewed, so neither are these. */
 public final class RedisLockRegistry implements ExpirableLockRegistry<DistributedLock>, RenewableLockRegistry<DistributedLock> {
     public enum RedisLockType {
         SPIN_LOCK,

@@ -2,7 +2,10 @@ package org.springframework.integration.test.util;
 
 import org.springframework.beans.DirectFieldAccessor;
 
-/** What the tests use of Spring Integration's own class of this name, which is not published in the version that they need. */
+/**
+ * The methods that the tests use of Spring Integration's class of this name, which is not published in the version that
+ * they need.
+ */
 public final class TestUtils {
     private TestUtils() {}
 
