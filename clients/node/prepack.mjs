@@ -1,4 +1,4 @@
-// Makes what `npm pack` packs: ES and CommonJS modules with their types, the licences, and the module's version.
+// Creates what `npm pack` packs: ES and CommonJS modules with their types, the licences, and the module's version.
 
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, existsSync, readFileSync, rmSync, writeFileSync } from 'node:fs';

@@ -2,7 +2,7 @@
 
 const heard = new WeakMap<AbortSignal, { calls: Set<() => void>; call: () => void }>();
 
-/** Calls `call` when the signal is aborted, unless the result was called before. */
+/** Calls `call` when the signal is aborted, unless the returned function was called before. */
 export function onAbort(signal: AbortSignal | undefined, call: () => void): () => void {
   if (!signal) return () => {};
   let hub = heard.get(signal);

@@ -1,4 +1,4 @@
-// One of many keys: a permit first, for which callers wait in line, and with it the first key that is free.
+// One of many keys: first a permit, for which callers wait in line, and then the first key that is free.
 
 import { unlessAborted } from './abort.js';
 import type { Hold } from './handle.js';
@@ -6,7 +6,7 @@ import { FIRST_PAUSE, LONGEST_PAUSE } from './machine/index.js';
 import { now } from './time.js';
 import { type AcquireOptions, type Acquires, useHold } from './using.js';
 
-/** The write lock of one of many keys: the hold's `key` says which. It may be shared. */
+/** The write lock of one of many keys: the hold's `key` names it. The object may be shared. */
 export class AnyLock {
   readonly #permit: Acquires;
   readonly #locks: Acquires[];
@@ -29,7 +29,7 @@ export class AnyLock {
           const hold = await lock.acquire({ wait: 0, signal });
           if (hold) return hold.withPermit(permit);
         }
-        // All are taken, so somebody who has no permit has one: nobody says when that ends.
+        // All are taken, so somebody holds a lock without a permit: no event reports when that hold ends.
         const left = wait === 0 ? 0 : until - now();
         if (left <= 0) break;
         await unlessAborted(new Promise((resolve) => setTimeout(resolve, Math.min(pause, left))), signal);

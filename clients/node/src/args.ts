@@ -1,12 +1,12 @@
-// Checks arguments: an error names the argument, its range and its unit. Nothing has been sent by then.
+// Checks arguments: an error names the argument, its range and its unit. Nothing has been sent at that point.
 
-/** What the server accepts. Its own settings may be narrower. */
+/** The limits of the server. Its own settings may be narrower. */
 export const LONGEST_LEASE = 604_800_000;
 const SHORTEST_OF_A_SESSION = 1_000;
 const LONGEST_NAME = 512;
 const MOST = 1_000_000;
 
-/** A value, as an error calls it. */
+/** A value, as it appears in an error. */
 function shown(given: unknown): string {
   if (typeof given === 'string') return JSON.stringify(given.length > 64 ? `${given.slice(0, 64)}…` : given);
   if (given === null || (typeof given !== 'object' && typeof given !== 'function')) return String(given);
@@ -16,7 +16,7 @@ function shown(given: unknown): string {
 
 const wrong = (what: string, must: string, given: unknown) => new TypeError(`${what} must be ${must}, not ${shown(given)}`);
 
-/** An integer of that range, or undefined. */
+/** An integer in that range, or undefined. */
 export function integer(what: string, given: unknown, least: number, most: number, unit: string): void {
   if (given === undefined) return;
   const must = `an integer from ${least} to ${most} ${unit}`;
@@ -41,7 +41,7 @@ const LONE_SURROGATE = /\p{Surrogate}/u;
 
 function text(what: string, given: unknown): asserts given is string {
   if (typeof given !== 'string') throw wrong(what, 'a string', given);
-  // All of these would be one name: the server gets U+FFFD for each.
+  // All of these would become the same name: the server gets U+FFFD for each.
   if (LONE_SURROGATE.test(given)) throw new TypeError(`${what} must be a string that UTF-8 can encode, without a lone surrogate`);
 }
 
@@ -49,7 +49,7 @@ export function key(given: unknown): void {
   text('key', given);
 }
 
-/** A name that leaves `spare` bytes for what is added to it; or undefined. */
+/** A name that leaves `spare` bytes for additions; or undefined. */
 export function name(what: string, given: unknown, spare = 0): void {
   if (given === undefined) return;
   text(what, given);
@@ -79,7 +79,7 @@ export function called(what: string, given: unknown): void {
   if (typeof given !== 'function') throw wrong(what, 'a function', given);
 }
 
-/** Throws a TypeError for an option that would be ignored: a wait whose end is misspelled would never end. */
+/** Throws a TypeError for an unknown option: a wait with a misspelled time limit would never end. */
 export function options(given: unknown, known: Record<string, 1>): void {
   if (typeof given !== 'object' || given === null) throw new TypeError(`options must be an object, not ${given === null ? null : shown(given)}`);
   for (const each in given) {

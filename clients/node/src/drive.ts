@@ -1,4 +1,4 @@
-// Does what a machine of machine/ says, with the connections of route.ts.
+// Does what a machine of machine/ asks for, with the connections of route.ts.
 
 import { Refused, Silent, Unsent } from './errors.js';
 import type { Ear } from './inbox.js';
@@ -18,10 +18,13 @@ function acquire(asked: Asked, depth: number): Word[] {
   return words;
 }
 
-/** The longest BLOCK that the server accepts. A longer one is sent as 0, without a limit; the attempt still ends by itself. */
+/**
+ * The longest BLOCK that the server accepts. A longer wait is sent as 0, without a limit; the attempt still ends by
+ * itself.
+ */
 const LONGEST_BLOCK = 604_800_000;
 
-/** What is held: WRITE by an upgrade too. Of several locks, at the first. */
+/** The mode of the hold: WRITE after an upgrade, too. For several locks, that of the first. */
 const modeOf = ({ mode, upgrade, parts }: Asked) => parts?.[0]?.mode ?? (upgrade ? 'WRITE' : mode);
 
 export function wordsOf(request: Request, asked: Asked, depth: number): Word[] {
@@ -60,7 +63,7 @@ function failure(error: unknown): Outcome {
   return error instanceof Refused ? { is: 'refused', code: error.code } : { is: 'broken' };
 }
 
-/** What the server says of that hold, in a reply of RLOCK.INFO, which is a map, or a list of names and values. */
+/** What the server reports about that hold, in a reply to RLOCK.INFO, which is a map, or a list of names and values. */
 function found(info: unknown, asked: Asked): unknown {
   const mode = modeOf(asked).toLowerCase();
   return (field(info, 'holders') as unknown[]).find((row) => field(row, 'owner') === asked.owner && field(row, 'mode') === mode);
@@ -71,14 +74,14 @@ function field(map: unknown, name: string): unknown {
   return map instanceof Map ? map.get(name) : (map as Record<string, unknown> | undefined)?.[name];
 }
 
-/** A loop that was blocked runs its timers before it writes what node-redis keeps and reads what lies in its sockets. */
+/** An event loop that was blocked runs its timers before it writes node-redis's buffer and reads its sockets. */
 const TURNS = 4;
 
-/** Does what a machine says: the operations of an attempt, of a release, or of a hold. */
+/** Does what a machine asks for: the operations of an attempt, of a release, or of a hold. */
 export class Driver implements Busy {
   /** Of the last request. */
   trouble: unknown;
-  /** When the request under way is late, of which the watch informs it. */
+  /** When the request in progress becomes late, which the watch reports. */
   by = Infinity;
   /** It asks for a hold that its owner has not: a drain ends it. */
   isNew = false;
@@ -88,34 +91,37 @@ export class Driver implements Busy {
   hasGivenUp = false;
   /** Of a hold: a renewal failed. */
   onFailed: ((trouble: unknown) => void) | undefined;
-  /** After each step, before what it says is done. */
+  /** Called after each step, before its outputs are carried out. */
   onStep: (() => void) | undefined;
   /** Before each pause. */
   onPause: ((trouble: unknown) => void) | undefined;
-  /** The pauses of a hold keep no process alive: its connection does, until it is closed. */
+  /** Pauses of a hold keep no process alive: its connection does, until it is closed. */
   isQuiet = false;
   /** Of a session. */
   private link: Link | undefined;
   /** The place to which requests with a late reply go. */
   private place: Place | undefined;
-  /** Where the latest one was redirected to. */
+  /** The target of the latest redirection. */
   private next: Place | undefined;
   private ear: Ear | undefined;
-  /** A message about the latest request that came before the machine waits for it. */
+  /** A message for the latest request that came before the machine waits for it. */
   private heard: Input | undefined;
   private op: Output = { do: 'seat' };
-  /** Counts operations: what an earlier one brings is nobody's. */
+  /** Counts operations: results of earlier ones are ignored. */
   private count = 0;
   private sending: Sending | undefined;
   private timer: NodeJS.Timeout | undefined;
   private instant: Input | undefined;
   private isStepping = false;
-  /** When the machine was informed last. */
+  /** The time of the machine's last input. */
   private now = 0;
-  /** How far the wall clock was ahead of that of machines when the last request was sent; a computer that sleeps adds to it. */
+  /**
+   * How far the wall clock was ahead of the machine's clock when the last request was sent; if the computer sleeps, the
+   * difference grows.
+   */
   ahead = 0;
 
-  /** `done` gets the outputs of the machine that are no operations: they concern whoever has the seat. */
+  /** `done` gets the outputs of the machine that are no operations: they concern the holder of the seat. */
   constructor(
     private readonly shared: Shared,
     private readonly asked: Asked,
@@ -124,7 +130,7 @@ export class Driver implements Busy {
     private readonly done: (output: Output) => void,
   ) {}
 
-  /** Feeds the machine, and carries out all outputs that take no time. */
+  /** Passes an input to the machine, and carries out all outputs that take no time. */
   tell(input: Input): void {
     if (this.onFailed && this.hasFailed(input)) this.onFailed(this.trouble);
     this.instant = input;
@@ -140,7 +146,7 @@ export class Driver implements Busy {
     this.isStepping = false;
   }
 
-  /** Of a hold: whether a renewal has. */
+  /** For a hold: whether a renewal has failed. */
   private hasFailed(input: Input): boolean {
     if (input.on === 'time') return this.op.do === 'wait';
     if (input.on !== 'message' && (input.on !== 'ended' || this.op.do === 'open')) return false;
@@ -176,7 +182,7 @@ export class Driver implements Busy {
     }
   }
 
-  /** Takes the hold's own connection, which from here on belongs to the hold, or to nobody. */
+  /** Takes the hold's own connection, which from now on belongs to the hold, or to nobody. */
   takeLink(): Link | undefined {
     const { link } = this;
     if (link) link.onBroken = undefined;
@@ -184,7 +190,7 @@ export class Driver implements Busy {
     return link;
   }
 
-  /** From here on, nobody waits for what is under way. */
+  /** From now on, nobody waits for the operation in progress. */
   end(): void {
     this.disarm();
     this.count++;
@@ -233,7 +239,7 @@ export class Driver implements Busy {
     this.by = Infinity;
   }
 
-  /** The request under way is late, unless its reply has been here all the time. */
+  /** The request in progress is late, unless its reply has arrived but was not read yet. */
   isLate(): void {
     this.by = Infinity;
     const { count } = this;
@@ -261,7 +267,7 @@ export class Driver implements Busy {
     }
   }
 
-  /** How it failed there, and where to go on. */
+  /** How the request failed there, and where to continue. */
   private failed(error: unknown, { at, link }: Partial<Place> = {}): Outcome {
     this.trouble = error;
     if (error instanceof Refused && at !== undefined) this.next = this.shared.route.redirected(error, at, link);
@@ -301,7 +307,7 @@ export class Driver implements Busy {
     return undefined;
   }
 
-  /** An own connection: an idle or a new one. */
+  /** A dedicated connection: an idle one or a new one. */
   private async open(ends: (input: Input) => void, isWanted: () => boolean): Promise<void> {
     const { route } = this.shared;
     const { next } = this;
@@ -318,7 +324,7 @@ export class Driver implements Busy {
     }
   }
 
-  /** To hear what is said later of the next request. */
+  /** Subscribes, to receive the late reply to the next request. */
   private async listen(ends: (input: Input) => void, isWanted: () => boolean): Promise<void> {
     const { asked: { key }, shared: { route } } = this;
     let place = this.link ? this.place : this.next;

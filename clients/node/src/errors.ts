@@ -6,7 +6,7 @@ export class LockError extends Error {
 /** The lock was not free in time (`using`; `acquire` resolves to null). */
 export class NotAcquired extends LockError {}
 
-/** There is nothing to release here: it was released before. */
+/** There is nothing to release: it was released before. */
 export class NotHeld extends LockError {}
 
 /** The hold ended before it was released: others may have worked at the same time. */
@@ -70,10 +70,10 @@ const KINDS: Record<string, typeof Refused> = {
   NOPERM: NoPermission,
 };
 
-/** How OpenSSL and Node call what is wrong with a certificate. */
+/** What OpenSSL and Node call problems with a certificate. */
 const UNTRUSTED = /^(.*CERT.*|UNABLE_TO_(GET|VERIFY|DECRYPT|DECODE)_.*|HOSTNAME_MISMATCH|INVALID_(CA|PURPOSE)|PATH_LENGTH_EXCEEDED)$/;
 
-/** What is wrong where the client leads to something else than a server that it may talk to: no retry helps. */
+/** The problem, if the client does not lead to a server that it may use: no retry helps. */
 function faultOf(error: unknown): { code: string; what: string } | undefined {
   if (typeof error !== 'object' || error === null) return undefined;
   const { code, message } = error as { code?: unknown; message?: unknown };
@@ -89,7 +89,7 @@ function faultOf(error: unknown): { code: string; what: string } | undefined {
 
 export const isFault = (error: unknown) => faultOf(error) !== undefined;
 
-/** Converts an error of a client library, of a connection to `address`. */
+/** Converts an error of a client library, on a connection to `address`. */
 export function translated(error: unknown, address?: string): Error {
   if (error instanceof Refused || error instanceof Broken) return error;
   const text = error instanceof Error ? error.message : String(error);
@@ -101,7 +101,7 @@ export function translated(error: unknown, address?: string): Error {
   return new (KINDS[code] ?? Refused)(code, isWithoutModule ? `the server has not loaded the RLOCK module: ${text}` : text);
 }
 
-/** How a server's error begins. No error that a library makes of a broken connection does. */
+/** How a server's error begins. No library's error about a broken connection begins like that. */
 const CODE = /^[A-Z]{2,} /;
 
 /**

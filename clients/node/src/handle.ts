@@ -1,4 +1,4 @@
-// What `acquire` resolves to, and what becomes of it when nobody refers to it anymore.
+// What `acquire` resolves to, and what happens to it when nobody refers to it anymore.
 
 import { inspect } from 'node:util';
 import * as args from './args.js';
@@ -6,14 +6,14 @@ import { NotHeld } from './errors.js';
 import type { Tenure } from './tenure.js';
 import { now } from './time.js';
 
-/** What is known of a hold when nobody refers to it anymore. */
+/** What is known about a hold when nobody refers to it anymore. */
 interface Dropped {
   wasSeen: boolean;
   tenure: Tenure;
 }
 
 // If `Promise.race([lock.acquire(), …])` is won by another promise, the hold arrives and nobody has a reference to it.
-// So it is released here, when it is collected. A hold that was used is kept: somebody may rely on it.
+// So it is released here when it is garbage-collected. But a hold that was used is kept: somebody may rely on it.
 const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure }) => {
   if (tenure.state !== 'held') return tenure.drop();
   // Never silently: the program may have relied on it.
@@ -23,7 +23,8 @@ const dropped = new FinalizationRegistry<Dropped>(({ wasSeen, tenure }) => {
   else tenure.release().catch(() => {});
 });
 
-// Most holds are released in a moment. To register them costs as much as all else here, above all when garbage is collected.
+// Most holds are released after a moment. To register them would cost as much as everything else here, especially
+// during garbage collection.
 const young = new Map<Hold, Dropped>();
 const MOMENT = 100;
 let grows: NodeJS.Timeout | undefined;
@@ -38,9 +39,9 @@ function watch(hold: Hold, known: Dropped): void {
 }
 
 /**
- * The result of one acquisition: one level of a lock, to release once, also by `await using`. Keep a reference: a hold
- * that nothing refers to is released when it is garbage-collected if nothing of it was ever read; otherwise it is renewed
- * as long as the process lives.
+ * The result of one acquisition: one level of a lock, to release once, also by `await using`. Keep a reference to it: a
+ * hold without references is garbage-collected, and released then if none of its properties was ever read; otherwise,
+ * it is renewed as long as the process lives.
  */
 export class Hold implements AsyncDisposable {
   readonly #known: Dropped;
@@ -67,7 +68,7 @@ export class Hold implements AsyncDisposable {
     return this.#tenure.asked.key;
   }
 
-  /** Of several locks, all keys. */
+  /** All keys, if it is the hold of several locks. */
   get keys(): string[] {
     const { key, parts } = this.#tenure.asked;
     return parts ? parts.map((part) => part.key) : [key];
@@ -82,7 +83,7 @@ export class Hold implements AsyncDisposable {
     return !this.#isReleased && this.#tenure.isSure;
   }
 
-  /** Milliseconds until the deadline, counted from when the last request was sent; 0 if it is not held. */
+  /** Milliseconds until the deadline, which counts from when the last request was sent; 0 if it is not held. */
   get left(): number {
     return this.held ? Math.max(0, Math.floor(this.#tenure.deadline - now())) : 0;
   }
@@ -92,14 +93,14 @@ export class Hold implements AsyncDisposable {
     return this.#tenure.signal;
   }
 
-  /** Throws LockLost unless the hold is certain. For a step that cannot be undone, use the token. */
+  /** Throws LockLost unless the hold is certain. For a step that cannot be undone, let the resource check the token. */
   check(): void {
     if (!this.held) throw this.#tenure.isLost;
   }
 
   /**
-   * The hold lasts `ms` from now, or as long as it would have lasted if that is longer. Resolves to the hold. Throws
-   * LockLost if it ended. A hold is renewed anyway, unless it was acquired with `renew: false`.
+   * Makes the hold last at least `ms` from now; never shortens it. Resolves to the hold. Throws LockLost if it ended. A
+   * hold is renewed anyway, unless it was acquired with `renew: false`.
    */
   async extend(ms: number): Promise<Hold> {
     if (ms === undefined) throw new TypeError('extend needs a number of milliseconds');
@@ -110,8 +111,8 @@ export class Hold implements AsyncDisposable {
   }
 
   /**
-   * Releases one level. Throws LockLost if the hold ended before, and Unavailable if the `patience` did not suffice, for
-   * example because another request of this owner is under way: then the level is released behind it.
+   * Releases one level. Throws LockLost if the hold ended before, and Unavailable if the `patience` did not suffice,
+   * for example because another request of this owner is in progress: then the level is released in the background.
    */
   async release(): Promise<void> {
     if (this.#isReleased) throw new NotHeld(`${this.#known.tenure.name} was released before`);
@@ -124,7 +125,7 @@ export class Hold implements AsyncDisposable {
     }
   }
 
-  /** @internal Of one of many keys: its permit is released with it. */
+  /** @internal For one of many keys: its permit is released with it. */
   withPermit(permit: Hold): this {
     this.#permit = permit;
     return this;

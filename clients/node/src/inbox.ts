@@ -1,5 +1,5 @@
-// What the server says later, to requests with TELL: one subscription at each server, to a channel for all keys, or, in a
-// Cluster, for each slot.
+// Late replies of the server, to requests with TELL: one subscription at each server, to one channel for all keys, or,
+// in a Cluster, to one for each slot.
 
 import { randomBytes } from 'node:crypto';
 import { Broken, NoPermission, Refused, translated, Unsent } from './errors.js';
@@ -8,7 +8,7 @@ import { LOOKS, REPLY } from './machine/index.js';
 import { slotOf, tagOf } from './slots.js';
 import { inTime } from './time.js';
 
-/** What a message says: what the reply would be, or its error. */
+/** The content of a message: a reply, or an error. */
 function replyOf(text: string): unknown {
   const [what, value] = text.split(' ', 2);
   if (what === 'token') return Number(value);
@@ -19,11 +19,11 @@ function replyOf(text: string): unknown {
 
 let ids = 0;
 
-/** Hears the messages for one request after another. */
+/** Receives the messages for one request after another. */
 export class Ear {
-  /** What the latest request is answered, later. */
+  /** Called with the late reply to the latest request. */
   onReply: (reply: unknown) => void = () => {};
-  /** The subscription has ended, and with it what the latest request would have been answered. */
+  /** Called when the subscription has ended, so that no late reply to the latest request will come. */
   onLost: () => void = () => {};
   #id = '';
 
@@ -32,7 +32,7 @@ export class Ear {
     readonly channel: string,
   ) {}
 
-  /** For the next request. Nothing of an earlier one is heard from here on. */
+  /** The arguments for the next request. From now on, messages for earlier requests are ignored. */
   words(): Word[] {
     this.close();
     this.#id = (++ids).toString(16);
@@ -51,7 +51,7 @@ class Inbox {
   readonly #subscribing = new Map<string, Promise<void>>();
   #isWatched = false;
 
-  /** `isAsk`: for a slot that is being imported, and only as long as somebody waits. */
+  /** `isAsk`: for a slot that is being imported; subscribed only as long as somebody waits. */
   constructor(
     readonly link: Link,
     private readonly isAsk: boolean,
@@ -93,7 +93,7 @@ class Inbox {
     this.#ears.delete(id);
   }
 
-  /** While anybody waits: whether the server is still there. */
+  /** While anybody waits, checks whether the server still answers. */
   #watch(): void {
     this.#isWatched = this.link.isOpen && this.#ears.size > 0;
     if (this.#isWatched) {
@@ -115,18 +115,18 @@ export class Inboxes {
     public isCluster: boolean,
   ) {}
 
-  /** Of all keys, or of those of that slot. */
+  /** The channel for all keys, or for those of that slot. */
   #channel(slot: number): string {
     return `rlock:tell:${this.isCluster ? `{${tagOf(slot)}}:` : ''}${this.#name}`;
   }
 
-  /** Whether what is said of that key there can be heard. */
+  /** Whether messages about that key from that server are received. */
   hears(at: string | undefined, key: string): boolean {
     const link = at === undefined ? undefined : this.at(at);
     return link !== undefined && link.channels.has(this.#channel(this.isCluster ? slotOf(key) : 0));
   }
 
-  /** To hear what is said of that key there. Throws what the server refuses, or Unsent. */
+  /** Subscribes to messages about that key at that server. Throws the server's refusal, or Unsent. */
   async listen({ at, isAsk }: Place, key: string): Promise<Ear> {
     const channel = this.#channel(this.isCluster ? slotOf(key) : 0);
     const inbox = await this.#inbox(at, isAsk ? `${at} ${channel}` : at, isAsk);
@@ -152,7 +152,8 @@ export class Inboxes {
     const forget = () => this.#inboxes.get(name) === one && this.#inboxes.delete(name);
     const made = this.open(at).then((link) => {
       link.onClose(() => {
-        // A connection that broke at once is not replaced at once: otherwise all waits would subscribe and ask again without a pause.
+        // A connection that broke at once is not replaced at once: otherwise, all waits would subscribe and ask again
+        // without a pause.
         const left = begin + LOOKS - performance.now();
         if (left > 0 && link.isBroken) setTimeout(forget, left).unref();
         else forget();
@@ -171,12 +172,12 @@ export class Inboxes {
     return this.#inboxes.get(at)?.link;
   }
 
-  /** Another server may be there. */
+  /** There may be another server at that address. */
   forget(at: string): void {
     this.at(at)?.close();
   }
 
-  /** That slot is elsewhere, and the server should have said so. */
+  /** That slot has moved, which the server should have reported. */
   moved(at: string, slot: number): void {
     if (this.at(at)?.channels.has(this.#channel(slot))) this.forget(at);
   }

@@ -1,5 +1,5 @@
 /**
- * Locks of a Redis or Valkey server with the RLOCK module, over ioredis or node-redis.
+ * Locks on a Redis or Valkey server with the RLOCK module, over ioredis or node-redis.
  *
  * ```ts
  * const locks = new Locks(client);
@@ -48,22 +48,27 @@ export type { AcquireOptions } from './using.js';
 export interface LockOptions {
   /** How long the lock outlives a process that died; renewed every third of it. Default: 30 000. */
   lease?: number;
-  /** The owner's name. Without it each acquisition is its own owner; with it, that owner re-enters. */
+  /**
+   * The owner's name. Without it, each acquisition is its own owner; with it, acquisitions with the same name re-enter.
+   */
   owner?: string;
-  /** Do not wait if this many others already wait. */
+  /** Do not wait if this many requests already wait. */
   maxQueue?: number;
   /** A grant, and each renewal, counts only when this many replicas have acknowledged it. */
   acks?: number;
-  /** Ties the hold to its own connection, so that it ends with this process. */
+  /** Ties the hold to its own connection, so that it ends when this process does. */
   session?: boolean;
   /** WRITE on top of one's own READ (the same `owner`). */
   upgrade?: boolean;
-  /** With `false` the hold ends with its lease, unless `extend` extends it. Default: true. */
+  /** With `false`, the hold ends with its lease, unless `extend` extends it. Default: true. */
   renew?: boolean;
 }
 
 export interface LocksOptions {
-  /** How long to retry a request that does not wait while connections break or a failover is under way. Default: 3000. */
+  /**
+   * How long to retry a request that does not wait, while connections break or a failover is in progress. Default:
+   * 3000.
+   */
   patience?: number;
   /** After how long without a server a wait gives up. Default: Infinity, it goes on until its time is up. */
   outage?: number;
@@ -84,7 +89,7 @@ export type AnyOptions = Omit<SeveralOptions, 'owner'>;
 
 export type UsingOptions = AcquireOptions & Pick<LockOptions, 'owner' | 'maxQueue' | 'session'>;
 
-/** What runs while the locks are held. */
+/** The work that runs while the locks are held. */
 export type Using<T> = (signal: UsingSignal, hold: Hold) => Promise<T> | T;
 
 // All options of each call, which the compiler checks.
@@ -113,8 +118,8 @@ export class Locks {
   readonly #tenures = new Set<Tenure>();
 
   /**
-   * `client` is connected, or connects by itself. Only its settings are used, not its connection. Throws a TypeError for
-   * an object that is no client.
+   * `client` is connected, or connects by itself. Only its settings are used, not its connection. Throws a TypeError
+   * for an object that is not a client.
    */
   constructor(client: Client, options: LocksOptions = {}) {
     check(options, OF_LOCKS);
@@ -152,8 +157,8 @@ export class Locks {
   }
 
   /**
-   * Several locks, acquired in one step: all of them, or none. Each is a key, `read(key)` or `limit(key, most)`. One hold
-   * stands for all of them. Throws a RangeError for keys that cannot be locked together.
+   * Several locks, acquired in one step: all of them, or none. Each is a key, `read(key)` or `limit(key, most)`. They
+   * form one hold. Throws a RangeError for keys that cannot be locked together.
    */
   all(ones: readonly One[], options: SeveralOptions = {}): Lock {
     const parts = merged(ones, this.#shared.route.maker.isCluster);
@@ -174,8 +179,8 @@ export class Locks {
   }
 
   /**
-   * Calls `work` while the locks of the keys are held, with a lease of so many milliseconds that is renewed, and returns
-   * its result. A key alone, or a list of keys. Throws NotAcquired if they were not free in time.
+   * Calls `work` while the locks of the keys are held, and returns its result. The lease is in milliseconds, and is
+   * renewed. `keys` is one key, or a list. Throws NotAcquired if they were not free in time.
    */
   using<T>(keys: One | readonly One[], lease: number, work: Using<T>): Promise<T>;
   using<T>(keys: One | readonly One[], lease: number, options: UsingOptions, work: Using<T>): Promise<T>;
@@ -195,24 +200,25 @@ export class Locks {
   }
 
   /**
-   * Acquires the lock of `key`, waits a moment for it as another owner, and releases it. Rejects with what is wrong. So what
-   * would keep this program from its locks is known when it starts: the server, the password, TLS, the module, a permission.
+   * Acquires the lock of `key`, waits a moment for it as another owner, and releases it. Rejects with the error, if
+   * any. A program that calls it at its start finds out there whether the server, the password, TLS, the module or a
+   * permission would keep it from its locks.
    */
   async check(key: string): Promise<void> {
     await checked(this.lock(key), this.#shared.patience);
   }
 
   /**
-   * Calls `body` if nobody has in the last `every` milliseconds, on any machine. Resolves to whether it was called. Does not
-   * wait, unless `wait` says so.
+   * Calls `body` unless a run began in the last `every` milliseconds, on any machine. Resolves to whether `body` was
+   * called. Does not wait, unless `wait` says so.
    */
   once(key: string, every: number, body: (hold: Hold) => unknown, options: OnceOptions = {}): Promise<boolean> {
     return once(this, this.#shared, key, every, body, options);
   }
 
   /**
-   * Calls `listener` with each error that no call throws: a lost hold (LockLost), a renewal that failed, a wait that goes
-   * on though the server cannot be reached (Unavailable).
+   * Calls `listener` with each error that no call throws: a lost hold (LockLost), a renewal that failed, a wait that
+   * continues although the server cannot be reached (Unavailable).
    */
   on(event: 'error', listener: OnError): this {
     checkEvent(event, listener);
@@ -226,7 +232,7 @@ export class Locks {
     return this;
   }
 
-  /** What is held and waited for now, and what was lost. */
+  /** What is held and waited for now, and how much was lost. */
   counts(): Counts {
     const { waiting, losses: lost, failedRenewals, unreported } = this.#shared.telemetry;
     return { held: [...this.#tenures].filter((tenure) => tenure.isSure).length, waiting, lost, failedRenewals, unreported };
@@ -260,7 +266,7 @@ export class Locks {
     for (const tenure of [...this.#tenures]) tenure.close();
     if (open.size > 0) await inTime(new Promise<void>((resolve) => (this.#shared.emptied = resolve)), CLOSES).catch(() => {});
     route.close();
-    // Behind what telemetry has to report by now.
+    // After everything that telemetry has to report by now.
     await new Promise((resolve) => setImmediate(resolve));
   }
 
@@ -304,7 +310,7 @@ export class Locks {
     const { route } = this.#shared;
     const hears = wait > 0 && route.inboxes.hears(route.known(asked.key), asked.key);
     const depth = (held?.depth ?? 0) + 1;
-    // The clock is cut to milliseconds; a wait is never short.
+    // The clock is rounded down to milliseconds, but a wait must not be short.
     const left = wait > 0 ? Math.max(1, begin + Math.ceil(wait) - now() + 1) : 0;
     const machine = new Attempt({
       wait: left, patience: this.#shared.patience, lease: asked.lease, depth, below: held?.token, hears, session: asked.session === true, hasAcks,
@@ -346,7 +352,7 @@ export class Locks {
     if (this.#shared.closing.signal.aborted) throw new Closed();
   }
 
-  /** The seats of an owner at all of its keys, as one. */
+  /** The seats of an owner at all of its keys, as one seat. */
   async #sit(asked: Asked, wait: number, begin: number, signal: AbortSignal | undefined): Promise<Seat | null> {
     let first: Seat | undefined;
     try {
@@ -367,7 +373,7 @@ export class Locks {
     return first!;
   }
 
-  /** The seat, once nobody else has it; null if that takes too long. */
+  /** The seat, when no other request has it any more; null if that takes too long. */
   async #sitAt(asked: Asked, wait: number, begin: number, signal: AbortSignal | undefined): Promise<Seat | null> {
     const { closing, outage, patience } = this.#shared;
     const seats = await this.#settled(asked.key, begin + (wait > 0 ? wait : patience), signal);
@@ -383,7 +389,7 @@ export class Locks {
     return null;
   }
 
-  /** The seats at the server of that key, which is asked what it is: it may have two addresses. */
+  /** The seats at the server of that key, which is asked for its identity: it may have two addresses. */
   async #settled(key: string, until: number, signal: AbortSignal | undefined): Promise<Map<string, Seat>> {
     until = Math.min(until, now() + this.#shared.outage);
     for (let pause = FIRST_PAUSE; !this.#seats; pause = Math.min(pause * 2, LONGEST_PAUSE)) {
@@ -434,7 +440,7 @@ export class Lock {
   /** Resolves to a hold, or null if the lock was not free in time. */
   acquire(options: AcquireOptions = {}): Promise<Hold | null> {
     const owner = this.#owner ?? `${PROCESS}-${++names}`;
-    // Not by a spread, which costs a tenth of a free acquire and release.
+    // Without a spread, which would make a free acquire and release a tenth slower.
     const { key, mode, lease, limit, maxQueue, acks, session, upgrade, renew, parts } = this.#asked;
     return this.#locks.acquire({ key, owner, mode, lease, limit, maxQueue, acks, session, upgrade, renew, parts }, this.#owner !== undefined, options);
   }
@@ -448,7 +454,7 @@ export class Lock {
 export interface ElectionOptions {
   /** What followers see, for example an address. Default: the host and the process. */
   name?: string;
-  /** How long a leader is believed whose network says nothing. Default: 10 000 ms. */
+  /** How long a leader whose network is silent still counts as the leader. Default: 10 000 ms. */
   lease?: number;
 }
 
@@ -472,8 +478,8 @@ export class Election {
   }
 
   /**
-   * Waits to lead. Resolves to a hold, whose signal is aborted as soon as its connection ends, or to null if it was not in
-   * time. Each campaign is an owner of its own: a process that leads does not lead twice.
+   * Waits to lead. Resolves to a hold, whose signal is aborted as soon as its connection ends, or to null if it does
+   * not lead in time. Each campaign is an owner of its own: a process that leads does not lead twice.
    */
   campaign(options: AcquireOptions = {}): Promise<Hold | null> {
     const at = PROCESS.lastIndexOf('/');
@@ -482,7 +488,7 @@ export class Election {
     return this.#locks.lock(this.#key, { lease, owner, session: true }).acquire(options);
   }
 
-  /** Who leads now; null: nobody. */
+  /** The current leader; null if there is none. */
   leader(): Promise<Leader | null> {
     return leaderNow(this.#shared, this.#key);
   }

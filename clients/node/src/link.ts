@@ -11,7 +11,7 @@ export interface Client {
 
 export type Word = string | number;
 
-/** Where a request goes: to that server, with ASKING or not, by the connection that it has to itself. */
+/** Where a request goes: to that server, with ASKING or not, and on which dedicated connection, if any. */
 export interface Place {
   readonly at: string;
   readonly isAsk: boolean;
@@ -27,14 +27,14 @@ export class Link {
   #unanswered = 0;
   #heardAt = performance.now();
   #onClose: (() => void)[] = [];
-  /** What it is subscribed to. */
+  /** The channels that it is subscribed to. */
   readonly channels = new Set<string>();
-  /** Called with each message of a channel, and when the server has unsubscribed it. */
+  /** Called with each message on a channel, and when the server has unsubscribed the connection. */
   onMessage: (text: string) => void = () => {};
   onUnsubscribed: (channel: string) => void = () => {};
-  /** For who has it to itself, when it breaks. */
+  /** Called when it breaks, for whoever has it exclusively. */
   onBroken: (() => void) | undefined;
-  /** Why it broke, where no retry helps: a library says so only in an event. */
+  /** Why it broke, if no retry helps: a library reports that only in an event. */
   #fault: Error | undefined;
 
   private constructor(
@@ -60,17 +60,17 @@ export class Link {
     } else conn.on('sharded-channel-moved', ended);
   }
 
-  /** Connects `conn`, a client that is not connected yet. Bounded in time, even if the server is silent. */
+  /** Connects `conn`, a client that is not connected yet. Has a time limit, in case the server is silent. */
   static async connect(conn: any, isIo: boolean, address: string | undefined): Promise<Link> {
     let heard: any;
     conn.on('error', (error: unknown) => (heard ??= error));
     try {
       await inTime(conn.connect(), REPLY);
-      // ioredis goes on in database 0 where its own SELECT is refused.
+      // If its own SELECT is refused, ioredis continues in database 0.
       if (isIo && conn.options.db > 0) await inTime(conn.select(conn.options.db), REPLY);
     } catch (error) {
       destroy(conn, isIo);
-      // A password that is refused is refused again: ioredis says so only in an event.
+      // A refused password would be refused again: ioredis reports it only in an event.
       const problem = translated(isReply(heard) || isFault(heard) ? heard : error, address ?? addressOf(conn));
       throw problem instanceof Broken ? new Broken(why(heard, problem.message, address ?? addressOf(conn)), { cause: error }) : problem;
     }
@@ -79,8 +79,8 @@ export class Link {
   }
 
   /**
-   * ioredis writes each command by itself, a system call for each: what is sent at the same time is written at once.
-   * But not what is sent alone, for which that takes longer.
+   * ioredis writes each command with a system call of its own: here, commands that are sent together are written
+   * together. A command that is sent alone is not delayed for that.
    */
   private gather(): void {
     const { stream } = this.conn;
@@ -116,7 +116,7 @@ export class Link {
 
   #failure = (error: unknown) => this.#fault ?? translated(error, this.address);
 
-  /** Whether nobody waits for a reply, and none came since then. */
+  /** Whether nobody waits for a reply, and nothing was received since then. */
   isQuietSince(time: number): boolean {
     return this.#unanswered === 0 && this.#heardAt < time;
   }
@@ -149,14 +149,17 @@ export class Link {
   }
 }
 
-/** What broke, and where. ioredis says only in an event what it was; for a name with two addresses there are two errors. */
+/**
+ * What broke, and where. ioredis reports the cause only in an event; for a name with two addresses, there are two
+ * errors.
+ */
 function why(heard: any, otherwise: string, address: string | undefined): string {
   const texts = [heard, ...(heard?.errors ?? [])].map((error) => error?.message).filter(Boolean);
   const text = texts.join(', ') || otherwise;
   return address === undefined || /:\d+\b/.test(text) ? text : `${address}: ${text}`;
 }
 
-/** Of a client for one server. */
+/** The address of a client for one server. */
 function addressOf(conn: any): string | undefined {
   const { host, port, socket, sentinels } = conn.options ?? {};
   const at = socket ?? { host, port };

@@ -8,15 +8,18 @@ import { inTime } from './time.js';
 export interface Maker {
   readonly isIo: boolean;
   readonly isCluster: boolean;
-  /** Whether its client leads to one address, whatever the server there becomes. */
+  /** Whether its client leads to a single address, whatever the server there becomes. */
   readonly isOneServer: boolean;
-  /** Of a Sentinel client of node-redis, which does not show it, known when a connection was made. */
+  /** The database. A Sentinel client of node-redis does not show it before a connection was made. */
   db: number;
   /** Equal for clients that certainly lead to the same locks. */
   readonly identity: string;
   /** For a cluster: the slots and nodes that its client knows. */
   learn(): Promise<{ slots: Map<number, string>; seeds: string[] }>;
-  /** A client that is not connected yet: to the primary, or to a node of a cluster. And where it leads, if known. */
+  /**
+   * A client that is not connected yet: to the primary, or to a node of a cluster. Also the address it leads to, if
+   * known.
+   */
   make(address?: string): Promise<[any, string?]>;
 }
 
@@ -65,7 +68,7 @@ export function ioredis(client: any): Maker {
 }
 
 export function nodeRedis(client: any): Maker {
-  // Only for a pool: it lends its connections, and does not show how they are made.
+  // Only a pool lacks it: a pool lends its connections, and does not show how they are made.
   if (typeof client.duplicate !== 'function') {
     throw new TypeError('a pool of node-redis cannot be used: give a client of createClient, createCluster or createSentinel');
   }
@@ -88,7 +91,7 @@ export function nodeRedis(client: any): Maker {
     isCluster,
     isOneServer: !isCluster && !isSentinel,
     db: isCluster || isSentinel ? 0 : (options.database ?? 0),
-    // Where a cluster or a Sentinel client leads to is not to be seen from outside: each is a space of its own.
+    // From outside, one cannot see where a cluster or Sentinel client leads to: each of them gets a space of its own.
     identity: isCluster || isSentinel ? `node-redis ${++others}` : JSON.stringify([options.url, options.socket?.host, options.socket?.port, options.socket?.path, options.database]),
     async learn() {
       if (client.masters.length === 0) throw new Broken('the cluster client is not connected yet');
@@ -98,7 +101,7 @@ export function nodeRedis(client: any): Maker {
     },
     async make(address) {
       if (address !== undefined) {
-        // Any will do, also one that is not connected at the moment: only its settings are used.
+        // Any client will do, even one that is not connected at the moment: only its settings are used.
         const known = client.masters.find((each: any) => each.client)?.client;
         const node = known ?? (await inTime(Promise.resolve(client.nodeClient(client.masters[0])), REPLY));
         return [plain(node, split(address)), address];

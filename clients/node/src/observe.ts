@@ -1,4 +1,4 @@
-// Observes who holds a lock (RLOCK.AWAIT): for followers, and for a holder that wants to know of its loss at once.
+// Observes who holds a lock (RLOCK.AWAIT): for followers, and for a holder that wants to learn of its loss at once.
 
 import { Closed, unavailable } from './errors.js';
 import type { Word } from './link.js';
@@ -11,7 +11,7 @@ import { now } from './time.js';
 export interface Leader {
   readonly token: number;
   readonly owner: string;
-  /** As its election was given it. */
+  /** The name that its election was given. */
   readonly name: string;
 }
 
@@ -20,7 +20,7 @@ function leaderOf(reply: unknown): Leader | null {
   return owner === null ? null : { token: Number(token), owner, name: owner.slice(0, Math.max(0, owner.lastIndexOf('/'))) };
 }
 
-/** Who leads now. Throws Unavailable where there is no reply. */
+/** The current leader. Throws Unavailable if there is no reply. */
 export async function leaderNow(shared: Shared, key: string): Promise<Leader | null> {
   const reply = await sendInTime(shared, key, ['RLOCK.AWAIT', key, 0], REPLY).catch((error) => {
     throw isPassing(error) ? unavailable(key, error) : error;
@@ -29,7 +29,7 @@ export async function leaderNow(shared: Shared, key: string): Promise<Leader | n
 }
 
 /**
- * The holder of WRITE, with its token, once that is another one than `token`; or now, if there is none to compare with.
+ * The holder of WRITE, with its token, as soon as that differs from `token`; without `token`, the current holder.
  * Undefined when the signal is aborted.
  */
 export async function holderAfter(shared: Shared, key: string, token: number | undefined, block: number, signal: AbortSignal | undefined): Promise<unknown> {
@@ -44,7 +44,7 @@ export async function holderAfter(shared: Shared, key: string, token: number | u
       pause = FIRST_PAUSE;
     } catch (error) {
       if (signal?.aborted) break;
-      // A primary that was demoted says "cannot block on a replica" as long as its address is still in use.
+      // A demoted primary says "cannot block on a replica" as long as its address is still in use.
       if (!isPassing(error) && !(error as Error).message.includes('cannot block on a replica')) throw error;
       await new Promise((resolve) => setTimeout(resolve, pause));
       pause = Math.min(LONGEST_PAUSE, Math.max(pause * 2, now() - from));
@@ -53,7 +53,7 @@ export async function holderAfter(shared: Shared, key: string, token: number | u
   return undefined;
 }
 
-/** Who leads, at first and whenever that changes, until the signal is aborted. */
+/** Yields the current leader, and then each new one, until the signal is aborted. */
 export async function* observe(shared: Shared, key: string, signal: AbortSignal | undefined): AsyncGenerator<Leader | null, void, undefined> {
   for (let token: number | undefined; ; ) {
     const holder = await holderAfter(shared, key, token, LOOKS, signal);

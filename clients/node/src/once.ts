@@ -11,8 +11,8 @@ import type { AcquireOptions, Acquires } from './using.js';
 
 export interface OnceOptions extends AcquireOptions {
   /**
-   * What a run that fails means, or whose process dies. `keep`, the default: nobody else runs in this interval. `again`:
-   * another run may begin, at once, or when the `lease` of a process that died has ended.
+   * What happens to the interval if a run fails, or its process dies. `keep`, the default: nobody else runs in this
+   * interval. `again`: another run may begin, at once, or when the `lease` of a process that died has ended.
    */
   ifItFails?: 'keep' | 'again';
   /** How long the lock outlives a process that dies, with `again`. Default: 30 000. */
@@ -36,7 +36,7 @@ export async function once(locks: Locks, shared: Shared, key: string, every: num
   const { ifItFails = 'keep', lease = 30_000, acks, wait = 0, signal } = options;
   if (ifItFails !== 'keep' && ifItFails !== 'again') throw new TypeError(`ifItFails must be 'keep' or 'again', not ${String(ifItFails)}`);
   const isAgain = ifItFails === 'again';
-  // With `keep`, the grant lasts for the interval, whatever becomes of this process.
+  // With `keep`, the grant lasts for the interval, whatever happens to this process.
   const hold = await locks.lock(key, { lease: isAgain ? lease : every, renew: isAgain, ...(acks !== undefined && { acks }) }).acquire({ wait, signal });
   if (!hold) return false;
   const until = now() + every; // the server has counted from the grant, which was earlier: no interval is short
@@ -46,7 +46,8 @@ export async function once(locks: Locks, shared: Shared, key: string, every: num
     if (rest > 0 && hold.held && !(hasFailed && isAgain)) {
       try {
         if (isAgain && acks) await hold.extend(rest);
-        // Beside one's own WRITE, a READ is granted at once. It outlives the WRITE, and keeps every other WRITE out.
+        // READ in addition to one's own WRITE is granted at once. It outlives the WRITE, and keeps every other WRITE
+        // out.
         const words = ['RLOCK.ACQUIRE', key, hold.owner, 'READ', 'LEASE', Math.max(1, until - now()), 'DEPTH', 1];
         isKept = (await sendInTime(shared, key, words, REPLY)) !== null;
       } catch (error) {

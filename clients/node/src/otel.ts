@@ -6,7 +6,7 @@
  * ```
  *
  * Histograms `rlock.wait` and `rlock.hold` in seconds, a counter `rlock.lost`, and a span `rlock.wait` around each
- * acquisition, below the span that is active where it begins.
+ * acquisition, as a child of the span that is active when it begins.
  *
  * @module
  */
@@ -19,11 +19,11 @@ export interface OtelOptions {
   meterProvider?: MeterProvider;
   /** Default: the global one. */
   tracerProvider?: TracerProvider;
-  /** Adds the attribute `rlock.key`. Each key is then a time series of its own: do that only where keys are few. */
+  /** Adds the attribute `rlock.key`. Each key is then a time series of its own: use this only if there are few keys. */
   keys?: boolean;
 }
 
-/** In seconds. Those that an SDK has by default are meant for milliseconds. */
+/** In seconds. The default buckets of an SDK are meant for milliseconds. */
 const explicitBucketBoundaries = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300];
 
 /** A listener for `new Locks(client, { listener })`. */

@@ -17,23 +17,26 @@ export class Route {
   #seeds: string[] = [];
   #learnt: Promise<void> | undefined;
   #turn = 0;
-  /** Which nodes were not reached since the user's client was last asked for its nodes. */
+  /** The nodes that could not be reached since the user's client was last asked for its nodes. */
   #failed = new Set<string>();
   #learning: Promise<void> | undefined;
-  /** Called with a server's names, once somebody needs them: on the first connection, and on the first one after a failure. */
+  /**
+   * Called with a server's names when somebody needs them: on the first connection, and on the first one after a
+   * failure.
+   */
   join: ((told: string[]) => void) | undefined;
   #told = new Set<string>();
   #shared = new Map<string, { made: Promise<Link>; link?: Link }>();
-  /** Of no session any more, one for each server. */
+  /** Connections whose session has ended, one for each server. */
   #idle = new Map<string, Link>();
-  /** For what is answered later. */
+  /** The subscriptions for late replies. */
   readonly inboxes: Inboxes;
-  /** All that are open, whoever has them. */
+  /** All open connections, whoever uses them. */
   #links = new Set<Link>();
   #dials = new Map<string, { server: Server; why: string; over: Promise<void> }>();
   #isClosed = false;
   #remap: (address: string) => string;
-  /** About how long a reply takes, once there was one. */
+  /** About how long a reply takes, measured since the first one. */
   rtt = Number.MAX_VALUE;
 
   constructor(client: any) {
@@ -48,7 +51,7 @@ export class Route {
     };
   }
 
-  /** One fast reply disproves whatever slowed earlier ones: after a pause of the server, waits would end early. */
+  /** A single fast reply replaces all slower ones: otherwise, waits after a pause of the server would end too early. */
   took(ms: number): void {
     this.rtt = Math.min(ms, REPLY, this.rtt + (Math.min(ms, REPLY) - this.rtt) / 8);
   }
@@ -79,7 +82,10 @@ export class Route {
     return this.known(key) ?? this.#seeds[++this.#turn % this.#seeds.length] ?? '';
   }
 
-  /** All nodes may have new addresses, which the user's client has heard of. It may be closed by now: it is not waited for. */
+  /**
+   * All nodes may have new addresses, which the user's client has learned. That client may be closed by now, so nothing
+   * waits for it.
+   */
   async #learnAgain(): Promise<void> {
     this.#learning ??= this.maker.learn().then(({ seeds }) => {
       const known = [...new Set([...seeds, ...this.#seeds])].filter((seed) => !this.#failed.has(seed));
@@ -105,17 +111,18 @@ export class Route {
     return one.made;
   }
 
-  /** The shared connection, if there is no need to wait for it. */
+  /** The shared connection, if it is available at once. */
   ready(at: string): Link | undefined {
     return this.#shared.get(at)?.link;
   }
 
-  /** Whether a server has executed what only a primary does. */
+  /** Whether a server has executed something that only a primary does. */
   wasPrimary = false;
 
   /**
-   * That error, or, for -READONLY, that the server is a replica: if it has been nothing else for these locks, and follows a
-   * primary that is there, no failover is under way that would end it. Behind Sentinel the primary is looked for again.
+   * The same error; or, for -READONLY, the error that the server is a replica: if it has never been anything else for
+   * these locks, and follows a primary that is reachable, there is no failover that would end this. Behind Sentinel,
+   * the search for the primary begins again.
    */
   async judged(error: Refused, address: string, ask: (words: Word[]) => Promise<unknown>): Promise<Refused> {
     if (this.wasPrimary || !this.maker.isOneServer) return error;
@@ -126,7 +133,7 @@ export class Route {
     return new Refused('REPLICA', `${address} is a replica of ${primary}, and only a primary locks: ${error.message}`, { cause: error });
   }
 
-  /** What a server says that it is; where it may not be asked, what its client was given. */
+  /** A server's report about its identity; if it may not be asked, what its client was given. */
   async whatItIs(ask: (words: Word[]) => Promise<unknown>): Promise<string[]> {
     const { maker } = this;
     try {
@@ -139,7 +146,7 @@ export class Route {
     }
   }
 
-  /** Nobody has that new connection before it is known whose seats are at its server. */
+  /** Nobody gets that new connection before it is known whose seats belong to its server. */
   async #meet(at: string, link: Link): Promise<void> {
     if (!this.join || this.#told.has(at)) return;
     this.#told.add(at);
@@ -192,7 +199,7 @@ export class Route {
       this.#failed.add(at);
       const problem = translated(error);
       dials.why = problem.message;
-      // However many wait, a server that is not there is connected to a few times a second.
+      // However many callers wait, connecting to an unreachable server is attempted only a few times a second.
       if (problem instanceof Broken) dials.server.failed(performance.now(), Math.floor(Math.random() * 1_000));
       else dials.server.dialled();
       throw problem instanceof Broken ? new Unsent(problem.message, { cause: error }) : problem;
@@ -208,8 +215,8 @@ export class Route {
   }
 
   /**
-   * Records where -MOVED and -ASK point to, or, for another refusal, that another server may be the primary by now; then
-   * `link` is closed as well, so that nobody finds it idle.
+   * Records the target of -MOVED or -ASK; after any other refusal, that another server may be the primary now: then
+   * `link` is closed as well, so that nobody reuses it.
    */
   redirected(refused: Refused, at: string, link?: Link): Place | undefined {
     if (this.maker.isCluster && (refused.code === 'MOVED' || refused.code === 'ASK')) {
@@ -229,7 +236,7 @@ export class Route {
     return undefined;
   }
 
-  /** That server did not answer, or is not the primary: reconnect, and ask another one where the key is. */
+  /** That server did not answer, or is not the primary: reconnects, and asks another server which one has the key. */
   forget(at: string): void {
     this.inboxes.forget(at);
     for (const [slot, to] of this.#slots) if (to === at) this.#slots.delete(slot);
@@ -240,7 +247,10 @@ export class Route {
     this.idle(at)?.close();
   }
 
-  /** A request on another connection to that server was not answered since then. One that has requests finds out by them. */
+  /**
+   * A request on another connection to that server has gone unanswered since then. Connections with requests in
+   * progress find out by those.
+   */
   distrust(at: string, since: number): void {
     this.#told.delete(at);
     for (const link of [this.ready(at), this.inboxes.at(at), this.#idle.get(at)]) if (link?.isQuietSince(since)) link.close();

@@ -1,4 +1,4 @@
-// Sends one request on the shared connection, or on its session's own, and waits for its reply or message.
+// Sends one request on the shared connection or on its session's own, and waits for its reply or message.
 
 import { onAbort } from './abort.js';
 import { Broken, Refused, Silent, Unsent } from './errors.js';
@@ -8,7 +8,7 @@ import { isReadOnly, type Route } from './route.js';
 import type { Shared } from './shared.js';
 import { inTime } from './time.js';
 
-/** A request under way: `condemn` is for one that nobody answers. */
+/** A request in progress; `condemn` closes the connection of a request that goes unanswered. */
 export class Sending {
   isOver = false;
   link: Link | undefined;
@@ -34,16 +34,16 @@ export class Sending {
     else this.route.forget(this.at);
   }
 
-  /** Nobody wants to know any more. What was sent is answered all the same. */
+  /** Nobody is interested any more. What was sent is answered all the same. */
   leave(): void {
     this.isOver ||= !this.link;
   }
 }
 
-/** What only a primary executes. */
+/** Commands that only a primary executes. */
 const CHANGES = new Set<Word>(['RLOCK.ACQUIRE', 'RLOCK.MACQUIRE', 'RLOCK.RENEW', 'RLOCK.MRENEW', 'RLOCK.RELEASE', 'RLOCK.MRELEASE']);
 
-/** The same error, or what it means that TELL is refused. */
+/** The same error; or what it means if TELL was refused. */
 function understood(error: unknown, words: Word[], { address }: Link, { inboxes }: Route): unknown {
   if (!(error instanceof Refused) || !words.includes('TELL')) return error;
   const { code, message } = error;
@@ -55,7 +55,7 @@ function understood(error: unknown, words: Word[], { address }: Link, { inboxes 
   return new Refused('TRYAGAIN', message, { cause: error });
 }
 
-/** Sends the request as `sending` says, and follows redirections unless the reply goes to a given `place`. */
+/** Sends the request as `sending` specifies, and follows redirections unless the reply goes to a given `place`. */
 export async function send(shared: Shared, key: string, words: Word[], sending = new Sending(shared.route), place?: Place): Promise<unknown> {
   const { route } = shared;
   let at = place?.at ?? route.known(key) ?? (await route.placeOf(key)).at;
@@ -81,7 +81,7 @@ export async function send(shared: Shared, key: string, words: Word[], sending =
   }
 }
 
-/** Asks so for at most `ms`. */
+/** Sends a request in the same way, for at most `ms`. */
 export async function sendInTime(shared: Shared, key: string, words: Word[], ms: number, place?: Place): Promise<unknown> {
   const sending = new Sending(shared.route);
   return await inTime(send(shared, key, words, sending, place), ms).catch((error) => {
@@ -91,8 +91,8 @@ export async function sendInTime(shared: Shared, key: string, words: Word[], ms:
 }
 
 /**
- * Asks so, with TELL: what the server says at once, or, within `ms`, in a message. Throws Broken if the subscription ends
- * before that, or the signal is aborted.
+ * Sends a request with TELL in the same way. Resolves to the immediate reply, or to that of a message within `ms`.
+ * Throws Broken if the subscription ends before that, or the signal is aborted.
  */
 export async function sendAndHear(shared: Shared, key: string, words: Word[], ms: number, signal?: AbortSignal): Promise<unknown> {
   const { route } = shared;

@@ -18,7 +18,7 @@ export function read(key: string): One {
   return { key, mode: 'READ' };
 }
 
-/** A program without types may leave the number out: then there would be no limit. */
+/** In a program without types, the number may be missing: there would be no limit then. */
 export function permits(most: number): number {
   args.permits(most);
   return most;
@@ -30,7 +30,7 @@ export function limit(key: string, most: number): One {
   return { key, mode: 'READ', limit: permits(most) };
 }
 
-/** One of several locks, whoever made it. */
+/** One of several locks, in any of these forms. */
 function partOf(one: One): Part {
   if (typeof one === 'string') {
     args.key(one);
@@ -44,7 +44,7 @@ function partOf(one: One): Part {
   return { key, mode, limit };
 }
 
-/** The server takes so many. */
+/** The server accepts at most this many. */
 const MOST = 128;
 
 /** In key order, each once. Throws a RangeError. */
@@ -75,12 +75,12 @@ export function acquireAll(parts: readonly Part[], { owner, lease, acks }: Asked
   return several('RLOCK.MACQUIRE', parts, owner, 'MODES', ...modes, 'LEASE', lease, ...(acks === undefined ? [] : ['ACKS', acks]));
 }
 
-/** What the release of all says, if it was less than all: a loss. */
+/** The error if fewer than all locks were released: the hold was lost. */
 export function missingOf(parts: readonly Part[], reply: unknown): Refused | undefined {
   return Number(reply) < parts.length ? new Refused('NOTHELD', `only ${reply} of ${parts.length} were held`) : undefined;
 }
 
-/** Ends what is left of a hold that was lost. Its leases do that anyway. */
+/** Releases the remaining locks of a lost hold. Otherwise, their leases would end them. */
 export async function restOf(shared: Shared, { key, owner, parts }: Asked, token: number): Promise<void> {
   if (!parts) return;
   await inTime(send(shared, key, several('RLOCK.MRELEASE', parts, owner, 'TOKEN', token)), REPLY / 4).catch(() => {});

@@ -1,11 +1,11 @@
-// What all requests of one client share, and what one asks for.
+// What all requests of one client share, and what a request asks for.
 
 import { Broken, Refused } from './errors.js';
 import { type Input, passes } from './machine/index.js';
 import type { Route } from './route.js';
 import type { Telemetry } from './telemetry.js';
 
-/** What one owner asks for at one key. */
+/** One owner's request for one key. */
 export interface Part {
   readonly key: string;
   readonly mode: 'READ' | 'WRITE';
@@ -23,13 +23,13 @@ export interface Asked {
   session?: boolean | undefined;
   upgrade?: boolean | undefined;
   renew?: boolean | undefined;
-  /** Of several locks, all, in key order; `key` is the first. */
+  /** For several locks: all of them, in key order; `key` is the first. */
   parts?: readonly Part[] | undefined;
 }
 
-/** An attempt or a release that is under way. */
+/** An attempt or a release in progress. */
 export interface Busy {
-  /** When its request is late, of which the watch informs it. */
+  /** When its request becomes late, which the watch reports. */
   readonly by: number;
   isLate(): void;
   tell(input: Input): void;
@@ -40,9 +40,9 @@ export interface Busy {
 /** What all attempts of one client share. */
 export interface Shared {
   route: Route;
-  /** The attempts and releases under way. */
+  /** The attempts and releases in progress. */
   readonly open: Set<Busy>;
-  /** Called when there are none any more. */
+  /** Called when none remain. */
   emptied: () => void;
   /** How long a request that does not wait is repeated. */
   readonly patience: number;
@@ -57,7 +57,7 @@ export interface Shared {
   readonly closing: AbortController;
 }
 
-/** Warns of waits that no server answers: once for all that begin to worry at about the same time. */
+/** Warns about waits that no server answers: once for all waits that lose their server at about the same time. */
 export class Worries {
   #quietUntil = 0;
   #others = 0;
@@ -75,10 +75,13 @@ export class Worries {
   }
 }
 
-/** Whether it ends by itself. */
+/** Whether the condition behind the error ends by itself. */
 export const isPassing = (error: unknown) => error instanceof Broken || (error instanceof Refused && passes(error.code));
 
-/** One timer for all requests of attempts and releases: most are answered long before their time, and one for each costs more. */
+/**
+ * One timer for all requests of attempts and releases: most are answered long before their time, and a timer for each
+ * would cost more.
+ */
 export class Watch {
   private timer: NodeJS.Timeout | undefined;
   private at = Infinity;
@@ -89,7 +92,7 @@ export class Watch {
     if (at >= this.at) return;
     clearTimeout(this.timer);
     this.at = at;
-    // The connection of a request keeps the process alive.
+    // The connection of a request keeps the process alive, not this timer.
     this.timer = setTimeout(() => this.look(), Math.max(0, Math.ceil(at - performance.now()))).unref();
   }
 

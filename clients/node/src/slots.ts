@@ -2,7 +2,7 @@
 
 const SLOTS = 16_384;
 
-/** CRC16 (XMODEM), one byte further. */
+/** CRC16 (XMODEM) after one more byte. */
 function next(crc: number, byte: number): number {
   crc ^= byte << 8;
   for (let i = 0; i < 8; i++) crc = ((crc << 1) ^ (crc & 0x8000 ? 0x1021 : 0)) & 0xffff;

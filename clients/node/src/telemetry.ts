@@ -1,17 +1,17 @@
-// Counters of the use of locks, and a listener of the user's, which runs between two steps of the package.
+// Counters of lock use, and the user's listener, which runs between two steps of the package.
 
 import { AsyncResource } from 'node:async_hooks';
 import type { LockError } from './errors.js';
 
 /** An acquisition that has ended. */
 export interface Waited {
-  /** Of several locks, all keys, separated by `, `. */
+  /** The key; for several locks, all keys, separated by `, `. */
   readonly key: string;
   readonly ms: number;
   readonly acquired: boolean;
-  /** Why it failed, unless its time merely ran out. */
+  /** Why it failed; undefined if it merely timed out. */
   readonly error?: unknown;
-  /** When it ended, as `Date.now()` has it. */
+  /** When it ended, like `Date.now()`. */
   readonly at: number;
 }
 
@@ -23,8 +23,8 @@ export interface Held {
 }
 
 /**
- * What a program wants to know of its locks. The functions are called later, between two steps of the package. What they
- * throw, or reject with, is warned of once, and counted.
+ * Receives the events of a program's locks. The functions are called later, between two steps of the package. If they
+ * throw or reject, a warning is emitted once, and the failure is counted.
  */
 export interface Listener {
   /** An acquisition has ended, with the lock or without it. Called in the async context of the acquisition. */
@@ -35,7 +35,7 @@ export interface Listener {
   lost?(event: Held): unknown;
 }
 
-/** What a `Locks` has, and what has happened to it. */
+/** The current numbers of a `Locks`, and how much has been lost or has failed. */
 export interface Counts {
   /** Holds at the moment. */
   readonly held: number;
@@ -45,7 +45,7 @@ export interface Counts {
   readonly lost: number;
   /** Requests to renew a hold that were refused or not answered. */
   readonly failedRenewals: number;
-  /** Events at which the listener, or an error listener, failed. */
+  /** Events at which the listener, or a listener of errors, failed. */
   readonly unreported: number;
 }
 
@@ -61,7 +61,7 @@ export class Telemetry {
 
   constructor(private readonly listener: Listener | undefined) {}
 
-  /** An acquisition has begun. Call the result when it has ended. */
+  /** An acquisition has begun. Call the result when the acquisition has ended. */
   waits(key: () => string): (acquired: boolean, error?: unknown) => void {
     const begin = performance.now();
     this.waiting++;
@@ -83,7 +83,7 @@ export class Telemetry {
     this.later(() => (isLost ? listener?.lost?.(event) : listener?.held?.(event)));
   }
 
-  /** Whether anybody listens to errors. */
+  /** Reports an error. Returns whether anybody listens to errors. */
   error(error: () => LockError): boolean {
     if (this.onError.size === 0) return false;
     const told = error();

@@ -1,4 +1,4 @@
-// Seats and holds. The request that has a seat does what its machine says by drive.ts.
+// Seats and holds. The request that has a seat does, through drive.ts, what its machine asks for.
 
 import { onAbort } from './abort.js';
 import { Driver, wordsOf } from './drive.js';
@@ -13,20 +13,20 @@ import { restOf } from './several.js';
 import { type Asked, isPassing, type Shared } from './shared.js';
 import { inTime, LONGEST, now } from './time.js';
 
-/** Most holds have been released by then, and need no observer. */
+/** Most holds have been released after this time, and need no observer. */
 const MOMENT = 100;
 
-/** One owner at one key in one mode, where an owner was given: one request at a time, in the whole process. */
+/** One owner of one key in one mode, if an owner was given: one request at a time, in the whole process. */
 export class Seat {
   tenure: Tenure | undefined;
-  /** Of the same owner at further keys, which it has with this one. */
+  /** The seats of the same owner at further keys, which it has together with this one. */
   others: Seat[] = [];
   /** By who has it. */
   isUndone = false;
   private isTaken = true;
   private queue: (() => void)[] = [];
 
-  /** `forget` is called when nobody has it or holds there. It begins taken, unless there are others. */
+  /** `forget` is called when nobody has the seat or a hold. A new seat is occupied, unless there are others. */
   constructor(readonly forget?: () => void) {
     this.isTaken = forget === undefined;
   }
@@ -37,7 +37,7 @@ export class Seat {
     return isFree;
   }
 
-  /** Whether it was free by then, and before one of the signals is aborted. */
+  /** Waits for the seat until then. Returns whether it got it before one of the signals was aborted. */
   take(by: number, ...signals: (AbortSignal | undefined)[]): Promise<boolean> | boolean {
     if (this.tryTake()) return true;
     return new Promise((resolve) => {
@@ -78,7 +78,9 @@ async function takeAll(seats: Seat[]): Promise<void> {
   for (const each of seats) if (!each.tryTake()) await each.take(Infinity);
 }
 
-/** The seats of this process, by what servers say of themselves: equal names at one server are one owner. */
+/**
+ * The seats of this process, by what servers report about themselves: equal owner names at one server are one owner.
+ */
 const spaces = new Map<string, Map<string, Seat>>();
 
 export function seatsOf(told: string[]): Map<string, Seat> {
@@ -87,12 +89,12 @@ export function seatsOf(told: string[]): Map<string, Seat> {
   return seats;
 }
 
-/** Another server of those seats: a replica that took over, or one that was started again. */
+/** Another server belongs to those seats: a replica that took over, or one that was restarted. */
 export function join(told: string[], seats: Map<string, Seat>): void {
   for (const each of told) if (!spaces.has(each)) spaces.set(each, seats);
 }
 
-/** Does what that machine says, until the seat is free, which is not before what `told` has returned is over. */
+/** Does what that machine asks for, until the seat is free; it is not free before the promise of `told` has settled. */
 export function run(shared: Shared, seat: Seat, asked: Asked, depth: number, machine: Machine, told: (tell: Tell) => Promise<void> | void): Driver {
   let rest: Promise<void> | void;
   const free = () => {
@@ -130,18 +132,18 @@ export class Tenure {
   link: Link | undefined;
   state: 'held' | 'releasing' | 'released' | 'lost' = 'held';
   private lost: AbortController | undefined;
-  /** Who has the server report the loss. */
+  /** Makes the server report the loss. */
   private observer: AbortController | undefined;
-  /** Its deadline, on the clock of machines. */
+  /** Its deadline, on the machine's clock. */
   deadline = 0;
-  /** Until its first renewal is due, when most holds have been released, there is only a timer. */
+  /** Until its first renewal is due, there is only a timer: most holds have been released by then. */
   private care: { machine: Holding; driver: Driver } | undefined;
   private timer: NodeJS.Timeout | undefined;
   private sent: number;
-  /** By the other clock: the first one stands still while the machine sleeps. */
+  /** On the other clock: the first one stops while the computer sleeps. */
   private wallDeadline = 0;
   private lingers = false;
-  /** The connection of the session has ended, and it is not tied to a new one. */
+  /** Whether the session's connection has ended, and the hold is not tied to a new one yet. */
   private isDoubted = false;
   private readonly since = performance.now();
   private readonly others: Seat[];
@@ -149,7 +151,7 @@ export class Tenure {
   constructor(
     private readonly shared: Shared,
     private readonly seat: Seat,
-    /** With the longest lease of a level that is renewed. */
+    /** With the longest lease of the levels that are renewed. */
     public asked: Asked,
     granted: Tell & { told: 'granted' },
     private readonly all: Set<Tenure>,
@@ -166,11 +168,11 @@ export class Tenure {
     const { lease, renew } = this.asked;
     const due = this.sent + (renew === false ? lease : Math.floor(lease / 3));
     clearTimeout(this.timer);
-    // Not before its time: timers may be a little early.
+    // Not before its time: timers may fire slightly early.
     this.timer = setTimeout(() => this.begin(), Math.max(0, due - now() + 1)).unref();
   }
 
-  /** Renews and watches it from now on. */
+  /** Renews and watches the hold from now on. */
   private begin(): Driver {
     clearTimeout(this.timer);
     if (this.care) return this.care.driver;
@@ -209,7 +211,7 @@ export class Tenure {
     if (shared.closing.signal.aborted) driver.tell({ on: 'close' });
   }
 
-  /** Another level, by a lease that may be another one. */
+  /** Another level, whose lease may differ. */
   entered(granted: Tell & { told: 'granted' }, { lease, renew }: Asked, by: Driver): void {
     this.depth++;
     this.lingers ||= granted.lingers;
@@ -226,12 +228,12 @@ export class Tenure {
     if (link) this.watch(link);
   }
 
-  /** What errors and listeners know it by. */
+  /** The name of the lock in errors and events. */
   get name(): string {
     return nameOf(this.asked);
   }
 
-  /** It lasts so long from now, or as long as it would have lasted if that is longer. */
+  /** Makes it last at least this long from now; never shortens it. */
   async extend(ms: number): Promise<void> {
     const { asked, shared, token } = this;
     const until = now() + shared.patience;
@@ -252,7 +254,7 @@ export class Tenure {
       }
       if (problem === undefined && this.isHeld) return this.extended(sent + ms, ahead);
       if (this.isLeaving) continue; // the release may have come first
-      // Or somebody put another value at the key.
+      // Or another value replaced the key.
       if (problem instanceof Refused && ['NOTHELD', 'WRONGTYPE'].includes(problem.code)) this.lose();
       else if (problem !== undefined && !isPassing(problem)) throw problem;
       else if (problem !== undefined && now() >= until) throw unavailable(this.name, problem);
@@ -264,7 +266,7 @@ export class Tenure {
     return this.state === 'releasing' || this.state === 'released';
   }
 
-  /** Whether a user may rely on it. The server may have ended a session whose connection has broken. */
+  /** Whether a user may rely on the hold. If a session's connection has broken, the server may have ended the hold. */
   get isSure(): boolean {
     return this.isHeld && !this.isDoubted;
   }
@@ -274,7 +276,9 @@ export class Tenure {
     return this.state === 'held' && now() < this.deadline && Date.now() < this.wallDeadline;
   }
 
-  /** It was granted or renewed until `deadline`, by a request that was sent when the wall clock was so far ahead. */
+  /**
+   * It was granted or renewed until `deadline`, by a request that was sent when the wall clock was ahead by `ahead`.
+   */
   private lasts(deadline: number, ahead: number): void {
     if (deadline <= this.deadline) return;
     this.deadline = deadline;
@@ -286,13 +290,13 @@ export class Tenure {
     this.care?.driver.tell({ on: 'extend', sent: deadline - this.asked.lease });
   }
 
-  /** Its release failed, and the error of what was done while it was held goes first. */
+  /** Its release failed, but the error of the work under the lock takes precedence. */
   unreleased(problem: unknown): void {
     if (problem instanceof LockLost) return; // that was reported when it was lost
     this.shared.telemetry.error(() => (problem instanceof LockError ? problem : unavailable(this.name, problem)));
   }
 
-  /** Aborted when the hold is lost. Made when somebody asks for it. */
+  /** Aborted when the hold is lost. Created when somebody asks for it. */
   get signal(): AbortSignal {
     if (!this.lost) {
       this.lost = new AbortController();
@@ -302,7 +306,7 @@ export class Tenure {
     return this.lost.signal;
   }
 
-  /** Somebody wants to know of a loss at once. Without the permission to observe, the next renewal reports it. */
+  /** Somebody wants to learn of a loss at once. Without permission to observe, the next renewal reports it. */
   private observe(): void {
     const { asked: { key, lease, limit, mode, parts, upgrade }, shared, token } = this;
     if (parts || limit !== undefined || (mode === 'READ' && !upgrade)) return;
@@ -315,7 +319,7 @@ export class Tenure {
     return new LockLost(`${this.name} is no longer held by ${this.asked.owner}`);
   }
 
-  /** A session: the end of its connection is heard of at once. */
+  /** For a session: reports the end of its connection at once. */
   private watch(link: Link | undefined): void {
     this.link = link;
     this.isDoubted = false;
@@ -326,7 +330,7 @@ export class Tenure {
     });
   }
 
-  /** The locks are closed: it is renewed no more; a session ends now. */
+  /** The locks are closed: the hold is no longer renewed; a session ends now. */
   close(): void {
     if (this.asked.session) this.lose();
     else this.begin().tell({ on: 'close' });
@@ -347,7 +351,7 @@ export class Tenure {
     this.shared.telemetry.error(() => this.isLost);
     this.lost?.abort(this.isLost);
     this.clear();
-    // The server may still have a session that ended by its deadline, tied to a connection that is closed by now.
+    // The server may still have a session whose deadline has passed, tied to a connection that is closed by now.
     if (mayStand && this.seat.tryTake()) this.undo();
   }
 
@@ -357,7 +361,7 @@ export class Tenure {
     this.clear();
   }
 
-  /** A loss that nobody can release any more keeps its owner from nothing. */
+  /** A loss that nobody can release any more must not block its owner. */
   private clear(): void {
     if (this.state !== 'lost' || this.dropped === 0 || this.dropped < this.depth) return;
     for (const seat of [this.seat, ...this.others]) {
@@ -376,14 +380,14 @@ export class Tenure {
     link?.close();
   }
 
-  /** Releases one level. Throws LockLost if there was none, and Unavailable if the patience does not suffice. */
+  /** Releases one level. Throws LockLost if there was none, and Unavailable if the patience was too short. */
   async release(): Promise<void> {
     const { patience } = this.shared;
     const by = now() + patience;
     const seats = [this.seat, ...this.others];
     const at = seats.findIndex((each) => !each.tryTake());
     if (at < 0) return await this.releaseInTurn(patience);
-    // Another request of this owner is under way.
+    // Another request of this owner is in progress.
     const taken = takeAll(seats.slice(at));
     try {
       await inTime(taken, patience);
@@ -395,7 +399,7 @@ export class Tenure {
     await this.releaseInTurn(Math.max(0, by - now()));
   }
 
-  /** For who has the seats. */
+  /** Called with the seats taken. */
   private async releaseInTurn(patience: number): Promise<void> {
     const { asked, seat } = this;
     seat.others = [...this.others];
@@ -428,7 +432,7 @@ export class Tenure {
         reject(problemOf(tell, `${this.name}: not known to be released`, driver.trouble));
       });
       driver.tell({ on: 'call' });
-      // Its connections are closed: else it would be repeated, and undone for a lease.
+      // Its connections are closed: otherwise, the release would be repeated, and undone for the time of a lease.
       if (this.shared.closing.signal.aborted) driver.tell({ on: 'close' });
     });
   }

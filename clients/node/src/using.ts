@@ -1,4 +1,4 @@
-// To acquire, and to call what uses the hold.
+// Acquiring, and calling the work that uses the hold.
 
 import * as args from './args.js';
 import { NotAcquired } from './errors.js';
@@ -7,7 +7,7 @@ import type { Hold } from './handle.js';
 export interface AcquireOptions {
   /** How long to wait. Default: forever (Infinity); 0 does not wait. */
   wait?: number | undefined;
-  /** Abandons the wait: `acquire` rejects with its reason, and nothing is left behind. It does not end the hold. */
+  /** Gives up the wait: `acquire` rejects with its reason, and nothing is left behind. It does not end the hold. */
   signal?: AbortSignal | undefined;
 }
 

@@ -1,5 +1,5 @@
-// One client library (argv[2]) and every way in which it can be told where the server is, on servers of its own: by the
-// server program argv[3] with the module argv[4]. And every way in which that can be wrong. Each line of output is a test
+// One client library (argv[2]), and every way to give it the address of a server, with servers of its own: the program
+// argv[3] with the module argv[4]. Also every way in which such an address can be wrong. Each line of output is a test
 // that passed.
 
 import assert from 'node:assert/strict';
@@ -56,7 +56,7 @@ async function start(options = [], { isBare = false, isSentinel = false } = {}) 
   return { port, client };
 }
 
-/** Certificates for those hosts, of one authority; each is valid for so many days. */
+/** Certificates for those hosts, from one authority; each is valid for this many days. */
 function authority(name, hosts) {
   const file = (of, kind) => join(folder, `${name}-${of}.${kind}`);
   const openssl = (...words) => execFileSync('openssl', words.map(String), { stdio: ['ignore', 'ignore', 'pipe'] });
@@ -92,7 +92,7 @@ async function cluster() {
   return port;
 }
 
-/** Tries whatever the package does. */
+/** Checks all features of the package. */
 async function usable(name, make) {
   const [first, second] = [make(), make()];
   for (const client of [first, second]) if (!isIo) await client.connect();
@@ -200,7 +200,7 @@ await test('all that the package does works wherever the client finds the server
   return `${Object.keys(ways).length} ways`;
 });
 
-/** Something at a port that answers so, whatever it is sent. */
+/** Listens at a port, and answers everything with this text. */
 async function answering(text) {
   const server = net.createServer((socket) => socket.on('error', () => {}).once('data', () => socket.end(text)));
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));

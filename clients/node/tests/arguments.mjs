@@ -131,7 +131,7 @@ await test('one signal serves any number of waits', async () => {
   const waits = many.map(() => locks.lock('args:signal').acquire({ signal }).then(() => 'granted', (error) => error));
   waits.push(...many.map(() => locks.lock('args:signal', { owner: 'me' }).acquire({ signal }).then(() => 'granted', (error) => error)));
   await until('they wait', async () => (await waiting(own, 'args:signal')) > 30);
-  // A hold's own signal, for what is done meanwhile.
+  // A signal for each hold, for the work done meanwhile.
   await Promise.all(many.map((i) => locks.lock(`args:inner:${i}`).using({ signal: blocked.signal }, () => {})));
   const reason = new Error('enough');
   abort.abort(reason);
@@ -165,13 +165,14 @@ await test('an error of the release replaces nothing', async () => {
   const abort = new AbortController();
   const aborted = locks.lock('args:end').using({ signal: abort.signal }, work(() => (abort.abort(mine), abort.signal.throwIfAborted())));
   await assert.rejects(aborted, (error) => error === mine);
-  // With nothing else, it is thrown.
+  // If there is no other error, it is thrown.
   await assert.rejects(locks.lock('args:end').using({}, work(() => 5)), LockLost);
-  // A disposal that throws has both in it, as the language wants it: TypeScript and Node make a SuppressedError of them.
+  // A disposal that throws combines both errors, as the language demands: TypeScript and Node make a SuppressedError of
+  // them.
   const hold = await locks.lock('args:end').acquire();
   await lose(hold);
   await assert.rejects(hold[Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')](), LockLost);
-  // One that fails for another reason is told to who listens to errors.
+  // A release that fails for another reason is reported to listeners of errors.
   const client = await connect(port);
   const others = new Locks(client, { patience: 200 });
   const told = [];

@@ -1,4 +1,5 @@
-// What tests of one client library (argv[2]) at the server on $PORT use. argv[3]: only the tests with that in their names.
+// What the tests of one client library (argv[2]) at the server on $PORT share. argv[3]: runs only the tests with that
+// text in their names.
 
 import assert from 'node:assert/strict';
 import net from 'node:net';
@@ -35,8 +36,8 @@ export async function until(what, isSo) {
 }
 
 /**
- * A client through a relay with these `links`: while it `stalls`, new ones hear nothing; those that send what it `breaks` end;
- * it `renames` one word to another, and `sees` what is sent.
+ * A client through a relay. The relay has these `links`; while it `stalls`, new ones are silent; those that send what
+ * it `breaks` are closed; it `renames` one word to another, and `sees` what is sent.
  */
 export async function relayed() {
   const links = [];

@@ -1,4 +1,4 @@
-// A server that is not there: the error names its address, and a wait for it is warned of once.
+// A server that is down: the error names its address, and there is one warning about a wait for it.
 
 import { Redis } from 'ioredis';
 import { createClient } from 'redis';
@@ -11,7 +11,7 @@ for (const client of [new Redis({ port: nobody, lazyConnect: true }), createClie
   const locks = new Locks(client, { patience: 100 });
   const error = await locks.lock('order').acquire({ wait: 1_000 }).catch((refused) => refused);
   if (!(error instanceof Unavailable) || !error.message.includes(`:${nobody}`)) throw error;
-  // Also if many others worry at about the same time.
+  // Even if many others lose their server at about the same time.
   await Promise.allSettled(Array.from({ length: 200 }, () => locks.lock('crowd').acquire({ wait: 1_000 })));
   await locks.close();
   const said = warnings.splice(0);

@@ -1,4 +1,4 @@
-// Which errors of the libraries a server sent: also in a bundle, whose classes have other names. No server.
+// Which errors of the libraries came from a server, even in a bundle that renames classes. Needs no server.
 
 import assert from 'node:assert/strict';
 import { Broken, NoPermission, Refused, translated } from '../dist/esm/errors.js';
@@ -30,7 +30,7 @@ for (const text of broken) {
   const error = translated(new a(text));
   assert(error instanceof Broken, text);
 }
-// Of the system, whatever its text is.
+// An error of the system, whatever its text is.
 assert(translated(Object.assign(new Error('TLS handshake failed'), { code: 'ECONNRESET' })) instanceof Broken);
 assert(translated(undefined) instanceof Broken);
 console.log('ok what a server sent is known by its text, and no broken connection is taken for it');

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { limit, Locks, LockLost, NoPermission, read, Unavailable } from '../dist/esm/index.js';
 import { closed, connect, holders, library, own, port, relayed, say, test, until, waiting } from './common.mjs';
 
-/** What keeps this process alive. */
+/** Resources that keep this process alive. */
 const active = () => process.getActiveResourcesInfo().filter((kind) => kind === 'Timeout' || kind === 'TCPSocketWrap').length;
 
 await test('closed is closed: waits end, sessions end, nothing is renewed', async () => {
@@ -28,7 +28,7 @@ await test('closed is closed: waits end, sessions end, nothing is renewed', asyn
 
 await test('an abort is heard before there is a request', async () => {
   const locks = new Locks(own);
-  // The first one asks what the server is.
+  // The first request asks the server for its identity.
   for (const lock of [locks.lock('abort:a', { owner: 'me' }), locks.lock('abort:a', { owner: 'me' }), locks.all(['abort:a', 'abort:b'], { owner: 'me' })]) {
     const abort = new AbortController();
     const acquired = lock.acquire({ signal: abort.signal });
@@ -162,7 +162,7 @@ await test('a session that ended by its deadline is not entered again', async ()
   }
   await until('it is lost', () => signal.aborted);
   relay.stalls = false;
-  // The server has heard nothing of that: it renews the hold as long as that connection is open.
+  // The server has not noticed that: it renews the hold as long as that connection is open.
   assert.equal(await holders(own, 'expired'), 1);
   const acquired = hold.release().catch((error) => assert(error instanceof LockLost, error)).then(() => at({ lease: 30_000 }));
   const next = await acquired;
@@ -275,7 +275,7 @@ await test('waits whose subscription breaks again and again do not ask more ofte
   await assert.rejects(locks.lock('torn').acquire({ wait: 3_500 }), Unavailable);
   const [asks, links] = [(await asked()) - before, relay.links.length - count];
   assert(asks >= 1 && asks < 15 && links < 15, `${asks} requests, ${links} connections`);
-  // Or as soon as it is there.
+  // Or as soon as it has arrived.
   relay.breaks = undefined;
   const waits = locks.lock('torn').acquire({ wait: 3_500 });
   const kill = setInterval(() => say(own, 'CLIENT', 'KILL', 'TYPE', 'pubsub'), 5);
@@ -344,7 +344,7 @@ await test('a loss is known as soon as the server knows it', async () => {
   const took = (await lost) - begin;
   assert(took < 500, `${took} ms`); // the next renewal is seconds away
   await assert.rejects(hold.release(), LockLost);
-  // One that is released is no loss.
+  // A release is no loss.
   const released = await locks.lock('observed').acquire();
   assert(!released.signal.aborted);
   await until('it observes', async () => (await observers()) >= 1);
@@ -394,7 +394,7 @@ await test('who may not subscribe, or not publish, is refused for that', async (
     const begin = performance.now();
     await assert.rejects(locks.lock('denied').acquire({ wait: 5_000 }), (error) => error instanceof NoPermission && error.message.includes(what));
     assert(performance.now() - begin < 1_000);
-    // What is free needs no message.
+    // Acquiring a free lock needs no message.
     await (await locks.lock('not denied').acquire({ wait: 5_000 })).release();
     await locks.close();
     closed(client);
@@ -404,7 +404,7 @@ await test('who may not subscribe, or not publish, is refused for that', async (
 });
 
 await test('a module without TELL is said to be too old', async () => {
-  // A relay that renames the word stands for it.
+  // A relay that renames the word simulates it.
   const relay = await relayed();
   relay.renames = ['TELL', 'TOLD'];
   const locks = new Locks(relay.client);
@@ -492,7 +492,7 @@ await test('a loop that is blocked for longer than a third of the lease is told 
   const locks = new Locks(own);
   const hold = await locks.lock('blocked long', { lease: 4_500 }).acquire();
   await new Promise(setImmediate); // then the loop runs its timers after the first time that it is blocked
-  // When a reply is read the next renewal is overdue, so that there is no pause between renewals.
+  // When a reply is read, the next renewal is overdue, so there is no pause between renewals.
   let wasHeld = false;
   for (const begin = Date.now(); Date.now() < begin + 10_000; await new Promise(setImmediate)) {
     if (Date.now() > begin + 4_500) wasHeld ||= hold.held && hold.left > 0;
@@ -510,7 +510,7 @@ await test('a renewal that fails does not prolong what the wall clock says is ov
   const failed = new Promise((resolve) => locks.on('error', (error) => error instanceof Unavailable && resolve()));
   const hold = await locks.lock('slept', { lease: 3_000 }).acquire();
   assert(hold.held);
-  // While a computer sleeps, only the wall clock goes on; and its connections break.
+  // While a computer sleeps, only the wall clock continues; and its connections break.
   const { now } = Date;
   Date.now = () => now() + 10_000;
   try {
@@ -546,7 +546,7 @@ await test('a free lock that is released at once takes one timer, and nothing to
     FinalizationRegistry.prototype.register = register;
     globalThis.setTimeout = timer;
   }
-  // That of the renewal; the others are of all holds and requests.
+  // That of the renewal; the others belong to all holds and requests together.
   const others = 4 + (performance.now() - begin) / 50;
   assert(counts.timers <= 500 + others && counts.registered <= others, JSON.stringify(counts));
   await locks.close();
@@ -580,7 +580,7 @@ await test('an unknown option is refused by its name', async () => {
   for (const make of [(o) => locks.lock('options', o), (o) => locks.readLock('options', o), (o) => locks.permit('options', 2, o)]) {
     assert.throws(() => make({ ttl: 1_000 }), unknown('ttl'));
   }
-  // A number that is missing is no limit, and must not be taken for one.
+  // A missing number means no limit, so it must not be accepted.
   for (const most of [undefined, null, NaN, '2', 1.5]) {
     const refused = { name: 'TypeError', message: `limit must be an integer from 1 to 1000000 permits, not ${most === '2' ? '"2"' : most}` };
     assert.throws(() => locks.permit('options', most), refused);
@@ -651,4 +651,4 @@ await test('followers see who leads', async () => {
 });
 
 closed(own);
-// The process ends by itself, or the test fails by its time.
+// The process must end by itself, or the test fails by its timeout.

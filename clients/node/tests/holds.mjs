@@ -1,5 +1,5 @@
-// One client library (argv[2]) at the server on $PORT: losses that are none, waits after a pause, one connection that
-// breaks, what errors say. Each line of output is a test that passed.
+// One client library (argv[2]) at the server on $PORT: apparent losses, waits after a pause, one connection that
+// breaks, texts of errors. Each line of output is a test that passed.
 
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -21,7 +21,7 @@ await test('an extension during the release is no loss', async () => {
     assert(!signal.aborted);
   }
   assert.equal(locks.counts().lost, 0);
-  // What the release itself finds is told.
+  // What the release itself finds is reported.
   const hold = await locks.lock('leaving').acquire();
   const { signal } = hold;
   await say(own, 'RLOCK.FORCE', 'leaving');
@@ -34,7 +34,7 @@ await test('an extension during the release is no loss', async () => {
 await test('a server that was paused does not shorten later waits', async () => {
   const locks = new Locks(own);
   await say(own, 'RLOCK.ACQUIRE', 'paused', 'somebody');
-  // At first nothing is subscribed, so that a request that is answered at once comes first.
+  // At first, nothing is subscribed, so a request without a wait comes first.
   for (const what of ['the first wait', 'a later one']) {
     assert.equal(await locks.lock('paused').acquire({ wait: 0 }), null);
     await say(own, 'CLIENT', 'PAUSE', '1000', 'ALL');
@@ -59,7 +59,7 @@ await test('a wait whose connection breaks takes no other request along', async 
   await until('it waits', async () => (await waiting(own, 'broken')) === 1);
   const alone = relay.links.at(-1);
   assert.notEqual(alone, shared);
-  // A request is under way meanwhile.
+  // Meanwhile, a request is in progress.
   shared.server.unpipe(shared.socket).pause();
   const acquired = locks.lock('shared').acquire({ wait: 0 });
   await until('the server has it', async () => (await holders(own, 'shared')) === 1);

@@ -1,6 +1,6 @@
-// Load and faults, driven by load.py: users fight for two locks at $PORT until $END (unix ms), while the server is killed,
-// stopped and cut off, and until the locks were held a hundred times. No two may be sure of one lock at once, tokens rise, nobody
-// waits for ever.
+// Load and faults, driven by load.py: users fight for two locks at $PORT until $END (unix ms), while the server is
+// killed, stopped and cut off, and until the locks were held a hundred times. No two may be sure of one lock at once,
+// tokens increase, and nobody waits forever.
 
 import { Redis } from 'ioredis';
 import { createClient } from 'redis';

@@ -1,5 +1,5 @@
-// A program written for redlock, before and after it moved, at the server on $PORT; and the page shows what has changed.
-// Each line of output is a test that passed.
+// A program written for redlock, before and after its migration, at the server on $PORT; the page shows what has
+// changed. Each line of output is a test that passed.
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';

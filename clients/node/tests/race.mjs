@@ -1,4 +1,4 @@
-// An acquisition that lost a Promise.race leaves nothing. `node --expose-gc race.mjs`, on the server at $PORT.
+// An acquisition that lost a Promise.race leaves nothing behind. `node --expose-gc race.mjs`, with the server at $PORT.
 
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -22,7 +22,7 @@ assert.equal(await redis.call('RLOCK.RELEASE', 'node:race', first.owner, 'TOKEN'
 await until('the loser is granted', async () => (await holds('raced')) === 1);
 await until('what nobody looked at is released', async () => (await holds('raced')) === 0);
 
-// One that is relied on is not.
+// A hold that was used is kept.
 const { token } = await locks.lock('node:race', { owner: 'relied on' }).acquire();
 for (let i = 0; i < 20; i++) {
   globalThis.gc();
@@ -30,7 +30,7 @@ for (let i = 0; i < 20; i++) {
 }
 assert.equal(await redis.call('RLOCK.CHECK', 'node:race', token), 1);
 
-// A loss that nobody can release any more keeps its owner from nothing, whoever dropped which level when.
+// A loss that nobody can release any more must not block its owner, whoever dropped which level when.
 const lost = { owner: 'lost' };
 async function lose() {
   const [kept, outer] = [await locks.lock('node:lost', lost).acquire(), await locks.lock('node:lost', lost).acquire()];

@@ -1,5 +1,5 @@
-// Runs what README.md shows on the server at $PORT: the first block, which is a program; each block inside what users write,
-// the handler of an HTTP server and a method of a class; and all blocks as one module. All of it could be strict TypeScript.
+// Runs the code of README.md on the server at $PORT: the first block, which is a program; each block inside the handler
+// of an HTTP server and a method of a class; and all blocks as one module. All of it must be valid strict TypeScript.
 // The closing lines of the first block come last there.
 
 import { execFileSync } from 'node:child_process';

@@ -1,4 +1,4 @@
-// Does with the package what clients/conformance/run.py says: `runner.mjs ioredis`, or `runner.mjs node-redis`.
+// Does with the package what clients/conformance/run.py asks for: `runner.mjs ioredis`, or `runner.mjs node-redis`.
 
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';

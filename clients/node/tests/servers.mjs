@@ -20,7 +20,7 @@ process.on('exit', () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-/** A node of a cluster also takes the port that is 10 000 higher. */
+/** A node of a cluster also uses the port 10 000 above its own. */
 async function freePort() {
   const server = net.createServer();
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
@@ -86,12 +86,12 @@ await test('requests that wait for replicas do not wait for each other, and shor
   const queued = acked('given up', { signal: abort.signal });
   await until('all are pending', async () => (await pending()) === '21');
   const connections = await primary.info('clients', 'connected_clients');
-  // Others go on meanwhile, and who gives up leaves nothing.
+  // Other requests continue meanwhile, and a caller that gives up leaves nothing behind.
   await (await locks.lock('free').acquire({ wait: 0 })).release();
   abort.abort(new Error('enough'));
   await assert.rejects(queued, /^Error: enough$/);
   assert.equal(await blocked(), '0');
-  // This test's own, the user's, the shared one, and the subscription.
+  // The connections of this test and of the user, the shared one, and the subscription.
   assert(Number(connections) <= 4, connections);
   replica.server.kill('SIGCONT');
   const holds = await Promise.all(acquired);
@@ -103,7 +103,7 @@ await test('requests that wait for replicas do not wait for each other, and shor
   assert(took > 250, `it waited ${took} ms`);
   await held.release();
   await until('who gave up has nothing', async () => (await primary.client.exists('given up')) === 0);
-  // A renewal, and an extension, count when they are acknowledged.
+  // A renewal and an extension count when they are acknowledged.
   const renewed = await acked('renewed', { wait: 0 });
   assert.equal((await renewed.extend(60_000)).left > 55_000, true);
   replica.server.kill('SIGSTOP');
@@ -143,7 +143,7 @@ await test('a wait right after a pause of the server does not end early', async 
     const took = performance.now() - begin;
     assert(took > 1_990 && took < 4_000, `${what}: it waited ${took} ms`);
   }
-  // What ends a wait before its time still does; but not what the server ends before.
+  // A wait can still be ended early by its caller; but if the server ends it early, it continues.
   const waits = locks.lock('busy').acquire({ wait: 60_000 });
   const waiters = async () => Number(await asks.call('RLOCK.INFO', 'busy').then((info) => info[info.indexOf('queue-length') + 1]));
   await until('it waits', async () => (await waiters()) === 1);

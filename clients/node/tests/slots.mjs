@@ -15,7 +15,7 @@ import { Locks } from '../dist/esm/index.js';
 const [library, program, module] = process.argv.slice(2);
 const folder = mkdtempSync(join(tmpdir(), 'rlock-slots-'));
 
-/** A node also takes the port that is 10 000 higher. */
+/** A node also uses the port 10 000 above its own. */
 async function freePort() {
   const server = net.createServer();
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
@@ -76,7 +76,7 @@ const more = (await count()) - before;
 assert(more < 20, `${more} connections`);
 console.log('ok an observer of a slot that is being moved asks where the key is, on few connections');
 
-/** How long it takes from a release until the next one has the lock. */
+/** How long it takes from a release until the next waiter has the lock. */
 async function handed(hold, wait) {
   const begin = performance.now();
   await hold.release();
@@ -112,7 +112,7 @@ assert.equal((await soon(next)).value.name, 'one:1');
 await again.release();
 console.log('ok an observer goes on when the slot has been moved');
 
-// Back, while somebody waits: the server ends the subscription.
+// Moved back while somebody waits: the server ends the subscription.
 {
   const hold = await lock.acquire();
   const wait = lock.acquire();

@@ -1,5 +1,5 @@
-// What listeners are told, the counters, `using` with a list, `extend`; at the server on $PORT, with one client library
-// (argv[2]). Each line of output is a test that passed.
+// The events that listeners get, the counters, `using` with a list, `extend`; at the server on $PORT, with one client
+// library (argv[2]). Each line of output is a test that passed.
 
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';

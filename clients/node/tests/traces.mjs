@@ -1,4 +1,5 @@
-// The traces that the Rust machine has written in the simulation: this one answers the same. `node traces.mjs FILE…`
+// The traces that the Rust machine wrote in the simulation: this machine must give the same outputs. `node traces.mjs
+// FILE…`
 
 import assert from 'node:assert/strict';
 import { createReadStream } from 'node:fs';
@@ -64,7 +65,7 @@ function output(out) {
   return out.do + by;
 }
 
-/** The machine of a first line: what it answers to a time and words. */
+/** The machine of a first line, as a function from a time and words to its outputs. */
 function begun([, , kind, ...pairs]) {
   const value = Object.fromEntries(pairs.map((pair) => pair.split('=')).map(([name, text]) => [name, number(text)]));
   const asked = { ...value, hears: value.hears === 1, session: value.session === 1, hasAcks: value.acks === 1 };
@@ -84,7 +85,7 @@ function begun([, , kind, ...pairs]) {
       };
     case 'server': {
       const server = new Server();
-      // A request that nobody answers closes its connection here: there is no other one.
+      // A request that goes unanswered closes its connection here, since there is no other one.
       return (now, [on, random]) => (on === 'need' ? server.need(now) : on === 'heard' ? undefined : (server[on](now, Number(random)), ''));
     }
   }

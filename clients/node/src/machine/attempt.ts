@@ -1,4 +1,4 @@
-// One acquisition, as machine/index.ts says: no I/O.
+// One acquisition: a machine without I/O, as machine/index.ts explains.
 
 import {
   type Input, type Left, type Machine, type Outcome, type Output, type Tell, ACKS, AGAIN, AHEAD, FIRST_PAUSE, HOPS, isUnknown, LATE, LONGEST_PAUSE, LOOKS,
@@ -6,7 +6,7 @@ import {
 } from './index.js';
 import { Undo } from './undo.js';
 
-/** What is asked for, as far as it matters here. */
+/** What an attempt needs to know about the request. */
 export interface Ask {
   wait: number;
   /** How long it is repeated if it does not wait. */
@@ -15,31 +15,34 @@ export interface Ask {
   depth: number;
   /** The token of the levels below. */
   below: number | undefined;
-  /** The channel of its key is subscribed. */
+  /** Whether the channel of its key is subscribed. */
   hears: boolean;
   session: boolean;
   hasAcks: boolean;
 }
 
-/** One acquisition of an owner that has its seat, until it is granted, refused or out of time, and nothing is left. */
+/**
+ * One acquisition of an owner that has its seat. It lasts until the request is granted, refused or out of time, and
+ * nothing is left to undo.
+ */
 export class Attempt implements Machine {
   private at: 'start' | 'open' | 'listen' | 'ask' | 'wait' | 'sleep' | 'granted' | 'done' = 'start';
-  /** When trouble is believed. If it waits, its wait ends then. */
+  /** When failures are no longer retried. If the request waits, its wait ends then. */
   private patience = Infinity;
   private pause = FIRST_PAUSE;
   private hops = 0;
   private readonly session: boolean;
-  /** Whether the next request is a plain one, which is answered at once. */
+  /** Whether the next request does not wait, so that it is answered at once. */
   private asksFirst: boolean;
-  /** A session has its connection. */
+  /** Whether a session has its connection. */
   private hasLink = false;
   private rtt = 0;
-  /** For how long the server was to let the latest request wait. */
+  /** How long the latest request was to wait at the server. */
   private block = 0;
   /** When the latest request was sent. */
   private sent = 0;
   private hadDoubt = false;
-  /** The latest answer was that it is not free. */
+  /** Whether the latest answer was that the lock is not free. */
   private isBusy = false;
   private depth: number;
   private left: Left = { inDoubt: false, lingers: false, token: undefined };
@@ -49,7 +52,7 @@ export class Attempt implements Machine {
   private now = 0;
 
   constructor(private readonly ask: Ask) {
-    // The end of this connection would also end the levels below, so only the first level has a session.
+    // If this connection ended, the levels below would end too, so only the first level has a session.
     this.session = ask.session && ask.depth === 1;
     this.asksFirst = !ask.hasAcks && (ask.wait === 0 || !ask.hears);
     this.depth = ask.depth;
@@ -88,8 +91,9 @@ export class Attempt implements Machine {
   }
 
   /**
-   * How long the next request waits at the server: the message comes in time, however far the server is. With `ACKS` it
-   * comes earlier, because it says whether replicas were the reason. Then the rest of the wait is asked for.
+   * How long the next request waits at the server: short enough that the message comes in time, even from a distant
+   * server. With `ACKS`, the wait ends earlier, because its message says whether replicas were the reason; the next
+   * request then waits for the remaining time.
    */
   private blocks(): number {
     const left = Math.max(0, this.patience - this.now - this.rtt);
@@ -97,12 +101,12 @@ export class Attempt implements Machine {
     return Math.max(1, this.ask.hasAcks && ahead < left ? left - ahead : left);
   }
 
-  /** When an operation that may take so long is given up: at the end of the patience at the latest. */
+  /** When an operation that may take this long is given up: at the end of the patience at the latest. */
   private by(takes: number): number {
     return Math.min(this.now + takes, Math.max(this.now, this.patience + LATE));
   }
 
-  /** Asks in the best way there is. */
+  /** Sends the next request in the best available way. */
   private next(): void {
     if (this.session && !this.hasLink) this.begin('open');
     else if (this.asksFirst) this.send(undefined);
@@ -137,8 +141,8 @@ export class Attempt implements Machine {
       case 'waiting':
         this.at = 'wait';
         this.pause = FIRST_PAUSE;
-        // An earlier request of this owner no longer waits: this one has its place. But a server that was restarted keeps
-        // a grant, and has forgotten that it was pending.
+        // An earlier request of this owner no longer waits: this one has taken its place. But a restarted server keeps
+        // a grant without knowing that it was pending.
         this.hadDoubt &&= this.ask.hasAcks;
         this.out.push({ do: 'wait', by: this.by(this.ask.hasAcks ? ACKS : LOOKS) });
         return;
@@ -151,7 +155,7 @@ export class Attempt implements Machine {
   private waited(input: Input): void {
     if (input.on === 'message' && input.outcome.is === 'nil') {
       this.left.inDoubt = false;
-      // The server may have ended it early, because it seemed to be farther away than it is.
+      // The server may have ended the wait early, because it seemed to be farther away than it is.
       this.rtt = Math.min(this.rtt, Math.max(0, this.now - this.sent - this.block));
       if (this.ask.wait > 0 && this.patience - this.now > this.rtt + LATE) return this.next();
       this.finish({ told: 'nil' });
@@ -200,13 +204,13 @@ export class Attempt implements Machine {
       if (code === 'NOREPLICAS') return this.trouble({ told: 'noreplicas' });
       return passes(code) ? this.trouble({ told: 'unavailable' }) : this.finish({ told: 'refused', code });
     }
-    // There was no time left to wait in.
+    // There was no time left for waiting.
     if (isBusy && this.now >= this.patience) return this.finish({ told: 'nil' });
     if (outcome.is === 'unsent') {
       if (wasAsked) this.left.inDoubt = this.hadDoubt;
     } else if (wasAsked) {
       this.left.lingers = true;
-      // A session that is tied late would end with its connection: not before that.
+      // If the session were tied late, it would end with its connection: so this pause comes first.
       if (this.session) this.pause = AGAIN;
     }
     this.trouble({ told: 'unavailable' });
@@ -220,7 +224,7 @@ export class Attempt implements Machine {
     this.pause = Math.min(LONGEST_PAUSE, 2 * this.pause);
   }
 
-  /** The caller goes away, whatever is under way. */
+  /** The caller gives up, whatever is in progress. */
   private leave(why: Tell): void {
     if (this.at !== 'ask') return this.finish(why);
     this.out.push({ do: 'tell', tell: why });
@@ -241,7 +245,7 @@ export class Attempt implements Machine {
     this.undoAll();
   }
 
-  /** Nothing of it is under way; something may be left. */
+  /** No operation is in progress, but something may be left to undo. */
   private undoAll(): void {
     if (!this.left.inDoubt && !this.left.lingers) return this.free();
     this.undo = new Undo(this.ask.lease, this.depth, this.left);

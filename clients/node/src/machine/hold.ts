@@ -1,4 +1,5 @@
-// A hold from its grant to its end, shared by all levels: renewed, lost or released. As machine/index.ts says: no I/O.
+// A hold from its grant to its end, shared by all levels: renewed, lost or released. A machine without I/O, as
+// machine/index.ts explains.
 
 import { ACKS, type Input, isUnknown, type Machine, type Outcome, type Output, passes, REPLY } from './index.js';
 
@@ -8,9 +9,9 @@ const FIRST_RETRY = 20;
 export interface Kept {
   token: number;
   lease: number;
-  /** When the request was sent that the lease counts from. */
+  /** When the request was sent from which the lease counts. */
   sent: number;
-  /** How long before its deadline the loss is reported, because that takes time. */
+  /** How long before its deadline the loss is reported, because reporting takes time. */
   margin: number;
   hasAcks: boolean;
   renews: boolean;
@@ -18,7 +19,10 @@ export interface Kept {
 
 export class Holding implements Machine {
   deadline = 0;
-  /** On `leave`: a request to tie it may still be executed, or has tied another hold, which is to be undone first. */
+  /**
+   * On `leave`: whether a request to tie the hold may still be executed, or has tied another hold. If so, that is
+   * undone first.
+   */
   isUnsure = false;
   private at: 'start' | 'idle' | 'listen' | 'renew' | 'tie' | 'wait' | 'seat' | 'open' | 'done' = 'start';
   private renewsAt = Infinity;
@@ -28,7 +32,7 @@ export class Holding implements Machine {
   private renews: boolean;
   private isReleasing = false;
   private isUntied = false;
-  /** It has the seat, to be tied to a new connection. */
+  /** Whether it has the seat, to be tied to a new connection. */
   private isTying = false;
   private out: Output[] = [];
 
@@ -37,7 +41,7 @@ export class Holding implements Machine {
     this.renewed(kept.sent);
   }
 
-  /** The server counts from when it read the request, which was after that was sent. */
+  /** The server counts from when it read the request, which was later than `sent`. */
   private renewed(sent: number): void {
     this.deadline = Math.max(this.deadline, sent + this.kept.lease);
     this.pause = FIRST_RETRY;
@@ -98,7 +102,7 @@ export class Holding implements Machine {
     }
   }
 
-  /** Gives back the seat that it has while it is being tied to a new connection. */
+  /** Gives up the seat that it has while the hold is being tied to a new connection. */
   private leave(): void {
     if (!this.isTying) return;
     this.isTying = false;
@@ -112,7 +116,7 @@ export class Holding implements Machine {
     this.later(now);
   }
 
-  /** When the loss is reported. */
+  /** The time at which the loss is reported. */
   private get limit(): number {
     return this.deadline - this.kept.margin;
   }
@@ -126,7 +130,7 @@ export class Holding implements Machine {
     }
   }
 
-  /** Asks, after it has subscribed to the channel that says what replicas acknowledged. */
+  /** Sends the renewal, after it has subscribed to the channel for replies that wait for acknowledgments. */
   private begin(now: number): void {
     if (!this.kept.hasAcks) return this.ask(now);
     this.at = 'listen';
@@ -149,12 +153,12 @@ export class Holding implements Machine {
     this.out.push({ do: 'wait', by: this.by(this.sent, ACKS) });
   }
 
-  /** A renewal that takes too long is repeated while there is time. */
+  /** A slow renewal is repeated while there is time. */
   private by(since: number, takes: number): number {
     return Math.min(since + Math.min(takes, Math.max(50, Math.floor(this.kept.lease / 6))), this.limit);
   }
 
-  /** How a renewal, or the request that ties the hold, ended. */
+  /** A renewal, or the request that ties the hold, ended. */
   private answered(now: number, outcome: Outcome): void {
     if (this.isTying) return this.tied(now, outcome);
     if (outcome.is === 'token') {
@@ -169,7 +173,7 @@ export class Holding implements Machine {
     } else this.lose();
   }
 
-  /** Renews again in a moment. */
+  /** Schedules another renewal after a moment. */
   private later(now: number): void {
     this.renewsAt = now + Math.min(this.pause, Math.max(1, Math.floor(this.kept.lease / 12)));
     this.pause *= 2;
@@ -187,8 +191,8 @@ export class Holding implements Machine {
     }
     this.isUnsure = isUnknown(outcome) || outcome.is === 'token';
     this.out.push({ do: 'drop' }, { do: 'leave' });
-    // Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and one that
-    // the server does not tie is no session.
+    // A request that was not answered may have tied another hold, which ends with its connection. This hold ends if it
+    // was tied to a connection that is closed; and a hold that the server does not tie is no session.
     this.lose();
   }
 

@@ -1,65 +1,72 @@
-// The decisions of clients/ALGORITHM.md, by its names: without I/O, clock or randomness. A machine gets one input at a
-// time, with the time in ms, and answers with outputs, of which at most one is an operation that takes time. The
-// simulation plays the same machine, written in Rust; tests/traces.mjs replays its traces here.
+// The decisions of clients/ALGORITHM.md, with the names of that page, and without I/O, clock or randomness. A machine
+// gets one input at a time, with the time in ms, and returns outputs, of which at most one is an operation that takes
+// time. The simulation runs the same machine, written in Rust; tests/traces.mjs replays its traces here.
 //
-// Here and where it is driven, what is private is so by TypeScript, and fields are assigned, not defined (tsconfig.json):
-// else a new machine takes microseconds (Node 20).
+// Here and in drive.ts, private members are private only in TypeScript, and fields are assigned, not defined
+// (tsconfig.json): otherwise, creating a machine takes microseconds (Node 20).
 
 /** How long a reply may take. */
 export const REPLY = 2_000;
-/** For a reply at the end of the patience, and again for what is undone at once. */
+/** How long a reply may be late at the end of the patience, and how long a caller waits for undoing. */
 export const LATE = 50;
-/** The pause, more or less, before a server that was not reached is connected to again. */
+/** The average pause before the next connection to a server that could not be reached. */
 const DIALS = 200;
-/** How often a wait is asked again: a message that was lost costs at most this. */
+/** How often a waiting request is sent again: a lost message costs at most this much time. */
 export const LOOKS = 1_000;
-/** The same with `ACKS`: a request that is asked again begins anew to wait for acknowledgments. */
+/** The same with `ACKS`: a request that is sent again begins to wait for acknowledgments anew. */
 export const ACKS = 3 * REPLY;
-/** How long before the end of a wait with `ACKS` its request ends, at most: the reason comes before the patience is over. */
+/**
+ * How long before the end of a wait with `ACKS` its request ends at most, so that the reason comes before the patience
+ * ends.
+ */
 export const AHEAD = 250;
 export const FIRST_PAUSE = 10;
 export const LONGEST_PAUSE = 500;
 export const AGAIN = 500;
-/** How long what is left is undone after `close`. */
+/** How long undoing may take after `close`. */
 export const CLOSES = 1_000;
-/** How long who does not wait stays for another request of the same owner. */
+/** How long a request that does not wait for the lock waits for another request of the same owner. */
 const SOON = 2 * LATE;
 export const HOPS = 5;
 const PASSING = new Set(['UNBLOCKED', 'READONLY', 'LOADING', 'MOVED', 'ASK', 'TRYAGAIN', 'CLUSTERDOWN', 'NOREPLICAS', 'MASTERDOWN']);
 
-/** Whether an error of the server ends by itself: no server can decide for now. */
+/** Whether the condition behind an error ends by itself: no server can decide for now. */
 export const passes = (code: string) => PASSING.has(code);
 
-/** How a request ended. `unsent`: surely not executed; `broken`, `silent`: it may have been, or may still be. */
+/**
+ * How a request ended. `unsent`: certainly not executed; `broken`, `silent`: it may have been executed, or may still
+ * be.
+ */
 export type Outcome = { is: 'token'; token: number } | { is: 'refused'; code: string } | { is: 'nil' | 'waiting' | 'unsent' | 'broken' | 'silent' };
 
-/** What has happened, for a machine to decide on. */
+/** Something that happened, for a machine to decide on. */
 export type Input =
   | { on: 'call' | 'opened' | 'lost' | 'time' | 'taken' | 'cancel' | 'close' | 'untied' | 'releasing' | 'released' | 'gone' }
   | { on: 'listening'; rtt: number }
   /**
-   * A request on a shared connection ended, or opening an own one or subscribing failed; `own`: the one on the own
-   * connection, or, during a wait, that connection; `message`: the one for the latest request.
+   * `ended`: a request on a shared connection ended, or a dedicated connection could not be opened, or subscribing
+   * failed. `own`: a request on the dedicated connection ended, or, during a wait, that connection. `message`: the
+   * message for the latest request.
    */
   | { on: 'ended' | 'own' | 'message'; outcome: Outcome }
   | { on: 'seat'; depth: number | undefined }
   | { on: 'extend'; sent: number };
 
-/** What is asked on a shared connection. */
+/** The requests on a shared connection. */
 export type Request =
-  /** For how long it waits at the server; 0 is for ever. */
+  /** How long it waits at the server; 0 means forever. */
   | { ask: 'acquire'; block: number | undefined }
   | { ask: 'cancel' | 'info' }
   | { ask: 'renew'; token: number }
   | { ask: 'release'; token: number; depth: number };
 
-/** What comes of a call. */
+/** The result of a call. */
 export type Tell =
   | { told: 'granted'; token: number; sent: number; lingers: boolean }
   | { told: 'refused'; code: string }
   | { told: 'nil' | 'released' | 'lost' | 'unavailable' | 'noreplicas' | 'cancelled' | 'closed' };
 
-/** What a machine has done. Those up to `seat` are operations, until `by` at the latest. */
+/** The actions of a machine. Those up to `seat` are operations, which end at `by` at the latest. */
 export type Output =
   | { do: 'open' | 'await' | 'listen' | 'wait' | 'sleep'; by: number }
   | { do: 'own'; block?: number | undefined; session: boolean; depth?: number; by: number }
@@ -72,20 +79,23 @@ export interface Machine {
   step(now: number, input: Input): Output[];
 }
 
-/** What requests may have left at the server. */
+/** What requests may have left behind at the server. */
 export interface Left {
-  /** Something was sent, and its outcome is unknown or nobody has taken it. */
+  /** Whether something was sent whose outcome is unknown, or whose grant nobody has taken. */
   inDoubt: boolean;
-  /** Something was never answered, and may still be executed. */
+  /** Whether a request was never answered, and may still be executed. */
   lingers: boolean;
-  /** Of a grant that nobody takes. */
+  /** The token of a grant that nobody takes. */
   token: number | undefined;
 }
 
 export const isUnknown = (outcome: Outcome) => outcome.is === 'broken' || outcome.is === 'silent';
 export const isRefused = (outcome: Outcome, code: string) => outcome.is === 'refused' && outcome.code === code;
 
-/** How long a request waits for a seat that is not free, and the result then. Undoing ends by itself, so that is waited for. */
+/**
+ * How long a request waits for an occupied seat, and the result if it stays occupied. Undoing ends by itself, so
+ * requests wait for that.
+ */
 export function come(now: number, isUndone: boolean, wait: number, patience: number): { by: number; told: 'nil' | 'unavailable' } {
   return { by: now + (wait > 0 ? wait : isUndone ? patience : SOON), told: isUndone ? 'unavailable' : 'nil' };
 }

@@ -1,4 +1,4 @@
-// The steps that undo an attempt, and those that release a hold. As in machine/index.ts: no I/O.
+// The machines that undo an attempt, and that release a hold: without I/O, as machine/index.ts explains.
 
 import {
   type Input, type Left, type Machine, type Outcome, type Output, type Request, type Tell, AGAIN, CLOSES, FIRST_PAUSE, isRefused, isUnknown,
@@ -12,7 +12,7 @@ export class Undo {
   private pause = LATE;
   private now = 0;
   private out: Output[] = [];
-  /** Before the request that was interrupted. */
+  /** What was left behind before the interrupted request. */
   private before: Left | undefined;
 
   constructor(
@@ -26,14 +26,14 @@ export class Undo {
     out.push({ do: 'undo' });
   }
 
-  /** Nothing is under way. A session that nobody takes ends with its connection. */
+  /** No operation is in progress. A session that nobody uses ends with its connection. */
   begin(now: number, hasLink: boolean, out: Output[]): void {
     this.starts(now, out);
     if (hasLink) out.push({ do: 'drop' });
     this.round();
   }
 
-  /** A request on a shared connection is under way, and goes on for a moment. */
+  /** A request on a shared connection is in progress: waits for its reply for a moment. */
   awaitReply(now: number, before: Left, out: Output[]): void {
     this.starts(now, out);
     [this.at, this.before] = ['await', before];
@@ -51,7 +51,7 @@ export class Undo {
     } else if (input.on === 'ended' && this.at !== 'sleep') this.did(input.outcome);
   }
 
-  /** The reply to an acquire that nobody waits for any more. */
+  /** The reply to an acquisition that nobody waits for any more. */
   private replied(outcome: Outcome): void {
     if (outcome.is === 'token') this.left.token = outcome.token;
     else if (outcome.is === 'nil') this.left.inDoubt = false;
@@ -62,12 +62,12 @@ export class Undo {
   private round(): void {
     const { inDoubt, lingers, token } = this.left;
     if (this.now >= this.until) this.free();
-    // A replica answers what is looked for as well, but refuses this.
+    // A replica would answer a query as well, but it refuses this command.
     else if ((inDoubt || lingers) && token === undefined) this.send('cancel', { ask: 'cancel' });
     else this.letGo();
   }
 
-  /** Releases what may have been granted, by its token: should this arrive late, it ends no later hold. */
+  /** Releases what may have been granted, by its token: if this request arrives late, it ends no later hold. */
   private letGo(): void {
     const { inDoubt, lingers, token } = this.left;
     if (!inDoubt && !lingers) this.done();
@@ -89,14 +89,14 @@ export class Undo {
     } else if (isDone || (this.at === 'release' && isRefused(outcome, 'NOTHELD'))) this.done();
     else if (outcome.is === 'refused' && !passes(outcome.code)) this.free();
     else {
-      // A cancel that arrives late would end a later wait.
+      // A cancellation that arrives late would end a later wait.
       this.left.lingers ||= this.at === 'cancel' && isUnknown(outcome);
       this.rest(this.pause);
       this.pause = Math.min(2 * this.pause, 1_000);
     }
   }
 
-  /** Once more, if something was never answered: the server may only now execute what it had yet to read. */
+  /** Checks once more if a request was never answered: the server may execute only now what it had not read yet. */
   private done(): void {
     if (!this.left.lingers) return this.free();
     this.left = { inDoubt: true, lingers: false, token: undefined };
@@ -114,18 +114,20 @@ export class Undo {
   }
 }
 
-/** What is released: one level of a hold. */
+/** The level of a hold that is to be released. */
 export interface Level {
   patience: number;
   lease: number;
   depth: number;
   token: number;
   deadline: number;
-  /** A request of its attempts was never answered. */
+  /** Whether a request of its attempts was never answered. */
   lingers: boolean;
 }
 
-/** The release of one level by an owner that has its seat, and what undoes a level whose release is not known. */
+/**
+ * The release of one level by an owner that has its seat. It also undoes a level whose release has an unknown outcome.
+ */
 export class Release implements Machine {
   private at = 'start';
   private patience = 0;
@@ -166,9 +168,9 @@ export class Release implements Machine {
   private asked(now: number, outcome: Outcome): void {
     const { depth, deadline, lingers } = this.level;
     const isGone = isRefused(outcome, 'NOTHELD');
-    // The first one released it, and its reply was lost.
+    // The first request released it, and its reply was lost.
     if (outcome.is === 'token' || outcome.is === 'nil' || (isGone && this.isUnsure && depth === 1 && now < deadline)) {
-      // A level below has the same token: a release that is executed late would end it.
+      // A level below has the same token: a late release by token would end it.
       return this.tell(now, { told: 'released' }, undefined, (lingers && depth === 1) || this.isUnsure);
     }
     if (isGone) return this.tell(now, { told: 'lost' }, undefined, false);
@@ -181,12 +183,12 @@ export class Release implements Machine {
     this.pause = Math.min(LONGEST_PAUSE, 2 * this.pause);
   }
 
-  /** Until it is known to be executed, nobody asks in this name. */
+  /** Until the release is known to be executed, no other request of this owner may come. */
   private fails(now: number, why: Tell): void {
     this.tell(now, why, this.level.token, this.isUnsure || this.level.lingers);
   }
 
-  /** Undoes `token`, which may still be held, and what lingers. */
+  /** Reports the result, then undoes `token`, which may still be held, and requests that were never answered. */
   private tell(now: number, tell: Tell, token: number | undefined, lingers: boolean): void {
     this.at = 'told';
     this.out.push({ do: 'tell', tell });
