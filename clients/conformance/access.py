@@ -1,4 +1,5 @@
-"""How a runner's clients get in: as a user of docs/operations.md, with exactly the rules of that page, and with TLS."""
+"""How a runner's clients authenticate: as a user of docs/operations.md, with exactly the rules of that page, and with
+TLS."""
 
 import pathlib
 import re
@@ -9,13 +10,13 @@ OPERATIONS = pathlib.Path(__file__).parents[2] / "docs/operations.md"
 
 
 class Access:
-    """Without a user, everybody is let in as the default user."""
+    """Without a user, all clients are the default user."""
 
     def __init__(self, user=None, tls=False):
         self.user, self.tls, self.folder = user, tls, None
 
     def prepare(self, folder):
-        """Writes what the servers read. The driver itself stays the default user, without TLS."""
+        """Writes the files that the servers read. The driver itself stays the default user, without TLS."""
         self.folder = pathlib.Path(folder) / "access"
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.tls:
@@ -29,16 +30,16 @@ class Access:
 
     @property
     def prefix(self):
-        """Of the keys that the user may lock."""
+        """The prefix of the keys that the user may lock."""
         return f"{self.user}:" if self.user else ""
 
     @property
     def environment(self):
-        """rustls and OpenSSL read which authority is trusted; the other runners verify nothing."""
+        """rustls and OpenSSL read from these variables which authority to trust; the other runners verify nothing."""
         return {"SSL_CERT_FILE": str(self.folder / "ca.crt")} if self.tls else {}
 
     def server_words(self, port, is_cluster):
-        """The settings of a server that has its port for TLS at `port`."""
+        """The settings of a server whose TLS port is `port`."""
         words = []
         if self.user:
             rules = documented("")
@@ -75,12 +76,12 @@ class Access:
 
 
 def documented(whose):
-    """The lines of the page's block of users: of the servers, or " of Sentinel"."""
+    """The lines of the page's block of users for `whose` servers: "" or " of Sentinel"."""
     page = OPERATIONS.read_text()
     found = re.search(r"```(?:conf|text)\n((?:user [^\n]*\n)+)```", page.split(f"\n### The users{whose}\n")[1])
     return found[1].splitlines()
 
 
 def cluster_rules():
-    """What the page adds for an application that uses a Cluster."""
+    """The rules that the page adds for an application that uses a Cluster."""
     return re.search(r"A client of a Cluster[^`]*`([^`]*)`", OPERATIONS.read_text())[1]

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of the standalone server, which can lose replies, be late, and be deaf."""
+"""A TCP proxy in front of the standalone server, which can lose replies, delay them, and stop reading."""
 
 import asyncio
 import threading
@@ -63,7 +63,7 @@ class Proxy:
         self._do(act())
 
     async def _silence(self):
-        """Until the connections that were deaf are closed."""
+        """Lasts until the connections that were silenced are closed."""
         while self.deaf:
             await asyncio.sleep(0.05)
         raise ConnectionError
@@ -111,7 +111,7 @@ class Proxy:
                 task.cancel()
             for end in (writer, *([back] if tasks else [])):
                 self.connections.discard(end)
-                # What is kept can be delivered when its client has gone.
+                # Kept requests can still be delivered after their client has disconnected.
                 if not any(end is back for back, _ in self.kept):
                     end.transport.abort()
 

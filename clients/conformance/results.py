@@ -91,7 +91,7 @@ BY_COMMAND = {
     "mute": "a connection falls silent at `{}`",
     "keep": "`{}` arrives late",
 }
-#: Repetitions from this number on are what the scenario is about.
+#: Scenarios with at least this many repetitions are about the repetition.
 MANY = 20
 
 
@@ -103,7 +103,8 @@ def scenarios():
 
 
 def merge(path, program, rows):
-    """Adds what was found on that server now to what earlier runs found. What the script no longer has is dropped."""
+    """Adds the new results from that server to earlier ones. Results of scenarios that the script no longer has are
+    dropped."""
     path = pathlib.Path(path)
     old = read(path)[1] if path.exists() else []
     new = [(*row, today()) for row in rows]
@@ -136,7 +137,7 @@ def version(program):
 
 
 def faults(scenario):
-    """What is done to the server, the network or the process, in the order of the steps."""
+    """The faults of a scenario, in the order of its steps."""
     found = {"slow names": ["name resolution is slow"], "other clocks": ["clocks start from other values"]}.get(scenario.get("world"), [])
     found, ended = list(found), set()
     for step in steps_of(scenario["steps"]):
@@ -174,7 +175,7 @@ class Page:
                 self.cells.setdefault((scenario, runner), []).append((server, topology, result, note))
 
     def cell(self, scenario, runner):
-        """One word if all servers and topologies agree."""
+        """The cell of the table: one word if all servers and topologies agree."""
         found = self.cells.get((scenario, runner), [])
         failed = [f"{server}, {topology}" for server, topology, result, _ in found if result == "FAILED"]
         if failed:

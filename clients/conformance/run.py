@@ -249,18 +249,18 @@ class Play:
         self.saved[step["lines"]] = self.runner.complaints().count("\n")
 
     def step_at_most(self, step):
-        """From now on the runner may have so many threads and processes of its own."""
+        """Limits how many threads and processes of its own the runner may have from now on."""
         at_most(self.runner.process.pid, step["at_most"])
 
     def step_names(self, step):
         self.runner.world.delay = step["names"] / 1000
 
     def step_connected(self, step):
-        """How many connections the server has, but for the one that asks."""
+        """How many connections the server has, without the one that asks."""
         self.saved[step["connected"]] = len(ask(self.said_at, "CLIENT", "LIST").splitlines()) - 1
 
     def step_closed(self, step):
-        """Until those are closed that the proxy has accepted since then."""
+        """Waits until the connections that the proxy has accepted since then are closed."""
         first = self.put(step["closed"])
         is_so = lambda: all(number <= first for number in tuple(self.topology.proxy.open))
         until("the connections are closed", is_so, step.get("within", 10000) / 1000)
@@ -298,7 +298,7 @@ class Play:
 
 
 def until_primary(do):
-    """Does it, again while there is no primary that answers."""
+    """Calls `do`, repeatedly while no primary answers."""
     end = time.monotonic() + 20
     while True:
         try:
@@ -310,7 +310,7 @@ def until_primary(do):
 
 
 def found(value, path):
-    """The part of a reply that is called `a.0.b`."""
+    """The part of a reply at the path `a.0.b`."""
     for name in path.split("."):
         try:
             value = value[int(name) if isinstance(value, list) else name]
@@ -320,7 +320,7 @@ def found(value, path):
 
 
 def numbered(step, number):
-    """With that number where `#` is."""
+    """The value, with `#` replaced by that number."""
     return json.loads(json.dumps(step).replace("#", number))
 
 
@@ -347,7 +347,7 @@ def _tokens(about):
 
 
 def kept_waiting(*pids):
-    """Of each thread of these processes: for how long it was ready and did not run, in ms."""
+    """For how long each thread of these processes was ready but did not run, in ms."""
     waited = {}
     for pid in pids:
         for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
@@ -364,7 +364,7 @@ def waits(before, after):
 
 
 class Session:
-    """All that is run: servers are started when they are first needed, and serve every runner."""
+    """Everything that is run: servers are started when they are first needed, and used for every runner."""
 
     def __init__(self, args, runners, folder):
         self.args, self.runners, self.folder = args, runners, folder
@@ -403,11 +403,12 @@ class Session:
         )
 
     def may_play(self, steps):
-        """A documented user of locks has no data of its own, and what is encrypted has no commands that the proxy could lose."""
+        """Not played: a documented user of locks has no data of its own, and the proxy cannot recognize commands in
+        encrypted data."""
         return not (self.access.user and ('"churn"' in steps or '"user"' in steps)) and not (self.access.tls and '"proxy"' in steps)
 
     def knows(self, word, address):
-        """Has the server that option of RLOCK.ACQUIRE, or that command? It says so itself."""
+        """Asks the server whether it has that option of RLOCK.ACQUIRE, or that command."""
         known = ask(address, "COMMAND", "DOCS", "RLOCK.ACQUIRE", *([word] if "." in word else []))
         return word in set(tokens(known))
 
@@ -426,7 +427,7 @@ class Session:
         return self.repeat(scenario, kind, runner, command)
 
     def play_in_world(self, scenario, kind, runner, command):
-        """With a runner of its own. Returns the one that all others have."""
+        """Plays it with a runner of its own. Returns the runner that the other scenarios share."""
         try:
             own = self.repeat(scenario, kind, None, command, runner.name, WORLDS[scenario["world"]])
         except Lacking as reason:
@@ -455,7 +456,7 @@ class Session:
                 said = f"{error}\n    {runner.said()}".rstrip()
                 runner.end()
                 self.mend(kind)
-            # What is about time says nothing where the machine was too busy to let somebody run.
+            # A result about time means nothing if the machine was too busy to run a process.
             if waited <= LATE or tries == 2:
                 self.tell("FAILED", runner, kind, scenario, said)
                 break
@@ -472,7 +473,7 @@ class Session:
         return sum(waits(before, self.kept_waiting(runner, kind)))
 
     def mend(self, kind):
-        """After a failure: the servers as they were, or new ones."""
+        """After a failure: repairs the servers, or replaces them."""
         try:
             self.topologies[kind].heal()
         except (AssertionError, SystemExit, *TROUBLE) as problem:

@@ -22,7 +22,7 @@ def free_port():
         with socket.socket() as one, socket.socket() as bus:
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1]
-            # A cluster's nodes also take the port that is 10 000 higher.
+            # A Cluster node also uses the port 10 000 above its own.
             if port >= 55000 or {port, port - 10000, port + 10000} & taken:
                 continue
             try:
@@ -34,7 +34,7 @@ def free_port():
 
 
 def until(what, is_so, within=20.0):
-    """Looks until `is_so` gives something true, which it returns. Errors of a server count as not yet."""
+    """Repeats `is_so` until it returns something true, and returns that. Errors of a server count as not yet."""
     end = time.monotonic() + within
     problem = None
     while time.monotonic() < end:
@@ -54,7 +54,7 @@ class Server:
         self.program, self.folder = program, folder
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
-        # Where the runners' clients, and other servers, find it.
+        # Where the runners' clients and other servers find this server.
         self.public_port = free_port() if access.tls else self.port
         self.public_address = f"127.0.0.1:{self.public_port}"
         self.words = [*words, *access.server_words(self.public_port, "--cluster-enabled" in words)]
@@ -87,7 +87,7 @@ class Server:
 
 
 class Topology:
-    """What is common: the servers, stopping and starting them."""
+    """What all topologies share: the servers, and how they are stopped and started."""
 
     def __init__(self, program, module, folder, access=Access()):
         self.program, self.folder, self.access = program, folder, access
@@ -95,7 +95,7 @@ class Topology:
         self.servers = []
 
     def server(self, name, *more):
-        # What was written survives a kill also without fsync, and no reply waits for the disk of this machine.
+        # What was written survives a kill even without fsync, and no reply waits for this machine's disk.
         durable = ["--appendonly", "yes", "--appendfsync", "no", "--save", ""]
         words = [*durable, "--notify-keyspace-events", "KEd", "--loadmodule", self.module, *more]
         server = Server(self.program, f"{self.folder}/{name}", words, self.access)
@@ -175,7 +175,7 @@ class Standalone(Topology):
         self.one = self.server(self.kind)
         self.proxy = Proxy(self.one.public_address)
         self.opens([self.proxy.address])
-        # To a client it is one server, also where that has a replica.
+        # To a client, it is a single server, even if that has a replica.
         self.opening["kind"] = "standalone"
 
     def primary(self, _key):
@@ -317,7 +317,7 @@ class Cluster(Topology):
         self.heal()
 
     def primary(self, key):
-        """Of the key's slot, as the node says of itself that has the highest epoch."""
+        """The primary of the key's slot, as the node with the highest epoch reports it."""
         found = []
         for server in self.servers:
             try:
@@ -371,7 +371,7 @@ def _has(part, number):
 
 
 def _table(nodes):
-    """Who has which slots, as one node sees it."""
+    """Which node has which slots, as one node sees it."""
     rows = (line.split() for line in nodes.splitlines())
     return tuple(sorted((row[0], tuple(row[8:]), "fail" in row[2]) for row in rows))
 

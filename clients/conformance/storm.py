@@ -44,8 +44,9 @@ def target(path):
 
 
 class Control:
-    """What a call could not use: the time for which the storm had stopped the process, for which a thread of it was ready
-    and the kernel ran others, and for which a sleeping thread of this driver woke too late. In ms, since the beginning."""
+    """Time that a call could not use: the time for which the storm had stopped the process, for which a thread of it
+    was ready and the kernel ran others, and for which a sleeping thread of this driver woke too late. In ms, since
+    the beginning."""
 
     EVERY = 0.25
 
@@ -63,7 +64,7 @@ class Control:
             self.samples.append((time.monotonic(), self.lost))
 
     def between(self, began):
-        """Since then: counted from the last sample before. The next one may be overdue itself."""
+        """The time since then, counted from the last sample before it. The next sample may be overdue itself."""
         with self.lock:
             before = next((lost for at, lost in reversed(self.samples) if at <= began), 0.0)
             overdue = time.monotonic() - self.samples[-1][0] - self.EVERY
@@ -138,7 +139,7 @@ class Storm:
             return self.outcome("acquire", reply)
         self.counts["grants"] += 1
         self.look(key, hold, reply["token"], lock.startswith("session"))
-        # Now and then beyond a third of the lease, so that renewals are due.
+        # Now and then, the pause exceeds a third of the lease, so that renewals are due.
         time.sleep(chance.choice((0, 0, 0.01, 0.1, 1.5)))
         self.look(key, hold, reply["token"], lock.startswith("session"))
         self.outcome("release", self.ask(**{"as": name, "do": "release", "hold": hold}))
@@ -150,7 +151,7 @@ class Storm:
         self.counts[f"{what} {error or ('ok' if reply.get('ok') else 'not')}"] += 1
 
     def late(self, name, what, limit, began):
-        """The rest of the slack is for this driver, which reads the replies of all workers."""
+        """The remaining slack is for this driver, which reads the replies of all workers."""
         took = (time.monotonic() - began) * 1000
         late = took - limit - self.control.between(began)
         self.latest = max(self.latest, late)
@@ -158,8 +159,9 @@ class Storm:
             self.found(f"{name}: {what} took {took:.0f} ms, though it may take {limit}, and {took - limit - late:.0f} were lost")
 
     def look(self, key, hold, token, is_session):
-        """What the package believes before and after the server was asked, the server must know. A session may end on the
-        server first, when its connection breaks: the package believes in it until it sees that, which a process that sleeps does late."""
+        """What the package believes both before and after the server was asked must agree with the server. A session
+        may end earlier on the server, when its connection breaks: the package believes in it until it notices, which
+        is late in a process that sleeps."""
         before = self.state(hold)
         if not before.get("held"):
             return
@@ -215,7 +217,7 @@ class Storm:
             self.topology.fault({"server": kind}, self.keys[0])
         self.is_over.wait(seconds)
         if kind == "sleep":
-            # First, or a call could return and be found late before that is known.
+            # Added first: otherwise a call could return and count as late before the pause is known.
             self.control.add(seconds * 1000)
             self.runner.process.send_signal(signal.SIGCONT)
         else:
@@ -252,7 +254,7 @@ class Storm:
         return not self.wrong
 
     def leaves_nothing(self):
-        """No hold, no waiter; and no more than a package needs that does nothing."""
+        """Nothing remains: no hold, no waiter, and no more resources than an idle package needs."""
         for key in self.keys:
             info = until(f"{key} is free", lambda: self.freed(key), 30)
             if info["holders"] or info["waiters"]:
@@ -261,7 +263,7 @@ class Storm:
         most = max(usage.threads for usage in first)
         rest = lambda: Usage(self.runner.process.pid)
         try:
-            # Threads of a pool end when they have been idle for a while; so may connections.
+            # Idle threads of a pool end after a while, and so may idle connections.
             until("", lambda: self.connections() <= self.args.connections and rest().threads <= most, 30)
         except AssertionError:
             self.found(f"{self.connections()} connections and {rest()} are left of {most} threads")
@@ -282,7 +284,7 @@ class Storm:
         return info if not info["holders"] and not info["waiters"] else None
 
     def connections(self):
-        """Of the runner, to the server. The proxy keeps some that the runner has closed, for `deliver`."""
+        """The runner's connections to the server. The proxy keeps some that the runner has closed, for `deliver`."""
         process = f"/proc/{self.runner.process.pid}"
         port = int(self.topology.proxy.address.rsplit(":", 1)[1])
         rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"{process}/net/{name}").readlines()[1:]]

@@ -1,5 +1,5 @@
-"""What a runner may find itself in: names that are looked up slowly, clocks that began elsewhere, few threads. Some of it
-only the superuser of a Linux machine can make; elsewhere the scenario is skipped, with the reason."""
+"""What a runner may find itself in: names that are looked up slowly, clocks that began elsewhere, few threads. Some of
+these need a Linux machine and its superuser; elsewhere the scenario is skipped, with the reason."""
 
 import atexit
 import os
@@ -13,7 +13,7 @@ import time
 
 
 class Lacking(Exception):
-    """It cannot be had on this machine."""
+    """This machine cannot provide it."""
 
 
 class World:
@@ -22,7 +22,7 @@ class World:
             raise Lacking("needs the superuser, and unshare")
 
     def around(self, words):
-        """The words of a command that runs in it."""
+        """The arguments of a command that runs in this world."""
         raise NotImplementedError
 
     def close(self):
@@ -83,14 +83,14 @@ class SlowNames(World):
 
 
 class OtherClocks(World):
-    """Clocks that do not show the time of day count from elsewhere, each from another time: no two may be compared."""
+    """Clocks that do not show the time of day start elsewhere, each at another value: no two may be compared."""
 
     def around(self, words):
         return ["unshare", "--time", "--boottime", "1000000", "--monotonic", "5000000", *words]
 
 
 class OwnRunner:
-    """Nothing but a runner of its own: the threads of scenarios before it do not count."""
+    """Nothing special but a runner of its own: threads of earlier scenarios do not count."""
 
     def around(self, words):
         return words
@@ -103,7 +103,7 @@ WORLDS = {"slow names": SlowNames, "other clocks": OtherClocks, "own runner": Ow
 
 
 def at_most(pid, count):
-    """From now on that process may have so many threads."""
+    """Limits how many threads that process may have from now on."""
     for root in ("/sys/fs/cgroup/pids", "/sys/fs/cgroup"):
         folder = f"{root}/rlock-{pid}"
         try:
@@ -134,7 +134,7 @@ def _remove(folder):
 
 
 def _threads(pid):
-    """Of a process of this user."""
+    """The threads of a process of this user."""
     try:
         return len(os.listdir(f"/proc/{pid}/task")) if os.stat(f"/proc/{pid}").st_uid == os.geteuid() else 0
     except OSError:

@@ -45,7 +45,7 @@ load() {
         "$tools/servers/default/redis-server" "$RLOCK_MODULE" 15
 }
 
-# redis-py's own lock tests, from its source distribution: with its own lock, and with this package's in its place.
+# redis-py's own lock tests, from its source distribution: with its own lock, and with this package's instead.
 foreign_suite() {
     local version folder theirs ours
     version=$(sed -n 's/^redis==//p' clients/python/requirements-test.txt)
@@ -70,7 +70,7 @@ foreign_suite() {
     sed 's/^/    /' "$venv/foreign-ours.log"
 }
 
-# foreign_tests NAME OPTION...: the last line that pytest prints.
+# foreign_tests NAME OPTION...: prints the last line of pytest's output.
 foreign_tests() {
     local log=$venv/foreign-$1.log
     shift

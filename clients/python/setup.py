@@ -1,4 +1,4 @@
-"""The version is the module's, and links of the README lead to the repository. The rest is in pyproject.toml."""
+"""The version is the module's, and links in the README are absolute. Everything else is in pyproject.toml."""
 
 import pathlib
 import re
@@ -11,7 +11,7 @@ root = here.parent.parent
 
 
 def version() -> str:
-    """From Cargo.toml in a checkout, else from what the source distribution says of itself."""
+    """From Cargo.toml in a checkout, otherwise from the source distribution's metadata."""
     told = here / "PKG-INFO"
     if told.exists():
         return re.search(r"^Version: (.+)$", told.read_text(), re.M)[1]  # type: ignore[index]

@@ -1,9 +1,10 @@
 """Load and faults: threads, or tasks, fight for two locks while the server is killed, stopped and cut off.
 
-`load.py sync|asyncio SERVER MODULE SECONDS`, or another program in their place, which is given the port and the unix time in
-ms until which it works: `load.py 'node clients/node/tests/load.mjs ioredis' SERVER MODULE SECONDS`. No two may be sure of one
-lock at once, tokens rise, nobody waits for ever, and in the end nothing is held and nobody waits. Whatever else the machine
-does meanwhile, the users go on until the locks were held a hundred times: after SECONDS, nothing is broken any more.
+`load.py sync|asyncio SERVER MODULE SECONDS`, or another program instead, which gets the port and the Unix time in ms
+until which it works: `load.py 'node clients/node/tests/load.mjs ioredis' SERVER MODULE SECONDS`. No two may be sure
+of one lock at once, tokens increase, nobody waits forever, and in the end nothing is held and nobody waits. However
+busy the machine is, the users continue until the locks were held a hundred times; after SECONDS, there are no more
+faults.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Does with the package what clients/conformance/run.py says: `runner.py sync`, or `runner.py asyncio`."""
+"""Does with the package what clients/conformance/run.py asks for: `runner.py sync`, or `runner.py asyncio`."""
 
 import gc
 import json
@@ -24,7 +24,7 @@ FEATURES = ["cancel", "close", "actors", "sentinel", "cluster", "session", "acks
 
 
 def tell(reply):
-    # One write per line: threads answer at the same time.
+    # One write per line, because threads reply at the same time.
     sys.stdout.write(json.dumps(reply) + "\n")
     sys.stdout.flush()
 
@@ -55,7 +55,7 @@ def sentinel_options(request):
 
 
 def spawned(request):
-    """A program that outlives the runner."""
+    """Starts a program that outlives the runner."""
     subprocess.Popen(["sleep", "20"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return {"ok": True}
 
@@ -80,7 +80,7 @@ def seen(leader):
 
 
 class Campaign:
-    """An election, as a lock."""
+    """An election, with the interface of a lock."""
 
     def __init__(self, election):
         self.election, self.acquire = election, election.campaign
@@ -104,7 +104,7 @@ def bare_words(key):
 
 
 def bench_reply(counts, cpu, ms):
-    """Pairs a second, and microseconds of CPU time per pair."""
+    """Pairs per second, and microseconds of CPU time per pair."""
     per_second, per_pair = ([count / ms * 2000 for count in counts], [used / count * 1e6 for used, count in zip(cpu, counts)])
     return {"package": per_second[0], "bare": per_second[1], "packageCpu": per_pair[0], "bareCpu": per_pair[1]}
 
@@ -337,7 +337,7 @@ if __name__ == "__main__":
         import runner_asyncio
 
         asyncio.run(runner_asyncio.main())
-    # A program that a shell starts in the background ignores it.
+    # A program that a shell starts in the background ignores this signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     runner = Runner()
     tell({"hello": "python-sync", "features": [*FEATURES, "fork"]})

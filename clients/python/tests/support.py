@@ -16,12 +16,12 @@ from servers import Standalone, until  # noqa: E402
 
 
 class Interrupt(BaseException):
-    """As a signal's handler may raise."""
+    """An exception as a signal's handler may raise it."""
 
 
 @contextlib.contextmanager
 def interrupted_after(seconds):
-    """What is done meanwhile takes longer, and a signal's handler ends it."""
+    """Ends the body after this time by an exception of a signal's handler; the body must take longer."""
 
     def interrupt(*_):
         raise Interrupt
@@ -51,7 +51,7 @@ class Server(Standalone):
         return lock_info(self.one.address, key)["queue-length"]
 
     def deliver(self):
-        """What the proxy kept is executed, when this returns; from now on it keeps nothing."""
+        """Delivers what the proxy kept; it has been executed when this returns. From now on, the proxy keeps nothing."""
         self.proxy.fault({"proxy": "heal"})
         self.proxy.fault({"proxy": "kept"})
         before, kept = self.calls(), len(self.proxy.kept)
@@ -59,7 +59,7 @@ class Server(Standalone):
         until("what was kept is executed", lambda: self.calls() >= before + kept)
 
     def calls(self):
-        """How many requests that can be kept were executed."""
+        """How many of the requests that can be kept were executed."""
         stats = section(self.one.address, "commandstats")
         wanted = (stats.get(f"cmdstat_{name}", "calls=0") for name in ("rlock.release", "rlock.info"))
         return sum(int(each.split(",")[0].split("=")[1]) for each in wanted)
@@ -75,18 +75,18 @@ class Server(Standalone):
         return self.called("rlock.renew")
 
     def connections(self):
-        """How many were ever accepted, but for the one that asks."""
+        """How many connections were ever accepted, without the one that asks."""
         self.asked = getattr(self, "asked", 0) + 1
         return int(section(self.one.address, "stats")["total_connections_received"]) - self.asked
 
 
 def connected(server):
-    """But for the connection that asks."""
+    """The current connections, without the one that asks."""
     return len(server.ask("CLIENT", "LIST", "TYPE", "normal").splitlines()) - 1
 
 
 def subscriptions(server):
-    """Connections that get the replies that a server could not give at once."""
+    """Connections that receive late replies."""
     return len(server.ask("CLIENT", "LIST", "TYPE", "pubsub").splitlines())
 
 

@@ -1,4 +1,5 @@
-"""One address, as of a DNS name, that leads to another server after a failover, while the old one answers as a replica."""
+"""A single address, such as a DNS name, that leads to another server after a failover, while the old one answers as a
+replica."""
 
 import itertools
 import sys

@@ -23,7 +23,7 @@ FOLDER = os.path.dirname(rlock.__file__)
 
 
 class Raises:
-    """Raises at one boundary of the package."""
+    """Raises an exception at one boundary in the package."""
 
     def __init__(self, at):
         self.at, self.count, self.place = at, 0, None
@@ -46,7 +46,8 @@ class Raises:
         sys.settrace(None)
 
 
-# Each one makes what it needs, and returns what the trace is set for. That returns what releases the lock, if it has it.
+# Each operation creates what it needs, and returns the part to be traced. That part returns a function that releases
+# the lock, if it got it.
 
 
 def acquire(locks, key):
@@ -126,7 +127,7 @@ def extend(locks, key):
 
 
 def looks(locks, key):
-    """What only looks, of a lock that is held."""
+    """Operations that only inspect a held lock."""
     lock = rlock.Lock(locks, key)
     hold = lock.acquire()
 
@@ -216,7 +217,7 @@ def observe(locks, key):
 
 
 def released(hold, call):
-    """An operation of a hold, which the caller has in any case."""
+    """Operations of a hold that the caller has in any case."""
 
     def called():
         return call()
@@ -271,7 +272,7 @@ def test_an_interrupt_at_any_boundary_leaves_nothing(server, operation, record_p
         for key in (f"k{n}", f"k{n}b"):
             until(f"nothing is left at {key} of the interrupt at {place}", lambda: server.holders(key) == [], 5)
             assert server.waiting(key) == 0
-        # Nor does anything keep the thread from the next one.
+        # Nor does anything block the thread's next acquisition.
         hold = rlock.Lock(locks, f"k{n}").acquire(wait=5)
         assert hold is not None, place
         hold.release()

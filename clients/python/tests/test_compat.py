@@ -1,4 +1,4 @@
-"""redis-py's interface: what its own tests (tests/foreign) do not show. And `extend`, `locked`, `owned`."""
+"""redis-py's interface: what its own tests (tests/foreign) do not show. Also `extend`, `locked` and `owned`."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ def test_a_number_names_the_same_lock_as_for_redis_py(server):
 
 
 def test_a_lock_of_redis_py_excludes_it_and_is_excluded(server):
-    """So that processes can be moved one by one."""
+    """Therefore, processes can be migrated one by one."""
     client = server.client()
     old, new = redis.lock.Lock(client, "k", timeout=10), rlock.compat.Lock(client, "k", timeout=10, sleep=0.01)
     with old:
@@ -55,7 +55,7 @@ def test_a_lock_of_redis_py_excludes_it_and_is_excluded(server):
 
 
 def test_locks_with_one_token_exclude_each_other(server):
-    """The owner would re-enter; redis-py's `SET NX` fails, whatever the token."""
+    """An owner would re-enter; redis-py's `SET NX` fails, whatever the token is."""
     client = server.client()
     one, other = (rlock.compat.Lock(client, "k", timeout=10) for _ in range(2))
     assert one.acquire(blocking=False, token="w1") and one.local.token == b"w1"
@@ -68,7 +68,7 @@ def test_locks_with_one_token_exclude_each_other(server):
 
 @pytest.mark.parametrize("timeout", [None, 0])
 def test_without_a_timeout_it_is_renewed_until_released(server, monkeypatch, timeout):
-    """Of redis-py's lock, neither ever expires."""
+    """A lock of redis-py never expires either."""
     monkeypatch.setattr(rlock.compat, "LEASE", 0.6)
     with rlock.compat.Lock(server.client(), "k", timeout=timeout) as lock:
         until("it is renewed three times", lambda: server.renewals() >= 3)
@@ -77,7 +77,7 @@ def test_without_a_timeout_it_is_renewed_until_released(server, monkeypatch, tim
 
 
 def test_without_a_timeout_nothing_is_reacquired(server):
-    """What redis-py says; its `reacquire` with 0 would delete the lock."""
+    """The same as redis-py, except that its `reacquire` with 0 would delete the lock."""
     for timeout in (None, 0):
         with rlock.compat.Lock(server.client(), "k", timeout=timeout) as lock:
             with pytest.raises(LockError, match="^Cannot reacquire a lock with no timeout$"):

@@ -1,4 +1,5 @@
-"""Who dies holds nothing; what a user's function does ends nothing; a release that is not known stays the owner's."""
+"""A process that dies holds nothing; a user's function cannot end anything; a level whose release has an unknown
+outcome remains its owner's."""
 
 import asyncio
 import contextlib

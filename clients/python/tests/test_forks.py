@@ -1,4 +1,4 @@
-"""A child that is forked while a connection is made does not keep that connection open."""
+"""A child that is forked while a connection is being opened does not keep that connection open."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ server = one_server
 
 @contextlib.contextmanager
 def forked_once(monkeypatch, where, name):
-    """When that method is called for the first time, a child that lives on is forked before it returns."""
+    """When that method is called for the first time, a child that lives on is forked before the method returns."""
     call, children = getattr(where, name), []
 
     def fork():

@@ -1,4 +1,4 @@
-"""The programs that celery.md and django.md show, with a real worker and a real server."""
+"""The programs in celery.md and django.md, with a real worker and a real server."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""What ends a `with` stays what it is: an error of the release is its context, and is logged."""
+"""The exception that ends a `with` is kept: an error of the release is its context, and is logged."""
 
 import asyncio
 import contextlib

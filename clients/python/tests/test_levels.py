@@ -1,4 +1,4 @@
-"""What a hold owes to each of its levels, and which of them a `with` ends."""
+"""What a hold guarantees to each of its levels, and which of them a `with` ends."""
 
 import asyncio
 import threading

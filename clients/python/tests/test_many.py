@@ -1,4 +1,4 @@
-"""What each of many waits costs."""
+"""The cost of each of many waits."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A program written for redis-py's Lock, before and after it moved; and the pages show what has changed."""
+"""A program written for redis-py's Lock, before and after its migration; the pages show what has changed."""
 
 import difflib
 import importlib

@@ -15,7 +15,7 @@ server = one_server
 
 
 def in_loop(server, key, every, body, **options):
-    """The same by the package for asyncio."""
+    """The same with the package for asyncio."""
 
     async def runs():
         client = server.client(redis.asyncio.Redis)

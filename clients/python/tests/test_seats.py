@@ -1,4 +1,4 @@
-"""Whoever has taken a seat, or a place to wait in, gives it back, whatever happens in the meantime."""
+"""Whoever has taken a seat, or a place to wait for it, gives it back, whatever happens meanwhile."""
 
 import asyncio
 import threading
@@ -14,18 +14,18 @@ import rlock
 import rlock.asyncio
 
 server = one_server
-#: While a session is tied to a new connection.
+#: The moments while a session is being tied to a new connection.
 MOMENTS = pytest.mark.parametrize("moment", ["take_seat", "open"])
 
 
 def restart(server):
-    """It keeps its holds, but not the connections."""
+    """Restarts the server: it keeps its holds, but not its connections."""
     server.one.kill()
     server.one.start()
 
 
 def unused(locks):
-    """Connections that nobody uses, and the subscription."""
+    """Idle connections, and the subscription."""
     idle = {link for pool in locks.io.pools.values() for link in pool.idle}
     return idle | {inbox.link for inbox in locks.io.inboxes.values()}
 
@@ -224,7 +224,7 @@ async def test_a_release_by_a_task_waits_for_its_seat_no_longer_than_its_patienc
 
 
 def keep_the_tie(server):
-    """The hold of a session survives; the request that ties it to a new connection arrives later, and so do releases."""
+    """The hold of a session survives; the request that ties it to a new connection arrives late, and so do releases."""
     for name in ("SESSION", "RLOCK.RELEASE"):
         server.proxy.fault({"proxy": "keep", "of": name, "times": 99})
     restart(server)

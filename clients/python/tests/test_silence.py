@@ -1,4 +1,4 @@
-"""Silence of one server or connection, the end of patience, and of the package."""
+"""Silence of one server or connection, the end of the patience, and closing the package."""
 
 import asyncio
 import threading
@@ -108,7 +108,7 @@ async def test_a_wait_of_a_task_that_is_longer_than_the_server_takes_waits_all_t
 
 
 def gone(server):
-    """The server sees that connections are closed when it comes to them."""
+    """The server notices closed connections only when it handles them."""
     until("nobody waits, and no session is left", lambda: server.waiting("busy") == 0 and server.holders("session") == [])
 
 

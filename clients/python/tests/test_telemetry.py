@@ -130,7 +130,7 @@ def test_a_listener_that_hangs_delays_nothing(server, monkeypatch, most):
     server.ask("RLOCK.FORCE", "b")
     assert called.wait(5)
     counts = locks.counts()
-    # One is with the listener, `most` wait for it.
+    # The listener has one event, and `most` wait for it.
     assert (counts.held, counts.waiting, counts.lost, counts.unreported) == (0, 0, 1, 12 - 1 - most)
     begin = time.monotonic()
     locks.close()
@@ -184,7 +184,7 @@ class Exported:
         self.listener = rlock.otel.Telemetry(meter_provider=meters, tracer_provider=self.tracers, **options)
 
     def points(self):
-        """Of each metric: attributes, and the count or the sum."""
+        """For each metric: attributes, and the count or the sum."""
         metrics = [each for each in self.reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics]
         return {
             each.name: [(dict(point.attributes), getattr(point, "count", None) or point.value) for point in each.data.data_points]

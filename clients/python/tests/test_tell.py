@@ -1,4 +1,4 @@
-"""Replies that a server cannot give at once come later, on one subscription."""
+"""Late replies, which come on one subscription."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ OLD = os.environ.get("RLOCK_OLD_MODULE")
 
 
 class Loop:
-    """A loop in a thread, for tests that are the same for both packages."""
+    """An event loop in a thread, for tests that both packages share."""
 
     def __init__(self):
         self.loop = asyncio.new_event_loop()
@@ -116,7 +116,7 @@ def waits(server, count=1, key="k"):
 
 
 def older_than(seconds):
-    """A subscription that has broken at once is not replaced at once."""
+    """A subscription that broke at once is not replaced at once."""
     end = time.monotonic() + seconds
     until("it is so old", lambda: time.monotonic() > end)
 
@@ -152,7 +152,7 @@ def test_a_wait_goes_on_at_once_when_its_subscription_was_killed(server, user):
 
 
 def test_a_wait_whose_subscription_is_killed_in_its_turn_is_granted_later(server, user):
-    """Nobody hears of that turn, so the lock stays free until it asks again."""
+    """Nobody gets the message about that turn, so the lock stays free until the owner asks again."""
     server.ask("RLOCK.ACQUIRE", "k", "somebody")
     found = user.acquire("k", owner="me")
     waits(server)

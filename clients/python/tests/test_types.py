@@ -1,4 +1,4 @@
-"""Mistakes that mypy --strict finds, and code that it lets pass."""
+"""Mistakes that mypy --strict finds, and correct code that it accepts."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What an attempt left is undone, and that ends nothing that its owner is granted later."""
+"""What an attempt left is undone, without ending anything that its owner is granted later."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ server = one_server
 
 
 def fails_and_is_undone_late(server):
-    """The grant's reply is lost, and what undoes it stays on its way."""
+    """The reply with the grant is lost, and the request that undoes it is delayed."""
     server.proxy.fault({"proxy": "cut", "of": "RLOCK.ACQUIRE", "times": 99})
     server.proxy.fault({"proxy": "keep", "of": "RLOCK.RELEASE", "times": 1})
 
@@ -66,7 +66,8 @@ def test_who_does_not_wait_is_told_that_its_name_is_not_free_yet(server):
 
 
 def test_a_session_that_is_lost_at_its_deadline_is_undone_before_its_owner_asks_again(server):
-    """The server has it until it notices that the connection is closed: the owner would enter it once more, and lose it then."""
+    """The server keeps the session until it notices that the connection is closed: until then, the owner would re-enter
+    the hold, and lose it afterward."""
     lock = rlock.Lock(rlock.Locks(server.client(), patience=0.3), "k", owner="me", session=True, lease=1)
     hold = lock.acquire()
     server.proxy.fault({"proxy": "deaf"})

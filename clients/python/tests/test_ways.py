@@ -1,4 +1,4 @@
-"""Every way to give redis-py the address of a server, and errors that no later attempt can avoid."""
+"""Every way to give redis-py the address of a server, and permanent errors."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ class Provider(redis.CredentialProvider):
 
 
 class Terminator:
-    """TLS in front of a server."""
+    """A TLS proxy in front of a server."""
 
     def __init__(self, folder, port):
         self.cert, self.key = f"{folder}/cert.pem", f"{folder}/key.pem"
@@ -85,7 +85,7 @@ def with_password(server):
 
 @pytest.fixture
 def way(server, tmp_path):
-    """Makes the client of that name, and of that package."""
+    """Creates the client with that name, for that package."""
     path = f"{server.one.folder}/socket"
     unix = server.server("unix", "--unixsocket", path)
     guarded = with_password(server)
@@ -132,7 +132,7 @@ def works(client):
                 assert rlock.Lock(client, key, owner="other").acquire(wait=0) is None
     with rlock.Lock(client, "session", session=True, wait=5), rlock.Locks.of(client).all("a", BINARY, wait=5) as holds:
         assert holds.held
-    # One waits on a connection, and is given the lock by another thread.
+    # One request waits on a connection, and is granted the lock that another thread releases.
     first = rlock.Lock(client, BINARY, owner="first").acquire()
     threading.Timer(0.2, first.release).start()
     rlock.Lock(client, BINARY, wait=5).acquire().release()
@@ -409,7 +409,7 @@ def test_losses_are_told_whatever_blocks_in_other_callbacks(server):
 
 
 def test_a_callback_may_close_its_client(server):
-    """It is the way to end a program that lost its lock."""
+    """A program that lost its lock may end this way."""
     locks, took = rlock.Locks(server.client()), queue.SimpleQueue()
 
     def end():
@@ -443,7 +443,7 @@ OWNERS = ["plain", "Zoë", "CORP\\alice", 'a "b" \n', "a\0b", "\udcff\udc00"]
 
 @pytest.mark.parametrize("owner", OWNERS)
 async def test_a_wait_hears_of_its_grant_whatever_its_owner_is_called(server, owner):
-    """Without that, it would ask for the lock once in a second."""
+    """Without the message, it would ask for the lock once per second."""
     locks = rlock.Locks(server.client())
     tasks = rlock.asyncio.Locks(server.client(redis.asyncio.Redis))
 

@@ -1,4 +1,4 @@
-"""The traces that the Rust machine has written in the simulation: this one answers the same. `traces.py FILE…`"""
+"""The traces that the Rust machine wrote in the simulation: this machine must give the same outputs. `traces.py FILE…`"""
 
 import sys
 
@@ -20,7 +20,7 @@ def told(words):
 
 
 def said(output):
-    """An output, as a trace has it."""
+    """An output in the format of a trace."""
     match output:
         case ("own", block, session, depth, _):
             words = ["own acquire", *[f"block={block}"] * (block is not None), *["session"] * session, *[f"depth={depth}"] * (depth is not None)]
@@ -50,7 +50,7 @@ def begun(kind, pairs):
 
 
 def replay(path):
-    """How many traces there were."""
+    """The number of traces."""
     machine, title, count = None, "", 0
     with open(path) as file:
         for line in file:

@@ -1,4 +1,4 @@
-"""Locks of a Redis or Valkey server with the RLOCK module, over redis-py. For asyncio: `rlock.asyncio`.
+"""Locks on a Redis or Valkey server with the RLOCK module, over redis-py. For asyncio: `rlock.asyncio`.
 
     import redis, rlock
 

@@ -1,4 +1,4 @@
-"""The input and output of the steps for asyncio: connections of our own, and late replies."""
+"""The input and output of the steps for asyncio: the package's own connections, and late replies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ._telemetry import Telemetry
 
 
 async def run(steps: Steps) -> Any:
-    """The steps, whose calls of `io` return what is to be awaited, or the value itself."""
+    """Runs steps in which a call of `io` returns either an awaitable or the value itself."""
     try:
         value = next(steps)
         while True:
@@ -42,7 +42,7 @@ async def _stays_closed(*_: Any, **__: Any) -> None:
 
 
 class Waiter(Queued):
-    """A task that waits: its turn brings a link, or None."""
+    """A task that waits: when its turn comes, it gets a link, or None."""
 
     __slots__ = ("turn",)
 
@@ -52,8 +52,8 @@ class Waiter(Queued):
 
 
 class Pool(IdleConnections):
-    """Each connection that comes back, or is made, wakes one task. If it woke all of them, a thousand tasks would
-    wake up a thousand times.
+    """Each connection that is returned or opened wakes one task. If it woke all of them, a thousand tasks would wake up
+    a thousand times.
     """
 
     def __init__(self) -> None:
@@ -66,13 +66,13 @@ class Pool(IdleConnections):
         return waiter.turn
 
     def first(self) -> Optional[Waiter]:
-        """The next one to get a connection. Those that have timed out or were canceled are skipped."""
+        """The next task to get a connection. Tasks that have timed out or were canceled are skipped."""
         while self.waiters and self.waiters[0].turn.done():
             heapq.heappop(self.waiters)
         return self.waiters[0] if self.waiters else None
 
     def give(self, link: Link) -> bool:
-        """Whether it is of use."""
+        """Returns whether the link can be reused."""
         self.returned(link)
         if (first := self.first()) is not None:
             first.turn.set_result(self.lend(link, first.is_brief))
@@ -90,14 +90,14 @@ class Pool(IdleConnections):
 
 
 class Once:
-    """Work that may take long and is done once for all callers that need it, by a task of its own."""
+    """Work that may take long, and that one task does for all callers that need it."""
 
     def __init__(self) -> None:
         self.running: dict[Any, asyncio.Task[Any]] = {}
         self.failed: dict[Any, tuple[float, str]] = {}
 
     def begin(self, name: Any, work: Callable[[], Any]) -> asyncio.Task[Any]:
-        """The task that does it. Unsent if it failed, for others a moment ago."""
+        """The task that does the work. Raises Unsent if the work failed a moment ago for other callers."""
         task = self.running.get(name)
         if task is None:
             again_at, error = self.failed.get(name, (0.0, ""))
@@ -107,21 +107,21 @@ class Once:
         return task
 
     async def do(self, name: Any, work: Callable[[], Any], until: float) -> None:
-        """Unsent if it failed or is not done in time; then it goes on."""
+        """Waits for the work. Raises Unsent if it failed, or is not done in time; then the work continues."""
         task = self.begin(name, work)
         await self.wait(task, until)
         self.check(task)
 
     @staticmethod
     async def wait(for_it: asyncio.Future[Any], until: float) -> None:
-        """Unsent if that is not done in time."""
+        """Raises Unsent if it is not done in time."""
         done, _ = await asyncio.wait({for_it}, timeout=None if until == float("inf") else max(until - now(), 0.0))
         if not done:
             raise Unsent("not connected in time")
 
     @staticmethod
     def check(task: asyncio.Task[Any]) -> None:
-        """What a task has failed with, if it is done."""
+        """Raises the error of a task that has ended with one."""
         if task.cancelled():
             raise Unsent("the connections are closed")
         if (problem := task.result()) is not None:
@@ -163,14 +163,14 @@ class IO(Inboxes):
         self.tasks: set[asyncio.Task[Any]] = set()
 
     def left_behind(self) -> None:
-        """Its loop is closed: the sockets are closed without it."""
+        """The loop is closed: closes the sockets without it."""
         for link in self.links:
             with contextlib.suppress(AttributeError, OSError):
                 link.conn._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         self.reset()
 
     def forked(self) -> None:
-        """The connections are the parent's alone: what it holds by them ends with it."""
+        """The connections belong to the parent alone: holds that are tied to them end with it."""
         null = os.open(os.devnull, os.O_RDWR)
         for link in self.links:
             try:
@@ -206,7 +206,8 @@ class IO(Inboxes):
     async def open(
         self, key: str, until: float, where: Optional[Address] = None, is_brief: bool = False, at: Optional[Address] = None
     ) -> Link:
-        """A connection: where -ASK has sent us, at that address, or where the key is. `is_brief`: for a request that is answered at once."""
+        """A connection: to the target of -ASK, to that address, or to the server of the key. `is_brief`: for a request
+        that does not wait."""
         address = where or at or (await self.locate(key, until) if self.route.moves else None)
         pool = self._pool(address)
         while True:
@@ -220,7 +221,7 @@ class IO(Inboxes):
             self.drop(link)
 
     async def _next(self, address: Optional[Address], is_brief: bool, until: float) -> Link:
-        """One that is dialed, or that another task needs no longer."""
+        """A connection that was dialed, or that another task no longer needs."""
         if self.is_closed:
             raise Unsent("the connections are closed")
         dials = self.once.begin(address, lambda: self._dials(address))
@@ -238,7 +239,7 @@ class IO(Inboxes):
         return link
 
     async def _dials(self, address: Optional[Address]) -> None:
-        """Makes one connection after the other while somebody waits for them."""
+        """Opens one connection after another while somebody waits for them."""
         pool = self._pool(address)
         try:
             while (first := pool.first()) is not None:
@@ -259,7 +260,7 @@ class IO(Inboxes):
             async with asyncio.timeout(core.REPLY):
                 await link.conn.connect()
             if core.forks != forks:
-                # A child has its socket as well: the connection would not end with this process.
+                # A child process has its socket as well: without this, the connection would not end with this process.
                 link.conn._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
                 raise Broken("this process was forked meanwhile")
             if address not in self.route.told:
@@ -303,7 +304,7 @@ class IO(Inboxes):
             raise translated(error, link.address) from error
 
     async def read(self, link: Link, timeout: float) -> Any:
-        """Silent when nothing comes in time; then the link is still open."""
+        """Raises Silent if nothing arrives in time; the link is still open then."""
         try:
             async with asyncio.timeout(max(timeout, 0.0)):
                 reply = await link.conn.read_response(disconnect_on_error=False)
@@ -324,7 +325,7 @@ class IO(Inboxes):
         return reply
 
     async def send(self, key: str, words: list[Any], until: float, inbox: Optional[Inbox] = None) -> Any:
-        """The reply. If a late one comes to that inbox, it asks the server of that."""
+        """Returns the reply. If the late reply comes to that inbox, the request goes to the inbox's server."""
         at = inbox.link.address if inbox is not None else None
         where, hops = at if inbox is not None and inbox.asks else None, 0
         while True:
@@ -333,7 +334,7 @@ class IO(Inboxes):
             try:
                 await self.write(link, words)
                 left = until - now()
-                # A loop that was blocked may write only after the time limit.
+                # An event loop that was blocked may write only after the time limit.
                 reply = await self.read(link, left if left > 0 else core.LATE)
             except Refused as refused:
                 where = refused.where = redirected(self, refused, link)
@@ -378,7 +379,7 @@ class IO(Inboxes):
     async def take_seat(self, seat: Seat) -> bool:
         self.space.use(seat)  # type: ignore[union-attr]
         try:
-            # A mutex may be free and yet be promised to another task, which it would wait for.
+            # A free mutex may be promised to another task already, which would have to be waited for.
             async with asyncio.timeout(0):
                 return await seat.mutex.acquire()  # type: ignore[no-any-return]
         except BaseException as error:
@@ -388,7 +389,7 @@ class IO(Inboxes):
             return False
 
     async def leave(self, job: Job) -> None:
-        """The seat is free again when nothing is left, for which the call stays a moment."""
+        """The seat is free again when nothing is left to undo, for which the call waits a moment."""
         assert self.space is not None
         space = self.space
 

@@ -24,7 +24,7 @@ ATTRIBUTE = "_rlock_locks"
 
 
 class Grip:
-    """One level that somebody may release, once: two threads may try."""
+    """One level, which can be released only once: two threads may try."""
 
     __slots__ = ("locks", "tenure", "right", "calls", "taker", "permit")
 
@@ -39,7 +39,7 @@ class Grip:
         return not self.right or self.tenure.state == "released"
 
     def once(self) -> None:
-        """Takes the right to release it."""
+        """Takes the permission to release it."""
         is_there = self.tenure.state != "released"
         try:
             self.right.pop()
@@ -58,7 +58,7 @@ class Grip:
             )
 
     def forget(self) -> None:
-        """It was released: what becomes of the levels below is not its business."""
+        """It was released: later changes of the levels below do not concern it."""
         for call in self.calls:
             self.tenure.calls.remove(call)
         self.calls.clear()
@@ -100,14 +100,15 @@ class HoldBase:
 
     @property
     def left(self) -> float:
-        """Seconds until the deadline, counted from when the last request was sent; 0 if it is not held."""
+        """Seconds until the deadline, which counts from when the last request was sent; 0 if it is not held."""
         return max(0.0, (self._tenure.deadline - ms()) / 1000) if self.held else 0.0
 
     def __repr__(self) -> str:
         return f"<{self.key!r} held by {self.owner}, token {self.token}, {self.left:.1f} s left>"
 
     def on_lost(self, call: Callable[[], Any]) -> None:
-        """Calls `call` once, when the hold is lost, on the package's thread or in the loop; here if it is lost already. It must not block."""
+        """Calls `call` once, when the hold is lost, on the package's thread or in the loop; at once if it is lost
+        already. `call` must not block."""
         if not self._listens(call):
             call()
 
@@ -126,7 +127,8 @@ class HoldBase:
         return self._tenure.signal(kind)
 
     def check(self) -> None:
-        """Raises LockLost unless the hold is certain. For a step that cannot be undone, use the token."""
+        """Raises LockLost unless the hold is certain. For a step that cannot be undone, let the resource check the
+        token."""
         if not self.held:
             raise LockLost(f"{self.key} is no longer held by {self.owner}")
 
@@ -136,10 +138,10 @@ class HoldBase:
 
 
 def left(entered: dict[Any, list[Any]], me: Any, name: str) -> Any:
-    """What the `with` has acquired that this thread or task leaves: its own newest entry.
+    """The entry of the `with` that this thread or task leaves: its own newest one.
 
-    A generator may be finalized by another one than has entered. If several have, it could be the entry of one that is
-    still inside.
+    A generator may be finalized by another thread than the one that entered. If several have entered, the entry
+    could belong to one that is still inside.
     """
     if me not in entered:
         if len(entered) != 1:
@@ -153,7 +155,7 @@ def left(entered: dict[Any, list[Any]], me: Any, name: str) -> Any:
 
 
 def forgotten(entered: dict[Any, list[Any]], entry: Any) -> None:
-    """That entry has been left."""
+    """Removes an entry that has been left."""
     for me, entries in list(entered.items()):
         if entry in entries:
             entries.remove(entry)
@@ -162,14 +164,14 @@ def forgotten(entered: dict[Any, list[Any]], entry: Any) -> None:
 
 
 def keeps(error: Optional[BaseException], problem: BaseException, name: str) -> None:
-    """What ends a `with` stays what it is: an error of the release becomes its context, and is logged."""
+    """The exception that ends a `with` is kept: an error of the release becomes its context, and is logged."""
     log.warning("%s: %s: %s (the block has ended with %s)", name, type(problem).__name__, problem, type(error).__name__)
     if error is not None and error.__context__ is None and problem is not error:
         error.__context__ = problem
 
 
 class LocksBase:
-    """What the `Locks` of both packages do. What takes time is done by steps (see _drive.py)."""
+    """What the `Locks` of both packages do. Work that takes time is done by steps (see _drive.py)."""
 
     def __init__(self, client: Any, io: Any, patience: float):
         self.io, self.patience, self.warns_of_others = io, patience, True
@@ -192,20 +194,20 @@ class LocksBase:
         return core.NAMES.new() + self._known.suffix
 
     def _settled(self: Any, key: str, wait: Optional[float]) -> Steps:
-        """The server is known, which is part of the names of owners."""
+        """Makes sure that the server's identity is known, which is part of owners' names."""
         if self.io.space is None:
             space = self._spaces.of((yield from settle(self.io, key, wait, self.patience)))
             self.io.space = self.io.space or space
 
     def _met(self: Any, key: str, wait: Optional[float]) -> Steps:
-        """For an acquisition, which has begun to wait."""
+        """For an acquisition that has begun to wait."""
         if self.io.space is None:
             with Waiting(self.io.telemetry, key):
                 yield from self._settled(key, wait)
         return self._known
 
     def _acquiring(self: Any, key: str, options: Options, wait: Optional[float], me: Any, is_observed: bool = False) -> Steps:
-        """For that thread or task."""
+        """Acquires for that thread or task."""
         start = ms()
         space = self.io.space or (yield from self._met(key, wait))
         seat = space.seat(key, self._owner(options, me), options.kind, self._mutex)
@@ -215,7 +217,7 @@ class LocksBase:
         return hold
 
     def _acquiring_all(self: Any, parts: list[Part], options: Options, wait: Optional[float], me: Any) -> Steps:
-        """A hold of all that the owner has not, and one of each that it has."""
+        """One hold of all locks that the owner does not have yet, and one of each that it has."""
         start = ms()
         space = yield from self._met(parts[0].key, wait)
         group = Group(space, parts, self._owner(options, me), self._mutex, self._mutexes)
@@ -241,7 +243,7 @@ class LocksBase:
         return holds
 
     def _acquiring_any(self: Any, pool: str, keys: list[str], options: Options, wait: Optional[float], me: Any) -> Steps:
-        """A permit of the pool, for which callers wait in line, and with it the first key that is free."""
+        """First a permit of the pool, for which callers wait in line, and then the first key that is free."""
         until = FOREVER if wait is None else ms() + math.ceil(wait * 1000)
         permit = yield from self._acquiring(pool, replace(options, mode="READ", limit=len(keys)), wait, me)
         if permit is None:
@@ -253,7 +255,7 @@ class LocksBase:
                     if (hold := (yield from self._acquiring(key, options, 0, me))) is not None:
                         hold._grip.permit = permit
                         return hold
-                # All are taken, so somebody who has no permit has one: nobody says when that ends.
+                # All are taken, so somebody holds a lock without a permit: no event reports when that hold ends.
                 if (left := until - ms()) <= 0:
                     break
                 yield self.io.sleep(min(pause, left) / 1000)
@@ -417,7 +419,7 @@ class LockBase(Generic[C]):
 
     @property
     def held(self) -> bool:
-        """Whether this thread or task (or `owner`) holds it for certain."""
+        """Whether this thread or task (or `owner`) certainly holds it."""
         tenure = self._tenure
         return tenure is not None and tenure.is_sure
 

@@ -1,4 +1,4 @@
-"""What looks after the holds of a process: one thread for deadlines and sessions, others that renew."""
+"""What looks after the holds of a process: one thread for deadlines and sessions, others for renewals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Queue = queue.SimpleQueue[Callable[[], Any]]
 
 
 class Workers:
-    """Threads for each of what may be slow: a silent server delays the work for no other one. They end when idle."""
+    """Separate threads for each kind of work that may be slow: a silent server delays no work for other servers. They
+    end when idle."""
 
     MOST, IDLE = 2, 10.0
 
@@ -29,15 +30,15 @@ class Workers:
         self.lock = threading.Lock()
         self.queues: dict[Any, tuple[Queue, list[int]]] = {}
 
-    #: A user's function that blocks keeps its thread. This many may block before others wait.
+    #: A user's function that blocks occupies its thread. This many may block before others have to wait.
     CALLS = 256
 
     def call(self, call: Callable[[], Any]) -> None:
-        """A function of the user's: it may block."""
+        """Runs a user's function, which may block."""
         self.do("calls", call, self.CALLS)
 
     def do(self, name: Any, work: Callable[[], Any], most: int = MOST) -> None:
-        """Does the work in a thread; at most this many do work of that name."""
+        """Does the work in a thread; at most this many threads do work of that name."""
         with self.lock:
             todo, counts = self.queues.setdefault(name, (queue.SimpleQueue(), [0, 0]))  # threads, and work for them
             counts[1] += 1
@@ -67,7 +68,8 @@ class Workers:
 
 
 class Renewals:
-    """Those that come while the threads are busy are sent together: else a far server would hold up the last ones."""
+    """Renewals that come due while the threads are busy are sent together: otherwise, a distant server would delay the
+    last ones."""
 
     def __init__(self, workers: Workers):
         self.workers, self.lock = workers, threading.Lock()
@@ -118,7 +120,7 @@ class Clock:
             self.watch(tenure)
 
     def renew(self, tenure: Tenure) -> None:
-        """In another way than before."""
+        """Renews it in a different way from now on."""
         self.wake_at(tenure, tenure.due)
         if tenure.is_doubted:
             self.tell(tenure, "untied")
@@ -132,7 +134,7 @@ class Clock:
             self.bell.send(b"!")
 
     def watch(self, tenure: Tenure) -> None:
-        """A session: the end of its connection is heard of at once."""
+        """For a session: reports the end of its connection at once."""
         link = tenure.link
         link.watched = link.conn._sock
         try:
@@ -144,7 +146,7 @@ class Clock:
         self.bell.send(b"!")
 
     def forget(self, tenure: Tenure) -> None:
-        """Its entry stays until its time, or until there are too many such."""
+        """Its entry remains until its time, or until there are too many such entries."""
         self.untie(tenure.link)
         if tenure.renewal is not None:
             tenure.renewal.tell("released")
@@ -156,11 +158,11 @@ class Clock:
                 self.stale = 0
 
     def forget_all(self, io: Any) -> None:
-        """Its holds are renewed no more; those of sessions end now."""
+        """Holds are no longer renewed; those with sessions end now."""
         with self.lock:
             tenures = {tenure for _, _, tenure in self.heap if tenure.io is io and tenure.state == "held"}
         for tenure in tenures:
-            # Not by its link: this thread may have heard already that the connection is closed.
+            # Not by its link: this thread may know already that the connection is closed.
             if tenure.options.session:
                 self.lose(tenure)
             else:
@@ -216,7 +218,7 @@ class Clock:
             self.tell(tenure, "untied")
 
     def tell(self, tenure: Tenure, *told: Any) -> None:
-        """Looks after it from now on."""
+        """Passes an input to the hold's machine; from now on, the hold is looked after."""
         with self.lock:
             if tenure.renewal is None:
                 tenure.renewal = ByThreads(self, tenure)
@@ -237,7 +239,7 @@ class Clock:
 
 
 class ByThreads(HoldRenewal):
-    """What takes time is done by workers."""
+    """Work that takes time is done by worker threads."""
 
     def __init__(self, clock: Clock, tenure: Tenure):
         self.clock = clock
@@ -251,14 +253,14 @@ class ByThreads(HoldRenewal):
         self.clock.wake_at(self.tenure, at)
 
     def begin(self, steps: Steps) -> None:
-        # Whatever it waits for, the machine gets the deadline; the work has its own end.
+        # Whatever the machine waits for, it gets the deadline in time; the work ends by itself.
         self.clock.wake_at(self.tenure, self.tenure.deadline)
         io = self.tenure.io
         address = io.route.of(self.tenure.seat.key)
         if self.machine.at != "send":
             self.clock.workers.do((io, address), lambda: self.tell(*run(steps)))
         else:
-            # With those that may take about as long: they fail together.
+            # Batched with renewals that may take about as long: they fail together.
             self.job.is_batched = True
             self.clock.renewals.add((io, address, self.machine.lease.bit_length()), self, steps)
 

@@ -1,4 +1,4 @@
-"""What the package knows of owners, holds and servers, without I/O."""
+"""What the package knows about owners, holds and servers, without I/O."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ._errors import Unavailable
 
 log = logging.getLogger("rlock")
 
-#: Long enough for a message, and short for the start of a program: what `check` waits.
+#: How long `check` waits: long enough for a message, short enough for the start of a program.
 MOMENT = 1.0
-#: Of the machine, here in seconds.
+#: The constants of the machine, in seconds.
 REPLY, LATE, DIALS, LOOKS = (each / 1000 for each in (_machine.REPLY, _machine.LATE, _machine.DIALS, _machine.LOOKS))
 
 
-# A clock that goes on while the machine is suspended, where there is one: leases do so too.
+# A clock that continues while the computer is suspended, if there is one: leases do so too.
 if hasattr(time, "CLOCK_BOOTTIME"):
 
     def now() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def ms() -> int:
-        """In whole milliseconds, as machines count: a deadline is never late by it."""
+        """In whole milliseconds, as machines count, rounded down so that no deadline is reported late."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 else:
@@ -43,8 +43,8 @@ else:
 
 
 def round_trip(before: float, took: float) -> float:
-    """About how long a reply takes. One fast reply disproves whatever slowed earlier ones: after a pause of the server,
-    waits would end early."""
+    """About how long a reply takes. A single fast reply replaces all slower ones: otherwise, waits after a pause of the
+    server would end too early."""
     return min(took, before + (took - before) / 8)
 
 
@@ -108,8 +108,8 @@ def endless(limit: Optional[float]) -> float:
 
 
 def key_name(key: Any) -> str:
-    """As text, in which bytes that are no UTF-8 stand as in `os.fsdecode`. Anything but str and bytes would be another key
-    here than in another client.
+    """The key as text, in which bytes that are not UTF-8 are represented as by `os.fsdecode`. Any type but str and
+    bytes would mean different keys in different clients.
     """
     if isinstance(key, (str, bytes)):
         return key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
@@ -125,11 +125,11 @@ def raw(text: str) -> bytes:
 
 
 def shown(text: str) -> str:
-    """For messages, which must be text."""
+    """A form for messages, which must be valid text."""
     return text if text.isprintable() else raw(text).decode("utf-8", "backslashreplace")
 
 
-#: Counts when a fork of this process begins, and when it has ended.
+#: Incremented when a fork of this process begins, and when it has ended.
 forks = 0
 
 
@@ -143,18 +143,18 @@ if hasattr(os, "register_at_fork"):
 
 
 class Names:
-    """The names of owners: `host/pid/…`, with a unique one for each thread or task. New after a fork."""
+    """The names of owners: `host/pid/…`, with a unique name for each thread or task. They change after a fork."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        # The pid is for humans. In containers it is always 1: the rest makes the name unique.
+        # The pid is for humans. In containers, it is always 1: the remaining parts make the name unique.
         self.process = f"{socket.gethostname()[:128]}/{os.getpid()}/{secrets.token_hex(4)}"
         self.count = itertools.count(1)
 
     def new(self) -> str:
-        # One call, which no other thread can divide.
+        # A single call, which another thread cannot interrupt.
         return f"{self.process}-{next(self.count)}"
 
 
@@ -162,7 +162,7 @@ NAMES = Names()
 
 
 class Seat:
-    """One owner at one key in one mode. Allows one acquisition or release at a time in the whole process."""
+    """One owner of one key in one mode. It allows one acquisition or release at a time in the whole process."""
 
     __slots__ = ("key", "owner", "mode", "mutex", "users", "tenure", "is_undone")
     job: ClassVar[Callable[..., Any]]  # what a machine does for it
@@ -179,7 +179,7 @@ class Seat:
         return shown(self.key)
 
     def come(self, start: int, wait: Optional[float], patience: float) -> tuple[float, bool]:
-        """For how many seconds to wait for a seat that is taken, and whether it is then unavailable."""
+        """How many seconds to wait for an occupied seat, and whether the lock is then unavailable."""
         ms = _machine.FOREVER if wait is None else wait * 1000
         by, told = _machine.come(start, self.is_undone, ms, patience * 1000)
         return (by - start) / 1000, told == _machine.UNAVAILABLE
@@ -190,7 +190,7 @@ class Seat:
 
 
 class Tenure:
-    """A hold from its first level to its last, shared by all its handles."""
+    """A hold from its first level to its last, shared by all handles."""
 
     __slots__ = (
         "seat", "options", "token", "sent", "depth", "deadline", "lingers", "state", "signals", "calls", "link", "io", "renewal", "wakes",
@@ -218,7 +218,7 @@ class Tenure:
 
     @property
     def root(self) -> "Tenure":
-        """What is renewed: of one of several locks, the hold of them all."""
+        """The hold that is renewed: for one of several locks, the hold of them all."""
         return self
 
     @property
@@ -232,19 +232,20 @@ class Tenure:
 
     @property
     def is_sure(self) -> bool:
-        """Whether a user may rely on it. The server may have ended a session whose connection has broken."""
+        """Whether a user may rely on the hold. If a session's connection has broken, the server may have ended the
+        hold."""
         return self.held and not self.root.is_doubted
 
     def extended(self, deadline: float) -> None:
-        """By a lease that may be another one."""
+        """Records a lease, which may be a different one."""
         self.deadline = max(self.deadline, deadline)
         if self.renewal is not None:
             self.renewal.tell("extend", deadline - self.options.lease_ms)
 
     def handed(self, hold: Any, granted: Any, options: Options, keeper: Any) -> bool:
-        """Another level, of that handle; by that thread or task if the owner is named after it.
+        """Adds a level for that handle; and for that thread or task, if the owner is named after it.
 
-        Returns whether it is renewed in another way from now on: then it is due anew.
+        Returns whether the hold is renewed differently from now on: then its renewal must be scheduled again.
         """
         self.depth += 1
         _, _, sent, lingers = granted
@@ -263,13 +264,13 @@ class Tenure:
         if self.renewal is not None:
             self.renewal.tell("released")  # what it has begun is given back when it comes
             self.renewal = None
-        # That of a session is a second at least.
+        # The lease of a session is at least a second.
         self.options, self.sent = replace(renewed, lease=max(options.lease, renewed.session), renew=True), sent
         return True
 
     @property
     def is_orphaned(self) -> bool:
-        """Nobody can release it: its thread or task has ended, and nobody refers to its handles."""
+        """Whether nobody can release it: its thread or task has ended, and nobody refers to its handles."""
         if self.keeper is None and not self.is_of_handle or any(each() is not None for each in self.holds):
             return False
         if self.is_of_handle:
@@ -287,12 +288,12 @@ class Tenure:
             self.watch.leave()
 
     def lose(self) -> list[Callable[[], Any]]:
-        """Tells it; returns the functions to call."""
+        """Marks it as lost; returns the functions to call."""
         with self.io.space.lock:  # two threads may find it, and a third one adds a function
             if self.state not in ("held", "releasing"):
                 return []
             self.state = "lost"
-            # The server may hold a session still, until it notices that its connection is closed.
+            # The server may keep a session until it notices that its connection is closed.
             self.lingers = self.lingers or (self.options.session and ms() >= self.deadline)
             calls = list(self.calls)
         if self.root is self:
@@ -304,7 +305,7 @@ class Tenure:
         return calls
 
     def ended(self) -> None:
-        """The last level, unless it was lost."""
+        """The last level was released, unless the hold was lost before."""
         with self.io.space.lock:
             if self.state not in ("held", "releasing"):
                 return
@@ -312,7 +313,7 @@ class Tenure:
         self.io.telemetry.ended(self.seat.name, self.since, False)
 
     def signal(self, kind: Callable[[], Any]) -> Any:
-        """Set when it is lost. Made when it is first needed."""
+        """Set when the hold is lost. Created on first use."""
         if not self.signals:
             self.signals.append(kind())
         if self.state == "lost":
@@ -321,15 +322,15 @@ class Tenure:
 
 
 class Space:
-    """All holds of this process at one server or cluster, through any client object."""
+    """All holds of this process at one server or Cluster, through any client object."""
 
     def __init__(self, number: int):
-        # Names differ between spaces: a server that does not say what it is may have two addresses.
+        # Names differ between spaces: a server that does not identify itself may have two addresses.
         self.suffix = f"@{number}" if number else ""
         self.forked()
 
     def forked(self) -> None:
-        """Starts without holds; so does a child, whatever its parent holds."""
+        """Starts without holds. A child process does, too, whatever its parent holds."""
         for seat in getattr(self, "seats", {}).values():
             if seat.tenure is not None:
                 seat.tenure.state = seat.tenure.root.state = "released"
@@ -358,7 +359,7 @@ class Space:
                     del self.seats[where]
 
     def vacate(self, seat: Seat) -> None:
-        """Frees the seat: nothing of its request is executed any more."""
+        """Frees the seat: no part of its request is still to be executed."""
         seat.is_undone = False
         for each in getattr(seat, "members", (seat,)):
             each.mutex.release()
@@ -366,13 +367,13 @@ class Space:
 
 
 class Spaces:
-    """The spaces of this process, by what servers say of themselves."""
+    """The spaces of this process, by what servers report about themselves."""
 
     def __init__(self) -> None:
         self.lock, self.all, self.known = threading.Lock(), list[Space](), dict[str, Space]()
 
     def of(self, identities: list[str]) -> Space:
-        """The one of a server that is known, or a new one."""
+        """The space of a known server, or a new one."""
         with self.lock:
             space = next((self.known[each] for each in identities if each in self.known), None)
             if space is None:
@@ -382,7 +383,7 @@ class Spaces:
         return space
 
     def join(self, identities: list[str], space: Space) -> None:
-        """Another server of the space: a replica that took over, or one that was started again."""
+        """Another server belongs to the space: a replica that took over, or one that was restarted."""
         with self.lock:
             for each in identities:
                 self.known.setdefault(each, space)

@@ -1,7 +1,7 @@
-"""Does what the machines of _machine.py say, with the connections of `io`.
+"""Does what the machines of _machine.py ask for, with the connections of `io`.
 
-A step is a generator. It yields what a call of `io` returned: a value where `io` is synchronous, an awaitable where it
-is not; and gets the value back. So there is one text for both.
+A step is a generator. It yields what a call of `io` returned (a value if `io` is synchronous, otherwise an
+awaitable) and gets the value back. So both packages share this code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ._links import NO_PRIMARY
 from ._machine import ACKS, ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, OVER, PASSING, Attempt, Holding, Release, Words
 
 Steps = Generator[Any, Any, Any]
-#: How many acquisitions do not ask first after one that has waited: a free lock is asked for in fewer words.
+#: After a request that had to wait, how many acquisitions wait at once, instead of first asking without a wait: a free
+#: lock takes a shorter request.
 CROWDED = 32
 LONGEST_BLOCK = 7 * 86_400_000
 #: Seconds between two warnings of a client.
@@ -23,7 +24,7 @@ WORRIES = 5.0
 
 
 class Job:
-    """Does what a machine says, for the seat's holder, until the seat is free."""
+    """Does what a machine asks for, on behalf of the seat's holder, until the seat is free."""
 
     link: Any = None  # its own connection
     inbox: Optional[Inbox] = None  # where late replies come
@@ -42,7 +43,7 @@ class Job:
         self.warns_at = warns_at
 
     def steps(self, told: Words) -> Steps:
-        """Goes on until there is a result for the caller, or the machine has ended."""
+        """Continues until there is a result for the caller, or the machine has ended."""
         machine, io = self.machine, self.io
         while True:
             tell = self.done(machine.step(ms(), told))
@@ -79,7 +80,7 @@ class Job:
         return (self.found(reply) or {}).get("token") if request[0] == "info" else reply
 
     def undo(self) -> Steps:
-        """Goes on to the end with what `steps` has left."""
+        """Continues to the end with what `steps` has left to do."""
         yield from self.steps((yield from self.bring(self.machine.op)))
 
     def cancel(self) -> None:
@@ -90,7 +91,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Once the caller has what was granted, nothing is left to do."""
+        """Whether nothing is left to do, once the caller has taken the grant."""
         return self.machine.op is GRANT or self.machine.op is OVER
 
     def end(self) -> None:
@@ -101,7 +102,7 @@ class Job:
             self.let_go(is_kept=False)
 
     def done(self, outputs: list[Words]) -> Optional[Words]:
-        """Does what takes no time. Returns the result for the caller, if there is one."""
+        """Carries out the outputs that take no time. Returns the result for the caller, if there is one."""
         tell: Optional[Words] = None
         for output in outputs:
             kind = output[0]
@@ -119,7 +120,7 @@ class Job:
             (self.io.keep if is_kept else self.io.drop)(link)
 
     def perform(self, op: Words) -> Steps:
-        """An operation that is no request on a shared connection."""
+        """Performs an operation that is not a request on a shared connection."""
         io, kind, seat = self.io, op[0], self.seat
         until = op[-1] / 1000 if len(op) > 1 else 0.0
         if kind == "open":
@@ -181,10 +182,10 @@ class Job:
         return words + self.waiting(block, session)
 
     def waiting(self, block: Optional[float], session: bool) -> list[Any]:
-        """How a request waits, and where its late reply comes."""
+        """The arguments that say how a request waits, and where its late reply comes."""
         words: list[Any] = ["SESSION"] if session else []
         if block is not None:
-            # The server accepts no longer BLOCK. 0 is without a limit; the attempt still ends by itself.
+            # The server accepts no longer BLOCK. 0 has no limit; the attempt still ends by itself.
             words += ["BLOCK", block if block <= LONGEST_BLOCK else 0]
             if self.options.maxqueue is not None:
                 words += ["MAXQUEUE", self.options.maxqueue]
@@ -193,7 +194,7 @@ class Job:
         return words + self.telling()
 
     def telling(self) -> list[Any]:
-        """For a request that may have a late reply; that of an earlier one does not matter any more."""
+        """The arguments of a request that may have a late reply; late replies to earlier requests are ignored."""
         assert self.inbox is not None
         if self.post is not None:
             self.post.forget()
@@ -222,7 +223,7 @@ class Job:
         return ["RLOCK.RENEW", self.seat.key, self.seat.owner, self.options.kind]
 
     def found(self, info: Any, mode: Optional[str] = None) -> Optional[dict[str, Any]]:
-        """What a reply of RLOCK.INFO says of this owner's hold."""
+        """What a reply to RLOCK.INFO reports about this owner's hold."""
         held = (pairs(row) for row in pairs(info)["holders"])
         mine = (self.seat.owner, (mode or self.options.kind).lower())
         return next((each for each in held if (each["owner"], each["mode"]) == mine), None)
@@ -248,10 +249,10 @@ Seat.job = Job
 
 
 def attempt(io: Any, seat: Seat, options: Options, start: float, wait: Optional[float], patience: float) -> Job:
-    """One acquisition of the owner whose seat it has. The wait has begun at `start`."""
+    """One acquisition by the owner whose seat is given. The wait began at `start`."""
     held = seat.tenure
     depth = held.depth + 1 if held else 1
-    # The clock is cut to milliseconds; a wait is never short.
+    # The clock is rounded down to milliseconds, but a wait must not be short.
     left = FOREVER if wait is None else max(1, int(wait * 1000 + start - ms()) + 2) if wait > 0 else 0
     machine = Attempt(
         left, int(patience * 1000), options.lease_ms, depth, held.token if held else None, bool(left and io.crowd and io.hears(seat.key)),
@@ -274,7 +275,7 @@ def release(io: Any, tenure: Tenure, patience: float) -> Job:
 
 
 def unreleased(tenure: Tenure) -> LockError:
-    """The error of a release that has waited for its seat in vain."""
+    """The error of a release that waited for its seat in vain."""
     key, owner = tenure.seat.name, tenure.seat.owner
     if not tenure.held:
         return LockLost(f"{key} was lost by {owner}")
@@ -282,7 +283,7 @@ def unreleased(tenure: Tenure) -> LockError:
 
 
 def after(job: Job, tenure: Tenure, told: Optional[Words]) -> Job:
-    """What has the seat after a release: of a lost hold, if a request of it was never answered, what undoes that."""
+    """What gets the seat after a release: if a request of a lost hold was never answered, the job that undoes it."""
     if tenure.depth > 0 or told != LOST or not tenure.lingers:
         return job
     job.io.jobs.discard(job)
@@ -292,7 +293,7 @@ def after(job: Job, tenure: Tenure, told: Optional[Words]) -> Job:
 
 
 class HoldRenewal:
-    """Renews a hold. There is one from the first renewal on, or once the connection of the session has ended."""
+    """Renews a hold. It is created for the first renewal, or when the session's connection has ended."""
 
     def __init__(self, tenure: Tenure):
         options = tenure.options
@@ -308,7 +309,7 @@ class HoldRenewal:
         if at == "wait" and told[0] in ("message", "lost", "time") and told[1:2] != ("token",):
             tenure.io.telemetry.failed_renewals += tenure.state == "held"
         outputs = self.machine.step(ms(), told)
-        # What comes when the hold has ended, or its client was closed, is given back.
+        # A seat that comes after the hold has ended, or its client was closed, is given back.
         if told[0] == "seat" and told[1] is not None and at != "seat":
             tenure.io.space.vacate(tenure.seat)
         elif told[0] == "opened" and at != "open":
@@ -325,7 +326,7 @@ class HoldRenewal:
             elif output[0] in ("send", "open", "own", "seat", "listen"):
                 self.begin(self.perform(output))
             elif output[0] == "leave":
-                # The server may tie it later, or has tied another hold: that is undone when this one is released.
+                # The server may tie the hold later, or has tied another hold: that is undone when this one is released.
                 tenure.lingers |= self.machine.is_unsure
                 tenure.io.space.vacate(tenure.seat)
             elif output[0] == "doubt":
@@ -359,11 +360,11 @@ class HoldRenewal:
         raise NotImplementedError
 
     def begin(self, steps: Steps) -> None:
-        """Feeds the result to the machine later."""
+        """Runs the steps; their result is passed to the machine later."""
         raise NotImplementedError
 
     def watch(self) -> None:
-        """The connection of the session."""
+        """Watches the connection of the session."""
         raise NotImplementedError
 
     def lost(self) -> None:
@@ -371,7 +372,7 @@ class HoldRenewal:
 
 
 def outcome(reply: Any) -> Words:
-    """Of a request, by its reply."""
+    """The outcome of a request, from its reply."""
     return ("nil",) if reply is None else ("waiting",) if reply == "WAITING" else ("token", reply)
 
 
@@ -380,8 +381,8 @@ def pairs(flat: list[Any]) -> dict[str, Any]:
 
 
 def redirected(io: Any, refused: Refused, link: Any) -> Any:
-    """Where -MOVED and -ASK send us from there; otherwise None."""
-    # The address may lead to another server by now: no connection to one that is no primary is used again.
+    """The target of -MOVED or -ASK, seen from there; otherwise None."""
+    # The address may lead to another server by now: connections to a server that is not a primary are not reused.
     if link is not None and refused.code in NO_PRIMARY:
         io.distrust(link.address, now())
         io.drop(link)
@@ -389,7 +390,7 @@ def redirected(io: Any, refused: Refused, link: Any) -> Any:
 
 
 def still_waiting(io: Any, key: str, problem: str) -> None:
-    """Says so, once for all waits of a client that begin to worry at about the same time."""
+    """Logs a warning, once for all waits of a client that lose their server at about the same time."""
     io.worried += 1
     if now() >= io.worries_at:
         others, io.worried = io.worried - 1, 0
@@ -429,7 +430,8 @@ def settle(io: Any, key: str, wait: Optional[float], patience: float) -> Steps:
 
 
 def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:
-    """Makes a hold last this many seconds from now. Raises LockLost if there is none, Unavailable if that is not known."""
+    """Makes a hold last at least this many seconds from now. Raises LockLost if there is none, Unavailable if that is
+    unknown."""
     tenure = tenure.root  # one of several locks has the deadline of them all
     sent, until = 0.0, min(now() + patience, tenure.deadline / 1000)
     job = tenure.seat.job(io, tenure.seat, tenure.options, 1, None)
@@ -452,7 +454,7 @@ def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:
             raise Refused("NOTHELD", "it was lost before")
         yield from repeated(io, tenure.seat.key, until, FOREVER, ask, lambda: io.is_closing)
     except (Refused, Unavailable) as error:
-        # Or somebody put another value at the key.
+        # Or another value replaced the key.
         if tenure.held and getattr(error, "code", "") not in ("NOTHELD", "WRONGTYPE"):
             raise
         raise LockLost(f"{tenure.seat.key} is no longer held by {tenure.seat.owner}: {error}") from None

@@ -1,10 +1,11 @@
-"""The package's own threads do what must not be cut in two.
+"""The package's own threads do what must not be interrupted halfway.
 
-In the main thread, a signal's handler may raise between any two steps of the interpreter: Ctrl-C, a time limit. So that
-thread only hands a call over, waits, and takes the result out, each in one step that nothing can divide: a method of a queue,
-a lock, a list. If it is interrupted, the call is left, and whatever it brings is given back by the thread that does it. A
-result that dies on its way to the caller, and a `with` that ends without `__exit__`, are noticed by weak references, whose
-callbacks are such a step as well. In other threads, no handler runs: they do their work themselves.
+In the main thread, a signal's handler may raise an exception between any two steps of the interpreter: Ctrl-C, a
+time limit. So the main thread only hands over a call, waits, and takes the result, each in one step that cannot be
+interrupted: a method of a queue, a lock or a list. If it is interrupted, it abandons the call, and the thread that
+executes the call gives back whatever it acquired. Weak references, whose callbacks are such a step as well, detect a
+result that is destroyed on its way to the caller, and a `with` that ends without `__exit__`. In other threads, no
+handler runs: they do their work themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ._errors import LockError, NotHeld
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: How often a thread looks whether its caller has left.
+#: How often a thread checks whether its caller has left.
 SLICE = 0.05
 
 
@@ -34,7 +35,7 @@ class Gone(BaseException):
 
 
 class Me:
-    """A thread of the user."""
+    """A user's thread."""
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
@@ -51,14 +52,14 @@ _here = _Here()
 
 
 def who() -> Me:
-    """The call that this thread works for."""
+    """The user's thread on whose behalf this thread works."""
     if _here.me is None:
         _here.me = Me()
     return _here.me
 
 
 def acquires(lock: Any, timeout: float) -> bool:
-    """Acquires a lock in time. Gone if the caller leaves meanwhile."""
+    """Acquires a lock in time. Raises Gone if the caller leaves meanwhile."""
     call = _here.call
     if call is None or timeout <= 0:
         return lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))  # type: ignore[no-any-return]
@@ -66,7 +67,7 @@ def acquires(lock: Any, timeout: float) -> bool:
 
 
 def happens(wait: Callable[[float], Any], timeout: float) -> bool:
-    """Whether what `wait` waits for comes in time. Gone if the caller leaves meanwhile."""
+    """Whether `wait` succeeds in time. Raises Gone if the caller leaves meanwhile."""
     call = _here.call
     if call is None or timeout <= 0:
         return bool(wait(min(max(timeout, 0.0), threading.TIMEOUT_MAX)))
@@ -86,7 +87,8 @@ def _sliced(call: "Call", wait: Callable[[float], Any], timeout: float) -> bool:
 
 
 class Call:
-    """What the main thread waits for. `undo` gives the result back; without it, the call is done though its caller leaves."""
+    """A call that the main thread waits for. `undo` gives the result back; without it, the call is completed even if
+    its caller leaves."""
 
     __slots__ = ("me", "work", "arguments", "undo", "context", "is_over", "is_gone", "out", "error", "is_left", "is_done")
 
@@ -101,7 +103,7 @@ class Call:
         self.is_gone.acquire()
 
     def run(self) -> Any:
-        """Returns the lock that is released when it has ended."""
+        """Returns the lock that is released when the call has ended."""
         _here.me, _here.call = self.me, self if self.undo is not None else None
         try:
             if not self.is_left or self.undo is None:
@@ -120,7 +122,7 @@ class Call:
             _hands.todo.put(Leaving(self))
 
     def leave(self) -> None:
-        """Nobody comes for the result, or it is there already: one thread gives it back."""
+        """Nobody will take the result. If it exists already, exactly one thread gives it back."""
         if not self.is_done:
             return  # then `run` comes here
         try:
@@ -157,7 +159,7 @@ def quietly(work: Callable[..., Any], *arguments: Any) -> None:
 
 
 class Hands:
-    """The threads: one that is used again and again, and others that help while it is busy. They end with the process."""
+    """The threads: one that is reused, and others that help while it is busy. They end with the process."""
 
     def __init__(self) -> None:
         self.todo: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -167,7 +169,7 @@ class Hands:
         self.last: Optional[Call] = None
 
     def start(self) -> bool:
-        """Whether there is a thread."""
+        """Starts a thread; returns whether there is one."""
         try:
             threading.Thread(target=self._work, name="rlock-hand", daemon=True).start()
         except RuntimeError:  # the process has no more threads, or ends
@@ -176,7 +178,7 @@ class Hands:
         return True
 
     def help(self) -> None:
-        """Another thread does what is next."""
+        """Lets another thread do the next call."""
         if self.free == 0:
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._help, name="rlock-hand", daemon=True).start()
@@ -214,19 +216,19 @@ _main = threading.main_thread().ident
 
 
 def is_hand() -> bool:
-    """Whether a call is done here for the main thread."""
+    """Whether this thread executes a call for the main thread."""
     return _here.call is not None
 
 
 def forked() -> None:
-    """The child's only thread is its main thread, and somebody else."""
+    """The child's only thread is its main thread, and a different user's thread."""
     global _hands, _main
     _hands, _main = Hands(), threading.get_ident()
     _here.me = _here.call = None
 
 
 def whole(undo: Optional[Callable[[Any], Any]], work: Callable[..., Any], *arguments: Any) -> Any:
-    """What `work` returns or raises. A signal's handler that raises cuts nothing in two."""
+    """Returns or raises what `work` does. A signal's handler that raises cannot interrupt `work` halfway."""
     if threading.get_ident() != _main or sys.is_finalizing():
         return work(*arguments)
     hands = _hands
@@ -259,19 +261,20 @@ RETURNING: set[Any] = {whole.__code__}
 
 
 def returning(function: F) -> F:
-    """A method that returns a handle, which is given back if it never gets to the caller."""
+    """Decorates a method that returns a handle: if the handle never gets to the caller, it is given back."""
     RETURNING.add(function.__code__)
     return function
 
 
 class Arrival:
-    """Notices where a handle dies: in a function that was to return it, the caller has never got it."""
+    """Detects where a handle is destroyed: if that is in a function that was to return it, the caller never got it."""
 
     def __init__(self, give_back: Callable[[], Any]):
         self.give_back = give_back
 
     def watch(self, handle: Any) -> Any:
-        # To a signal's handler it is one step: `next` puts a pair into the queue, of this and the code that runs just then.
+        # To a signal's handler, this is one step: `next` puts a pair into the queue: this object, and the code that is
+        # running.
         codes = map(operator.attrgetter("f_code"), map(sys._getframe, itertools.repeat(0)))
         note = map(_hands.todo.put, zip(itertools.repeat(self), codes))
         return weakref.ref(handle, functools.partial(next, note))
@@ -282,8 +285,9 @@ class Arrival:
 
 
 class Entry:
-    """What a `with` releases at its end. It lasts as long as the interpreter has its `__exit__`, which nobody else has:
-    whatever ends the `with`, that dies, and what was not released then is.
+    """What a `with` releases at its end. It lives as long as the interpreter refers to its `__exit__`, to which nothing
+    else refers: however the `with` ends, `__exit__` is destroyed, and anything that is not released yet is released
+    then.
     """
 
     __slots__ = ("leave", "handle", "exits", "voucher", "me", "watch")
@@ -302,7 +306,7 @@ class Entry:
         return exits
 
     def offer(self) -> Any:
-        """What returns its `__exit__`, in one step, and has it no longer."""
+        """Returns its `__exit__`, in one step, and keeps no reference to it."""
         self.exits.append(self.exit())
         late = itertools.repeat(_late)
         return functools.partial(next, itertools.chain(map(list.pop, itertools.repeat(self.exits, 1)), late))
@@ -318,14 +322,15 @@ class Entry:
 
 
 def comes(leave: Callable[..., None]) -> Any:
-    """The `__exit__` of a `with` that is about to begin, which `coming` then gets."""
+    """The `__exit__` of a `with` that is about to begin; `coming` then returns its entry."""
     me = who()
     me.entry = Entry(leave)
     return me.entry.exit()
 
 
 def coming(leave: Callable[..., None]) -> Entry:
-    """Of the `with` that begins now, if that has got its `__exit__`; else of nobody's."""
+    """The entry of the `with` that begins now, if it has got its `__exit__`; otherwise, an entry that belongs to no
+    `with`."""
     me = who()
     entry, me.entry = me.entry, None
     return entry if entry is not None and entry.leave == leave and entry.is_coming else Entry(leave)
@@ -340,7 +345,7 @@ def _late(*_: Any) -> None:
 
 
 class Voucher(weakref.ref):  # type: ignore[type-arg]
-    """Of an `__exit__` that has died, and perhaps was never called."""
+    """For an `__exit__` that was destroyed, and perhaps never called."""
 
     __slots__ = ("entry",)
     entry: Entry
@@ -354,7 +359,7 @@ class Voucher(weakref.ref):  # type: ignore[type-arg]
 
 
 class Exit:
-    """The `__exit__` of a lock: of an object, another one for each `with`."""
+    """The `__exit__` of a lock object: a new one for each `with`."""
 
     def __init__(self, function: Callable[..., Any]):
         self.function = function
@@ -368,12 +373,12 @@ def exits(function: F) -> F:
 
 
 class Brief(property):
-    """An attribute that is got in one step of the interpreter. As one of the class it is called with the object."""
+    """An attribute that the interpreter reads in one step. As an attribute of the class, it is called with the object."""
 
     def __call__(self, owner: Any, *arguments: Any) -> Any:
         return self.__get__(owner)(*arguments)
 
 
-#: The methods of a handle, which has them in slots.
+#: The methods of a handle, which are stored in its slots.
 ENTERS: Any = Brief(operator.attrgetter("_enters"))
 LEAVES: Any = Brief(operator.methodcaller("_exits"))

@@ -20,14 +20,14 @@ from ._links import refused
 from ._machine import LOST, Words
 
 Steps = Generator[Any, Any, Any]
-#: Of each slot, a number whose text hashes to it: as many as have been needed.
+#: For each slot, a number that hashes to it: as many as have been needed so far.
 _numbers: dict[int, int] = {}
 _tried = itertools.count()
 _ids = itertools.count(1)
 
 
 def channel_of(name: str, slot: Optional[int]) -> str:
-    """Where late replies to a client of that name are published; in a cluster, those for keys in that slot."""
+    """The channel for late replies to a client of that name; in a Cluster, to its requests for keys in that slot."""
     if slot is None:
         return f"rlock:tell:{name}"
     while slot not in _numbers:
@@ -37,7 +37,7 @@ def channel_of(name: str, slot: Optional[int]) -> str:
 
 
 class Post:
-    """The late reply to one request, under an id of its own."""
+    """The late reply to one request, with an ID of its own."""
 
     __slots__ = ("inbox", "channel", "id", "came", "call")
 
@@ -49,7 +49,7 @@ class Post:
 
     @property
     def words(self) -> list[Any]:
-        """For the request. A message that comes before its first reply stays here."""
+        """The arguments for the request. A message that comes before the first reply is kept here."""
         if self.channel not in self.inbox.on:
             self.put(LOST)
         return ["TELL", self.channel, self.id]
@@ -59,7 +59,7 @@ class Post:
         self.call()
 
     def then(self, call: Callable[[], Any]) -> None:
-        """Calls it when something has come, perhaps twice."""
+        """Calls `call` when something has come; perhaps twice."""
         self.call = call
         if self.came:
             call()
@@ -77,7 +77,7 @@ class Post:
 
 
 def said(text: str) -> Words:
-    """A message, without its id."""
+    """The content of a message, without its ID."""
     kind, _, rest = text.partition(" ")
     if kind in ("token", "renewed"):
         return "message", "token", int(rest.split(" ")[0] or 1)
@@ -90,14 +90,14 @@ def said(text: str) -> Words:
 
 
 class Inbox:
-    """The subscription at one server. A package adds how it is read, written to and closed."""
+    """The subscription at one server. Each package adds how it is read, written to and closed."""
 
     task: Any = None  # that reads it, if it is one
     write: Callable[[list[str]], None]
     close: Callable[[Any], None]
 
     def __init__(self, io: Any, link: Any, asks: bool):
-        # A client that nobody refers to ends, and with it the subscription.
+        # When nobody refers to a client any more, its subscription ends as well.
         self.io, self.link, self.asks, self.since = weakref.proxy(io), link, asks, now()
         self.ends = weakref.finalize(io, self.close, link)
         self.ends.atexit = False
@@ -110,7 +110,7 @@ class Inbox:
         self.lock = threading.Lock()  # of the connection
 
     def subscribe(self, channel: str) -> Post:
-        """Gets `listening` when the channel is subscribed."""
+        """Its post gets `listening` when the channel is subscribed."""
         post = Post(self, channel)
         with self.lock:
             if channel in self.on or self.is_over:
@@ -124,7 +124,8 @@ class Inbox:
         return post
 
     def looks(self) -> None:
-        """Somebody waits here: if nothing has come for a while, it asks whether the server is there; and ends if it is silent."""
+        """While somebody waits here: if nothing has come for a while, asks the server for a sign of life; ends if the
+        server is silent."""
         time = now()
         if time - max(self.pinged, self.link.used) < core.LOOKS or self.is_over:
             return
@@ -137,7 +138,7 @@ class Inbox:
             self.io.drop(self.link)
 
     def hear(self, message: Any) -> None:
-        """A message, or an error of the server."""
+        """Handles a message, or an error of the server."""
         kind, channel = (message[0], message[1]) if isinstance(message, list) else (message, None)
         if kind == "smessage":
             id, _, text = message[2].partition(" ")
@@ -156,7 +157,7 @@ class Inbox:
                 post.put(("refused", kind) if isinstance(kind, Refused) else ("listening",))
 
     def end(self, channel: Optional[str] = None) -> None:
-        """Of that channel, or of all."""
+        """Ends the posts of that channel, or of all channels."""
         for post in list(self.posts.values()):
             if channel in (None, post.channel):
                 post.put(LOST)
@@ -171,10 +172,10 @@ class Inbox:
 
 
 class Inboxes:
-    """Of a client: one at each server, and one for each channel that is asked for where -ASK has sent us."""
+    """The inboxes of a client: one at each server, and one for each channel that was needed at the target of -ASK."""
 
     def begin(self) -> None:
-        """As a client of its own, which a child of this process is as well."""
+        """Begins as a new client, which a child process is as well."""
         self.name = secrets.token_hex(8)
         self.plain = channel_of(self.name, None)
         self.inboxes: dict[Any, Inbox] = {}
@@ -183,16 +184,17 @@ class Inboxes:
         return channel_of(self.name, key_slot(core.raw(key))) if self.route.has_slots else self.plain
 
     def hears(self: Any, key: str) -> Optional[Inbox]:
-        """Where a request would be sent now, if the channel of that key is subscribed there."""
+        """The inbox where a request would be sent now, if the channel of that key is subscribed there."""
         inbox = self.inboxes and self.inboxes.get((self.route.of(key), None))
         return inbox if inbox and self.channel(key) in inbox.on else None
 
     def inbox(self: Any, key: str, until: float, where: Any, at: Any) -> Steps:
-        """Where -ASK has sent us, at that address, or where the key is."""
+        """The inbox at the target of -ASK, at that address, or at the server of the key."""
         address = where or at or ((yield self.locate(key, until)) if self.route.moves else None)
         name = address, self.channel(key) if where else None
         if self.is_new(name):
-            # A connection that broke at once is not replaced at once: otherwise all waits would subscribe and ask without a pause.
+            # A connection that broke at once is not replaced at once: otherwise, all waits would subscribe and ask
+            # without a pause.
             if name in self.inboxes and now() - self.inboxes[name].since < core.DIALS:
                 raise Unsent("the subscription broke")
             yield self.once.do(("inbox", *name), lambda: self.opens_inbox(key, where, name), until)
@@ -208,20 +210,21 @@ class Inboxes:
             inbox.end()
 
     def is_done(self: Any, job: Any) -> bool:
-        """Nothing is to be undone."""
+        """Whether there is nothing to undo."""
         if job.is_over:
             self.jobs.discard(job)
         return job.is_over  # type: ignore[no-any-return]
 
     def distrust(self: Any, address: Any, since: float) -> None:
-        """One connection was silent: those that have said nothing since may be so as well."""
+        """One connection was silent: others that have received nothing since then may be so as well."""
         ours = [each.link for each in self.inboxes.values() if each.link.address == address and each.link.used < since]
         for link in ours + self._pool(address).silent_since(since):
             self.drop(link)
 
 
 def listens(io: Any, key: str, until: float, where: Any = None, at: Any = None) -> Steps:
-    """The inbox at the server of that key, subscribed to its channel. Asks `where` -ASK has sent us, or at that address."""
+    """The inbox at the server of that key, subscribed to its channel; with `where`, at the target of -ASK, or at that
+    address."""
     inbox = yield from io.inbox(key, until, where, at)
     channel = io.channel(key)
     if channel in inbox.on:
@@ -244,7 +247,8 @@ def listens(io: Any, key: str, until: float, where: Any = None, at: Any = None) 
 
 
 def awaits(io: Any, key: str, token: Optional[int], block: int, where: Any) -> Steps:
-    """Asks who holds it, if not with that token. Returns that, as a message says it, or where the late reply comes."""
+    """Asks who holds it, unless with that token. Returns the holder, in the form of a message, or where the late reply
+    comes."""
     if token is None:
         reply = yield io.send(key, ["RLOCK.AWAIT", key, 0], now() + core.REPLY)
         return "message", "holder", *(reply or (0, ""))

@@ -1,4 +1,4 @@
-"""The input and output of the steps, blocking: connections of our own, and late replies."""
+"""The blocking input and output of the steps: the package's own connections, and late replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ._telemetry import Telemetry
 
 
 def run(steps: Steps) -> Any:
-    """The steps, whose calls of `io` have done what they say when they return."""
+    """Runs steps in which a call of `io` has done its work when it returns."""
     try:
         value = next(steps)
         while True:
@@ -32,7 +32,7 @@ def run(steps: Steps) -> Any:
     except StopIteration as stop:
         return stop.value
     except BaseException as error:
-        # A signal may raise here as well as in a step: those clean up after themselves.
+        # A signal may raise here as well as in a step: steps clean up after themselves.
         if getattr(steps, "gi_frame", None) is not None:
             steps.throw(error)
         raise
@@ -43,7 +43,7 @@ def _stays_closed(*_: Any, **__: Any) -> None:
 
 
 class Once:
-    """Work that may take long and is done once for all callers that need it, by a thread of its own."""
+    """Work that may take long, and that one thread does for all callers that need it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -56,7 +56,8 @@ class Once:
             self.error: Optional[Exception] = None
 
     def do(self, name: Any, work: Callable[[], Any], until: float) -> None:
-        """Broken if it failed, for others a moment ago, or is not done in time; then it goes on."""
+        """Waits for the work. Raises Broken if it failed a moment ago for other callers, or is not done in time; then
+        the work continues."""
         with self.lock:
             run = self.running.get(name)
             if run is None:
@@ -64,7 +65,7 @@ class Once:
                 if now() < again_at:
                     raise Unsent(error)
                 run = Once.Run()
-                # Started first: an interrupt must not leave a name that nobody works for.
+                # Started first: after an interrupt, there must be no name that nobody works for.
                 threading.Thread(target=self._work, args=(name, work, run), name="rlock-dial", daemon=True).start()
                 self.running[name] = run
         if not happens(run.is_over.wait, until - now()):
@@ -89,7 +90,7 @@ class Once:
 
 
 class IO(Inboxes):
-    """The input and output of the steps. Blocking, for any number of threads."""
+    """The blocking input and output of the steps, for any number of threads."""
 
     def __init__(self, route: Route, spaces: Spaces, telemetry: Telemetry, outage: float):
         self.telemetry, self.outage = telemetry, outage
@@ -109,7 +110,7 @@ class IO(Inboxes):
         self.begin()
 
     def forked(self) -> None:
-        """The connections are the parent's alone: what it holds by them ends with it."""
+        """The connections belong to the parent alone: holds that are tied to them end with it."""
         null = os.open(os.devnull, os.O_RDWR)
         for link in self.links:
             try:
@@ -138,7 +139,8 @@ class IO(Inboxes):
     def open(
         self, key: str, until: float, where: Optional[Address] = None, is_brief: bool = False, at: Optional[Address] = None
     ) -> Link:
-        """A connection: where -ASK has sent us, at that address, or where the key is. `is_brief`: for a request that is answered at once."""
+        """A connection: to the target of -ASK, to that address, or to the server of the key. `is_brief`: for a request
+        that does not wait."""
         address = where or at or (self.locate(key, until) if self.route.moves else None)
         while True:
             try:
@@ -146,7 +148,7 @@ class IO(Inboxes):
             except Broken:
                 self.route.forget(address)
                 raise
-            # One that has not been used for a moment may have been closed by the server meanwhile.
+            # A connection that has been idle for a moment may have been closed by the server.
             if now() - link.used < 0.5 or self._is_quiet(link):
                 return link if where is None else self._asking(link, until)
             self.drop(link)
@@ -169,7 +171,7 @@ class IO(Inboxes):
         self.links.add(link)
         try:
             if core.forks != forks:
-                # A child has its socket as well: the connection would not end with this process.
+                # A child process has its socket as well: the connection would not end with this process.
                 raise Broken("this process was forked meanwhile")
             if address not in self.route.told:
                 self._ask_what_it_is(link)
@@ -216,9 +218,9 @@ class IO(Inboxes):
             raise translated(error, link.address) from error
 
     def read(self, link: Link, timeout: float) -> Any:
-        """Silent when nothing comes in time; then the link is still open."""
+        """Raises Silent if nothing arrives in time; the link is still open then."""
         try:
-            # Within REPLY, which is the connection's own time-out, it need not be asked first.
+            # Within REPLY, which is the connection's own timeout, no separate check is needed.
             if not core.REPLY - 0.01 < timeout <= core.REPLY and not happens(link.conn.can_read, timeout):
                 raise Silent(f"no reply within {timeout:.1f} s")
             reply = link.conn.read_response(disconnect_on_error=False)
@@ -239,7 +241,7 @@ class IO(Inboxes):
         return reply
 
     def send(self, key: str, words: list[Any], until: float, inbox: Optional[Inbox] = None) -> Any:
-        """The reply. If a late one comes to that inbox, it asks the server of that."""
+        """Returns the reply. If the late reply comes to that inbox, the request goes to the inbox's server."""
         at = inbox.link.address if inbox is not None else None
         where, hops = at if inbox is not None and inbox.asks else None, 0
         while True:
@@ -259,7 +261,7 @@ class IO(Inboxes):
                 raise reply
 
     def send_all(self, asked: list[tuple[str, list[Any], float, Optional[Inbox]]]) -> list[Any]:
-        """Requests to one server, by what each of them has instead of it in `send`: the reply, or an error."""
+        """Sends several requests to one server. Returns for each what `send` would return or raise."""
         until = max(each[2] for each in asked)
         if now() >= until:
             raise Unsent("not sent in time")
@@ -277,7 +279,7 @@ class IO(Inboxes):
         return replies
 
     def _answers(self, link: Link, requests: list[list[Any]], until: float) -> list[Any]:
-        """What the server says to each, which may be an error of it."""
+        """Returns the server's answer to each, which may be an error."""
         sent, replies = now(), list[Any]()
         try:
             self.write(link, *requests)
@@ -317,7 +319,7 @@ class IO(Inboxes):
         return is_free  # type: ignore[no-any-return]
 
     def leave(self, job: Job) -> None:
-        """The seat is free again when nothing is left, for which the call stays a moment."""
+        """The seat is free again when nothing is left to undo, for which the call waits a moment."""
         assert self.space is not None
         space, done = self.space, threading.Event()
 
@@ -387,7 +389,7 @@ class ThreadInbox(Inbox):
 
     def _read(self) -> None:
         try:
-            # One that notices as well that another thread closes the connection.
+            # A selector that also notices when another thread closes the connection.
             with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
                 selector.register(self.link.conn._sock, selectors.EVENT_READ)
                 while self.link.is_open:

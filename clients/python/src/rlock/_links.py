@@ -16,7 +16,7 @@ from ._errors import KINDS, Broken, Refused
 
 Address = tuple[str, int]
 
-#: What redis-py makes of the first word of an error, for versions that do not keep it.
+#: What redis-py turns the first word of an error into, for versions that do not keep it.
 CODES: list[tuple[type[Exception], str]] = [
     (exceptions.BusyLoadingError, "LOADING"),
     (exceptions.ReadOnlyError, "READONLY"),
@@ -29,16 +29,16 @@ CODES: list[tuple[type[Exception], str]] = [
     (exceptions.AuthenticationError, "NOAUTH"),
 ]
 
-#: What a server answers that is no primary, or no longer one.
+#: Errors of a server that is not a primary, or no longer one.
 NO_PRIMARY = ("READONLY", "UNBLOCKED", "MASTERDOWN")
 
 
-#: What TLS says of a connection that has just broken.
+#: TLS errors about a connection that has just broken.
 BREAKS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def translated(error: Exception, place: Any = None) -> Exception:
-    """An exception of redis-py as one of ours: Broken if it may pass, Refused if no later try can change it."""
+    """Converts an exception of redis-py: to Broken if a retry may help, to Refused if not."""
     if isinstance(error, (exceptions.BusyLoadingError, exceptions.AuthenticationError)):
         return refused(error)
     where = f" ({place[0]}:{place[1]})" if place else ""
@@ -69,13 +69,13 @@ def _untrusted(error: Optional[BaseException]) -> Optional[ssl.SSLError]:
 
 
 def _all_refuse(text: str) -> bool:
-    """Whether each of the Sentinels has refused, as redis-py lists what they said."""
+    """Whether all Sentinels have refused, judging by redis-py's list of their answers."""
     said = re.findall(r" - (\w+)\(", text)
     return bool(said) and all(each in ("AuthenticationError", "NoPermissionError", "AuthenticationWrongNumberOfArgsError") for each in said)
 
 
 def refused(error: Exception) -> Refused:
-    """An error reply of the server as one of ours."""
+    """Converts an error reply of the server."""
     text = str(error)
     code = next((code for kind, code in CODES if isinstance(error, kind)), None) or getattr(error, "status_code", None)
     if code == "NOAUTH" and "uthentication required" not in text:
@@ -92,13 +92,13 @@ def refused(error: Exception) -> Refused:
 
 
 def packed(words: list[Any]) -> bytes:
-    """A request as it is sent, in half of the time that redis-py takes."""
+    """A request in the protocol's format, in half of the time that redis-py takes."""
     all = [raw(word) if isinstance(word, str) else b"%d" % word for word in words]
     return b"*%d\r\n%b" % (len(all), b"".join([b"$%d\r\n%b\r\n" % (len(each), each) for each in all]))
 
 
 class Route:
-    """Which server has a key. Remembers redirections; a cluster redirects with -MOVED."""
+    """Which server has a key. Remembers redirections: a Cluster redirects with -MOVED."""
 
     def __init__(self, client: Any, is_async: bool):
         self.is_cluster = hasattr(client, "get_primaries") or type(client).__name__ == "RedisCluster"
@@ -120,11 +120,11 @@ class Route:
 
     @property
     def question(self) -> list[str]:
-        """Asks a server what it is."""
+        """The command that asks a server for its identity."""
         return ["CLUSTER", "SLOTS"] if self.is_cluster else ["INFO", "server"]
 
     def identities(self, said: Any) -> list[str]:
-        """From its answer; where that is refused, from what the client was given."""
+        """The identities in its answer; if it refused, those derived from the client's settings."""
         if self.is_cluster and said:
             return [f"node {row[2][2]}" for row in said]
         if said:
@@ -137,7 +137,7 @@ class Route:
         return ["at " + ":".join(str(self.kwargs.get(k)) for k in ("host", "port", "path", "db"))]
 
     def take_pool(self, pool: Any) -> None:
-        """Connections as the client's own, but for time-outs and retries, which are the package's business here."""
+        """Takes the client's settings for connections, except timeouts and retries, which this package handles itself."""
         kind = pool.connection_class
         if self.sentinel is not None:  # the plain connection below the one that asks Sentinel
             kind = next(k for k in kind.__mro__ if k.__name__ in ("SSLConnection", "Connection"))
@@ -154,7 +154,7 @@ class Route:
             keep.update(socket_keepalive=keep.get("socket_keepalive", True))
         else:  # a unix socket has nothing of the kind
             keep = {k: v for k, v in keep.items() if not k.startswith("socket_keepalive") and k != "socket_type"}
-        # This limits the handshake. The time limit of a reply is set for each read.
+        # This limits the handshake. Each read has its own time limit.
         keep.update(socket_timeout=None if self.is_async else REPLY)
         keep.update(socket_connect_timeout=keep.get("socket_connect_timeout") or REPLY)
         if _knows(kind, "maint_notifications_config"):
@@ -175,7 +175,7 @@ class Route:
         return Retry(NoBackoff(), 0)
 
     def take_cluster(self) -> None:
-        """The seeds of a cluster, when its client knows them."""
+        """Takes the seeds of a Cluster, if its client knows them."""
         primaries = self.client.get_primaries()
         cache = self.client.nodes_manager.slots_cache
         self.slots = {slot: (nodes[0].host, int(nodes[0].port)) for slot, nodes in cache.items() if nodes}
@@ -190,7 +190,7 @@ class Route:
         return self.kind(**(self.kwargs if address is None else {**self.kwargs, "host": address[0], "port": address[1]}))
 
     def of(self, key: str) -> Optional[Address]:
-        """None: the one address that the client was given."""
+        """The server of the key; None for the only address that the client was given."""
         if not self.is_cluster:
             return self.master
         if address := self.slots.get(key_slot(raw(key))):
@@ -199,7 +199,7 @@ class Route:
         return self.seeds[self.next_seed % len(self.seeds)]
 
     def moved(self, text: str, asked: Optional[Address]) -> Address:
-        """Takes note of `… slot host:port`, and returns the address."""
+        """Records `… slot host:port`, and returns the address."""
         slot, place = text.split()[-2:]
         host, port = place.rsplit(":", 1)
         address = (host or (asked or ("", 0))[0], int(port))
@@ -213,7 +213,7 @@ class Route:
         return address
 
     def redirected(self, refused: Refused, asked: Optional[Address]) -> Optional[Address]:
-        """Where -MOVED and -ASK send us; otherwise None, and whoever said no is not asked first next time."""
+        """The target of -MOVED or -ASK; otherwise None, and the server that refused is not asked first next time."""
         if self.is_cluster and refused.code in ("MOVED", "ASK"):
             return self.moved(str(refused), asked)
         if refused.code in (*NO_PRIMARY, "LOADING"):
@@ -221,10 +221,10 @@ class Route:
         return None
 
     def forget(self, address: Optional[Address]) -> None:
-        """That server did not answer: ask elsewhere where it is, and what it is."""
+        """That server did not answer: next time, asks another server for the primary, and for its identity."""
         self.told.pop(address, None)
         self.master = None
-        # In a copy: another thread may take note of a slot meanwhile.
+        # Works on a copy: another thread may record a slot meanwhile.
         self.slots = {slot: at for slot, at in self.slots.copy().items() if at != address}
 
 

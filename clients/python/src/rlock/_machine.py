@@ -1,9 +1,9 @@
-"""The decisions of clients/ALGORITHM.md, by its names: without I/O, clock or randomness.
+"""The decisions of clients/ALGORITHM.md, with the names of that page, and without I/O, clock or randomness.
 
-A machine is told one input at a time, with the time in ms, and answers with outputs, of which at most one, the last, is an
-operation that takes time: clients/traces/README.md has them all, and here they have the same words. The simulation plays
-the same machine, written in Rust; tests/traces.py replays its traces here. What is one story from a call to its end
-is a generator, which yields operations and gets what they brought.
+A machine gets one input at a time, with the time in ms, and returns outputs, of which at most one, the last, is an
+operation that takes time: clients/traces/README.md lists them all, with the words that are used here. The simulation
+runs the same machine, written in Rust; tests/traces.py replays its traces here. Whatever runs from a call to its end
+is a generator, which yields operations and gets their results.
 """
 
 from __future__ import annotations
@@ -11,33 +11,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generator, Optional
 
-#: Names what it is, then what belongs to that: a number, a flag, or None.
+#: A tuple whose first element says what it is, and whose others are details: a number, a flag, or None.
 Words = tuple[Any, ...]
 Steps = Generator[Words, Any, Any]
 
 FOREVER = float("inf")
 #: How long a reply may take.
 REPLY = 2000
-#: For a reply at the end of the patience, and again for what is undone at once.
+#: How long a reply may be late at the end of the patience, and how long a caller waits for undoing.
 LATE = 50
-#: The pause, more or less, before a server that was not reached is connected to again.
+#: The average pause before the next connection to a server that could not be reached.
 DIALS = 200
-#: How often a wait is asked again: a message that was lost costs at most this.
+#: How often a waiting request is sent again: a lost message costs at most this much time.
 LOOKS = 1000
-#: The same with ACKS: a request that is asked again begins anew to wait for acknowledgments.
+#: The same with ACKS: a request that is sent again begins to wait for acknowledgments anew.
 ACKS = 3 * REPLY
-#: How long before the end of a wait with ACKS its request ends, at most: the reason comes before the patience is over.
+#: How long before the end of a wait with ACKS its request ends at most, so that the reason comes before the patience
+#: ends.
 AHEAD = 250
 FIRST_PAUSE, LONGEST_PAUSE = 10, 500
-#: By then a server that goes on has read what lies in its sockets.
+#: After this time, a server that was suspended has read what its sockets had received.
 AGAIN = 500
-#: How long what is left is undone after `close`.
+#: How long undoing may take after `close`.
 CLOSES = 1000
 #: How long a request that does not wait for the lock waits for another request of the same owner.
 SOON = 2 * LATE
-#: How often an attempt follows redirections without a pause.
+#: How many redirections an attempt follows without a pause.
 HOPS = 5
-#: Errors that end by themselves: no server can decide for now.
+#: Errors whose condition ends by itself: no server can decide for now.
 PASSING = {"UNBLOCKED", "READONLY", "LOADING", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "MASTERDOWN"}
 
 NIL, LOST, RELEASED, UNAVAILABLE, WAITING = ("nil",), ("lost",), ("released",), ("unavailable",), ("waiting",)
@@ -45,18 +46,19 @@ NOTHELD = ("refused", "NOTHELD")
 
 
 def come(now: float, is_undone: bool, wait: float, patience: float) -> tuple[float, Words]:
-    """How long a request waits for a seat that is not free, and the result then. Undoing ends by itself, so that is waited for."""
+    """How long a request waits for an occupied seat, and the result if it stays occupied. Undoing ends by itself, so
+    requests wait for that."""
     return now + (wait or (patience if is_undone else SOON)), UNAVAILABLE if is_undone else NIL
 
 
 def is_unknown(outcome: Words) -> bool:
-    """Whether it may have been executed, or may still be."""
+    """Whether the request may have been executed, or may still be."""
     return outcome[0] in ("broken", "silent")
 
 
 #: How a request ended.
 OUTCOMES = {"token", "nil", "waiting", "refused", "unsent", "broken", "silent"}
-#: What is between a grant and who takes it.
+#: Returned between a grant and the caller's taking it.
 GRANT = ("grant",)
 OVER = ("over",)
 #: To ask once more.
@@ -70,7 +72,7 @@ ENDS = {
 
 @dataclass
 class Left:
-    """What requests may have left at the server."""
+    """What requests may have left behind at the server."""
 
     in_doubt: bool = False  # something was sent, and its outcome is unknown or nobody has taken it
     lingers: bool = False  # something was never answered, and may still be executed
@@ -78,11 +80,11 @@ class Left:
 
 
 class Stopped(Exception):
-    """Somebody went away, or closed the client."""
+    """The caller gave up, or the client was closed."""
 
 
 class Undoing:
-    """What an attempt and a release have in common: they may be stopped, and what they leave is undone."""
+    """What an attempt and a release have in common: they can be stopped, and what they leave at the server is undone."""
 
     now = 0.0
     has_link = False  # of its own
@@ -107,7 +109,7 @@ class Undoing:
                     self.begin(self.steps.send(None if kind == "call" else told))
             elif kind == "cancel" or kind == "close":
                 self.stop(kind)
-            # What is left belongs to an operation that was interrupted.
+            # Everything else belongs to an operation that was interrupted.
         except StopIteration as stop:
             self.op = stop.value or OVER
         return self.out
@@ -134,7 +136,7 @@ class Undoing:
             self.until = min(self.until, self.now + CLOSES)
 
     def run(self) -> Steps:
-        """From the call to the end, or to GRANT, which it returns."""
+        """Runs from the call to the end, or until it returns GRANT."""
         raise NotImplementedError
 
     def say(self, *output: Any) -> None:
@@ -143,7 +145,7 @@ class Undoing:
     def undo(self, before: Optional[bool] = None) -> Steps:
         """Undoes whatever was sent, until the server has confirmed that or the lease has expired.
 
-        If a request on a shared connection is under way, `before` is whether anything was in doubt before that.
+        If a request on a shared connection is in progress, `before` says whether anything was in doubt before it.
         """
         self.until, pause = self.now + self.lease + REPLY, LATE
         self.say("undo")
@@ -157,7 +159,7 @@ class Undoing:
             if is_undone is None or (is_undone and not self.left.lingers):
                 break
             if is_undone:
-                # Once more: the server may only now execute what it had yet to read.
+                # Once more: the server may execute only now what it had not read yet.
                 self.left = Left(in_doubt=True)
                 yield "sleep", self.now + AGAIN
             else:
@@ -166,7 +168,7 @@ class Undoing:
         self.say("free")
 
     def replied(self, outcome: Words, before: bool) -> None:
-        """To a request that nobody waits for any more."""
+        """Handles the reply to a request that nobody waits for any more."""
         if outcome[0] == "token":
             self.left.token = outcome[1]
         elif outcome == NIL:
@@ -177,33 +179,34 @@ class Undoing:
             self.left.in_doubt = before
 
     def undo_once(self) -> Steps:
-        """Whether it is undone, or None if that is refused."""
+        """Returns whether it is undone, or None if that is refused."""
         left = self.left
         if not left.in_doubt and not left.lingers:
             return True
         if left.token is None:
-            # A replica answers what is looked for as well, but refuses this.
+            # A replica would answer a query as well, but it refuses this command.
             outcome = yield "send", ("cancel",), self.now + REPLY
             if outcome[0] not in ("token", "nil"):
-                # A cancel that arrives late would end a later wait.
+                # A cancellation that arrives late would end a later wait.
                 left.lingers |= is_unknown(outcome)
                 return passed(outcome)
             outcome = yield "send", ("info",), self.now + REPLY
             if outcome[0] != "token":
                 return outcome == NIL or passed(outcome)
             left.token = outcome[1]
-        # By its token: should this arrive late, it ends no later hold.
+        # By its token: if this request arrives late, it ends no later hold.
         outcome = yield "send", ("release", left.token, self.depth - 1), self.now + REPLY
         return outcome[0] in ("token", "nil") or outcome == NOTHELD or passed(outcome)
 
 
 def passed(outcome: Words) -> Optional[bool]:
-    """Of what failed: whether to try again, which is False; else None."""
+    """After a failure: False if a retry may help, else None."""
     return None if outcome[0] == "refused" and outcome[1] not in PASSING else False
 
 
 class Attempt(Undoing):
-    """One acquisition of an owner that has its seat, until it is granted, refused or out of time, and nothing is left."""
+    """One acquisition of an owner that has its seat. It lasts until the request is granted, refused or out of time, and
+    nothing is left to undo."""
 
     is_asked = False  # the operation under way, or the latest one, is a request
     had_doubt = False  # before that
@@ -225,9 +228,9 @@ class Attempt(Undoing):
     ):
         super().__init__(lease, depth, Left())
         self.waits, self.perseveres, self.below, self.has_acks = wait, patience, below, has_acks
-        # A connection that ends would take the levels below along.
+        # If this connection ended, the levels below would end too.
         self.session = session and depth == 1
-        # Whether the next request is a plain one, which is answered at once.
+        # Whether the next request does not wait, so that it is answered at once.
         self.asks_first = not has_acks and not (wait and hears)
 
     def run(self) -> Steps:
@@ -251,19 +254,21 @@ class Attempt(Undoing):
             self.say("free")
 
     def by(self, takes: float) -> float:
-        """When an operation that may take so long is given up: at the end of the patience at the latest."""
+        """When an operation that may take this long is given up: at the end of the patience at the latest."""
         return min(self.now + takes, max(self.now, self.patience + LATE))
 
     def blocks(self, rtt: float) -> float:
-        """How long the next request waits at the server: the message comes in time, however far the server is.
+        """How long the next request waits at the server: short enough that the message comes in time, even from a
+        distant server.
 
-        With ACKS it comes earlier, because it says whether replicas were the reason. Then the rest of the wait is asked for.
+        With ACKS, the wait ends earlier, because its message says whether replicas were the reason; the next request
+        then waits for the remaining time.
         """
         left, ahead = self.patience - self.now - rtt, min(AHEAD, self.waits // 8)
         return max(1, left - ahead if self.has_acks and ahead < left else left)
 
     def asks(self) -> Steps:
-        """The result for the caller."""
+        """Returns the result for the caller."""
         left, hops = self.left, 0
         while True:
             outcome = yield from self.once()
@@ -292,7 +297,7 @@ class Attempt(Undoing):
             elif kind != "ended":
                 left.lingers |= self.is_asked
                 if self.is_asked and self.session:
-                    # Tied late, it would end with its connection: not before that.
+                    # If the session were tied late, it would end with its connection: so this pause comes first.
                     self.pause = AGAIN
             if self.now < self.patience:
                 self.is_asked = False
@@ -302,7 +307,7 @@ class Attempt(Undoing):
                 return why
 
     def once(self) -> Steps:
-        """Asks, and waits if it has to."""
+        """Sends one request, and waits if necessary."""
         self.is_asked, block, rtt = False, None, 0.0
         if self.session and not self.has_link:
             opened = yield "open", self.by(REPLY)
@@ -323,8 +328,8 @@ class Attempt(Undoing):
         else:
             outcome = yield "send", ("acquire", block), self.by(REPLY)
         if outcome == WAITING:
-            # An earlier request of this owner no longer waits: this one has its place. But a server that was restarted
-            # keeps a grant, and has forgotten that it was pending.
+            # An earlier request of this owner no longer waits: this one has taken its place. But a restarted server
+            # keeps a grant without knowing that it was pending.
             self.pause, self.had_doubt = FIRST_PAUSE, self.had_doubt and self.has_acks
             told = yield "wait", self.by(ACKS if self.has_acks else LOOKS)
             if told[0] == "own":
@@ -342,7 +347,7 @@ class Attempt(Undoing):
                 self.had_doubt = True
             if outcome == NIL:
                 self.left.in_doubt = False
-                # The server may have ended it early, or is nearer than it was during a pause.
+                # The server may have ended the wait early, or may now be faster than during a pause.
                 rtt = min(rtt, max(0, self.now - self.sent - (block or 0)))
                 return AGAIN_NOW if self.waits and self.patience - self.now > rtt + LATE else NIL
         if outcome[0] == "token":
@@ -370,12 +375,13 @@ class Attempt(Undoing):
 
 
 class Release(Undoing):
-    """The release of one level by an owner that has its seat, and what undoes a level whose release is not known."""
+    """The release of one level by an owner that has its seat. It also undoes a level whose release has an unknown
+    outcome."""
 
     is_unsure = False
 
     def __init__(self, patience: int, lease: int, depth: int, token: int, deadline: float, lingers: bool):
-        # As long as nothing else is known. It lingers if a request of its attempts was never answered.
+        # Until more is known. It lingers if a request of the hold's attempts was never answered.
         super().__init__(lease, depth, Left(True, lingers, token))
         self.perseveres, self.deadline = patience, deadline
 
@@ -387,7 +393,7 @@ class Release(Undoing):
             told = (str(stopped),)
             self.is_unsure |= self.op[0] == "send"
         if told == RELEASED:
-            # A level below has the same token: a release that is executed late would end it.
+            # A level below has the same token: a late release by token would end it.
             left.token, left.lingers = None, left.lingers and self.depth == 1
         left.lingers = left.lingers or self.is_unsure
         self.say("tell", told)
@@ -399,14 +405,14 @@ class Release(Undoing):
 
     def stop(self, how: str) -> None:
         if how == "cancel" and self.op[0] == "start" and self.steps.gi_frame is not None:
-            # Nobody waits for it, and nothing was interrupted.
+            # Nobody waits for it, and no operation was interrupted.
             self.say("tell", ("cancelled",))
             self.begin_undo()
         else:
             super().stop(how)
 
     def asks(self) -> Steps:
-        """The result for the caller."""
+        """Returns the result for the caller."""
         token, patience, pause = self.left.token, self.now + self.perseveres, FIRST_PAUSE
         if self.now >= self.deadline:
             return LOST
@@ -431,7 +437,7 @@ class Holding:
     """A hold from its grant to its end, shared by all levels: renewed, lost or released."""
 
     def __init__(self, token: int, lease: int, sent: float, has_acks: bool = False, renews: bool = True, margin: int = 0):
-        """`sent` is when the request was sent that the lease counts from; the loss is reported `margin` before its deadline."""
+        """The lease counts from `sent`, when its request was sent; the loss is reported `margin` before its deadline."""
         self.token, self.lease, self.has_acks, self.renews, self.margin = token, lease, has_acks, renews, margin
         self.at, self.depth = "start", 1
         self.sent = self.deadline = 0.0
@@ -442,18 +448,18 @@ class Holding:
         self.renewed(sent)
 
     def renewed(self, sent: float) -> None:
-        # The server counts from when it read the request, which was after that was sent.
+        # The server counts from when it read the request, which was later than `sent`.
         self.deadline, self.pause = max(self.deadline, sent + self.lease), 20
         if self.renews:
             self.renews_at = sent + self.lease // 3
 
     @property
     def limit(self) -> float:
-        """When the loss is reported."""
+        """The time at which the loss is reported."""
         return self.deadline - self.margin
 
     def by(self, since: float, takes: int) -> float:
-        """A renewal that takes too long is repeated while there is time."""
+        """A slow renewal is repeated while there is time."""
         return min(since + min(takes, max(50, self.lease // 6)), self.limit)
 
     def step(self, now: float, told: Words) -> list[Words]:
@@ -494,7 +500,7 @@ class Holding:
         return self.out
 
     def ended(self, now: float, at: str, told: Words) -> None:
-        """What it has asked for."""
+        """An operation that it asked for has ended."""
         outcome = told[1:] if told[0] in ("own", "message") else told
         kind = outcome[0]
         if kind == "opened":
@@ -536,7 +542,7 @@ class Holding:
             self.out.append(("sleep", min(self.renews_at, self.limit)))
 
     def begin(self, now: float) -> None:
-        """Asks, after it has subscribed to the channel where acknowledgments are published."""
+        """Sends the renewal, after it has subscribed to the channel for replies that wait for acknowledgments."""
         if not self.has_acks:
             return self.ask(now)
         self.at = "listen"
@@ -552,7 +558,7 @@ class Holding:
             self.out.append(("send", ("renew", self.token), self.by(now, REPLY)))
 
     def later(self, now: float) -> None:
-        """Renews again in a moment."""
+        """Schedules another renewal after a moment."""
         self.renews_at = now + min(self.pause, max(1, self.lease // 12))
         self.pause *= 2
         self.idle(now)
@@ -570,13 +576,13 @@ class Holding:
         elif outcome[0] == "unsent" or (outcome[0] == "refused" and outcome[1] in PASSING):
             self.fails_to_tie(now)
         else:
-            # Another hold ends with its connection. So does this one, if it was tied to a connection that is closed; and
-            # one that the server does not tie is no session.
+            # A request that was not answered may have tied another hold, which ends with its connection. This hold ends
+            # if it was tied to a connection that is closed; and a hold that the server does not tie is no session.
             self.leave(is_unknown(outcome) or outcome[0] == "token")
             self.lose()
 
     def leave(self, is_unsure: bool = False) -> None:
-        """Gives back the seat that it has while it is being tied to a new connection."""
+        """Gives up the seat that it has while the hold is being tied to a new connection."""
         if self.is_tying:
             self.is_tying, self.is_unsure = False, is_unsure
             self.out += [("drop",), ("leave",)]

@@ -24,11 +24,11 @@ class Turn:
         if not callable(body) or inspect.iscoroutinefunction(body) != is_async:
             raise TypeError(f"{body} must be a function, with `async def` only in rlock.asyncio")
         self.every, self.is_again, self.acks, self.until = every, if_it_fails == "again", acks, 0.0
-        # What `keep` acquires lasts for the interval, whatever becomes of this process.
+        # With `keep`, the grant lasts for the interval, whatever happens to this process.
         self.options: Any = {"lease": lease if self.is_again else every, "renew": self.is_again, "acks": acks, "reentrant": False}
 
     def begins(self) -> None:
-        """The server has counted from the grant, which was earlier: no interval is short."""
+        """The server counts from the grant, which was earlier: so no interval is too short."""
         self.until = now() + self.every
 
     def ends(self, locks: Any, hold: Any, has_failed: bool) -> Steps:
@@ -53,5 +53,5 @@ class Turn:
 
 
 def keeps_out(hold: Any, rest: float) -> list[Any]:
-    """Beside one's own WRITE, a READ is granted at once. It outlives the WRITE, and keeps every other WRITE out."""
+    """READ in addition to one's own WRITE is granted at once. It outlives the WRITE, and keeps every other WRITE out."""
     return ["RLOCK.ACQUIRE", hold.key, hold.owner, "READ", "LEASE", max(1, math.ceil(rest * 1000)), "DEPTH", 1]

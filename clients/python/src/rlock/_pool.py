@@ -16,7 +16,7 @@ from ._links import Address, translated
 
 
 class Link:
-    """A connection of our own."""
+    """A connection of this package."""
 
     __slots__ = ("conn", "address", "is_open", "used", "watched", "is_brief")
 
@@ -27,8 +27,8 @@ class Link:
 
 
 class Queued:
-    """A caller that waits for a connection. They are ordered by deadline, so renewals come first; but nobody is put off
-    forever.
+    """A caller that waits for a connection. Callers are ordered by deadline, so renewals come first; but no caller
+    waits forever.
     """
 
     __slots__ = ("until", "is_brief", "since", "order")
@@ -42,7 +42,7 @@ class Queued:
 
 
 class Waiter(Queued):
-    """A thread that waits: its lock is free when there is a link or an error."""
+    """A thread that waits: its lock is released when there is a link or an error."""
 
     __slots__ = ("came", "link", "error")
 
@@ -55,10 +55,11 @@ class Waiter(Queued):
 
 
 class IdleConnections:
-    """The connections, for threads or tasks, and when another one is made.
+    """The connections, for threads or tasks, and when another one is opened.
 
-    Requests that are answered at once have BRIEF connections. If one of them has waited for LATE, another connection
-    is made, at most one every DIALS: callers that are many wait for a processor, and connecting would take more of it.
+    Requests that do not wait use up to BRIEF connections. If one of them has waited for LATE, another connection is
+    opened, at most one every DIALS: when there are many callers, they wait for a processor, and connecting would
+    take even more of its time.
     """
 
     BRIEF = 16
@@ -78,20 +79,20 @@ class IdleConnections:
         link.is_brief = False
 
     def silent_since(self, since: float) -> list[Any]:
-        """Takes those that have said nothing since then."""
+        """Takes the connections that have received nothing since then."""
         silent = [link for link in self.idle if link.used < since]
         self.idle = [link for link in self.idle if link.used >= since]
         return silent
 
     def is_due(self, first: Any) -> bool:
-        """Whether a connection is made for the caller that is the first to get one."""
+        """Whether another connection is to be opened for the caller that is next."""
         if not first.is_brief or self.brief < self.BRIEF:
             return True
         return now() >= first.since + core.LATE and now() >= self.dialed + core.DIALS
 
 
 class Pool(IdleConnections):
-    """Each connection that comes back, or is made, wakes one of the callers that wait."""
+    """Each connection that is returned or opened wakes one of the waiting callers."""
 
     def __init__(self, dial: Callable[[], Link], keep: Callable[[Link], None]):
         super().__init__()
@@ -103,7 +104,8 @@ class Pool(IdleConnections):
         self.error = ""
 
     def take(self, is_brief: bool, until: float) -> Link:
-        """A connection that nobody uses. Raises Unsent if connecting failed, for others a moment ago, or took too long."""
+        """An idle connection. Raises Unsent if connecting took too long, or failed, perhaps for other callers a moment
+        ago."""
         with self.lock:
             if self.idle and not self.waiters:
                 return self.lend(self.idle.pop(), is_brief)  # type: ignore[no-any-return]
@@ -128,7 +130,7 @@ class Pool(IdleConnections):
                 return
             heapq.heappush(self.waiters, waiter)
             if not self.is_dialing:
-                # Started first: an interrupt must not leave a server that nobody connects to.
+                # Started first: after an interrupt, there must be no server that nobody connects to.
                 threading.Thread(target=self._connect, name="rlock-dial", daemon=True).start()
                 self.is_dialing = True
         if not acquires(waiter.came, waiter.until - now()):
@@ -147,7 +149,7 @@ class Pool(IdleConnections):
             self.keep(waiter.link)
 
     def give(self, link: Link) -> bool:
-        """Whether it is of use."""
+        """Returns whether the link can be reused."""
         with self.lock:
             self.returned(link)
             if self.waiters:
@@ -170,7 +172,7 @@ class Pool(IdleConnections):
             return super().silent_since(since)
 
     def fail(self, problem: Exception) -> None:
-        """Of a server that was not reached, nothing is wanted for a moment."""
+        """A server that could not be reached is left alone for a moment."""
         with self.lock:
             if isinstance(problem, Broken):
                 self.rests_until, self.error = now() + core.DIALS * (0.5 + random.random()), str(problem)
@@ -186,7 +188,7 @@ class Pool(IdleConnections):
         self.fail(Broken("the connections are closed"))
 
     def _connect(self) -> None:
-        """Makes one connection after the other while somebody waits for them."""
+        """Opens one connection after another while somebody waits for them."""
         while True:
             with self.lock:
                 if not self.waiters:

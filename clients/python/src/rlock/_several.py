@@ -1,7 +1,8 @@
-"""Several locks in one step (RLOCK.MACQUIRE), and who leads (RLOCK.AWAIT): what both packages share.
+"""Several locks in one step (RLOCK.MACQUIRE), and elections (RLOCK.AWAIT): what both packages share.
 
-An owner that asks for several locks takes its seats at all of them, in key order. To the machines they are one seat, and
-one hold. A lock that it holds already is not among them: it is entered once more by itself, after the others are granted.
+An owner that asks for several locks takes its seats at all of them, in key order. To the machines they are one seat,
+and one hold. A lock that the owner already holds is not among them: the owner re-enters it in a separate request,
+after the others are granted.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class NothingWanted(Exception):
 
 
 class Group:
-    """The seats of one owner at several keys: to machines, one."""
+    """The seats of one owner at several keys: to machines, they are one seat."""
 
     mode = "ALL"
     job: Any = None  # see Several
@@ -89,7 +90,7 @@ class Group:
 
     @property
     def key(self) -> str:
-        """The first: a wait has its place there, whatever it waits for."""
+        """The first key: a wait has its place there, whatever it waits for."""
         return self.members[0].key
 
     @property
@@ -120,8 +121,8 @@ class Group:
     come, unavailable = Seat.come, Seat.unavailable
 
     def taken(self) -> None:
-        """It has all seats. If the owner holds one of the locks already, nothing is requested, since the reply could not
-        distinguish that hold from the new ones.
+        """All seats are taken. If the owner already holds one of the locks, nothing is requested, since the reply could
+        not distinguish that hold from the new ones.
         """
         if self.whole is not None:
             return
@@ -135,7 +136,7 @@ class Group:
             raise NothingWanted
 
     def again(self, each: Part, options: Options) -> Options:
-        """How a lock that the owner holds already is entered once more: by itself, with a lease of its own."""
+        """How the owner re-enters a lock that it holds already: in a separate request, with a lease of its own."""
         return replace(options, mode=each.mode, limit=each.limit, maxqueue=None)
 
     def leave(self, seat: Seat) -> None:
@@ -158,7 +159,7 @@ class GroupTenure(Tenure):
     parts: list[Tenure] = []
 
     def ends(self) -> list[Callable[[], Any]]:
-        """With it end the levels above it. Returns the functions to call."""
+        """The levels above it end as well. Returns the functions to call."""
         return [call for each in self.parts if each.depth > 1 or self.state == "lost" for call in Tenure.lose(each)]
 
     def lose(self) -> list[Callable[[], Any]]:
@@ -167,7 +168,7 @@ class GroupTenure(Tenure):
 
 
 class Member(Tenure):
-    """What is held at one key of a group. It is renewed with the others."""
+    """The hold of one key of a group. It is renewed together with the others."""
 
     whole: Optional[GroupTenure] = None
 
@@ -185,11 +186,11 @@ class Member(Tenure):
 
     @deadline.setter
     def deadline(self, value: float) -> None:
-        """A level does not change when the others end."""
+        """A level does not change when the other holds end."""
 
 
 class Several(Job):
-    """What a machine does for a group."""
+    """Does what a machine asks for, for a group."""
 
     seat: Any
 
@@ -227,7 +228,7 @@ Group.job = Several
 
 
 def rest(group: Group, whole: Tenure) -> Steps:
-    """What is left of a hold that was lost ends. Its leases do that anyway."""
+    """Releases the remaining locks of a lost hold. Otherwise, their leases would end them."""
     try:
         yield from question(whole.io, group.key, group.words("MRELEASE", "TOKEN", whole.token))
     except LockError:
@@ -235,7 +236,7 @@ def rest(group: Group, whole: Tenure) -> Steps:
 
 
 class Waits:
-    """The mutexes of a group, for threads: all, in key order, or none."""
+    """The mutexes of a group, for threads: all are taken, in key order, or none."""
 
     def __init__(self, group: Group):
         self.group = group
@@ -264,7 +265,7 @@ class Waits:
 
 
 class TaskWaits:
-    """The same for tasks. It is cancelled if it takes too long."""
+    """The same for tasks. It is canceled if it takes too long."""
 
     def __init__(self, group: Group):
         self.group = group
@@ -285,7 +286,7 @@ class TaskWaits:
 
 
 class HoldsBase:
-    """Several locks that are held: together, and singly those that their owner had before."""
+    """The hold of several locks: of those granted together, and separately of those that their owner held before."""
 
     def __init__(self, keys: list[str], holds: list[Any]):
         self.keys, self._holds = keys, holds
@@ -293,7 +294,7 @@ class HoldsBase:
 
     @property
     def token(self) -> int:
-        """The fencing token. Of a lock that the owner held before, `hold.tokens[key]` is the older one."""
+        """The fencing token. A lock that the owner held before has an older one: `hold.tokens[key]`."""
         tokens: list[int] = [each.token for each in self._holds]
         return max(tokens)
 
@@ -308,7 +309,7 @@ class HoldsBase:
 
     @property
     def held(self) -> bool:
-        """Whether all are held for certain."""
+        """Whether all are certainly held."""
         return all(each.held for each in self._holds)
 
     @property
@@ -320,7 +321,7 @@ class HoldsBase:
         return f"<{', '.join(map(repr, self.keys))} held by {self.owner}, token {self.token}, {self.left:.1f} s left>"
 
     def on_lost(self, call: Callable[[], Any]) -> None:
-        """Calls `call` once when one of them is lost, on the package's thread or in the loop. It must not block."""
+        """Calls `call` once when one of them is lost, on the package's thread or in the loop. `call` must not block."""
         first = threading.Lock()  # two may be lost in two threads
 
         def once() -> None:
@@ -331,7 +332,7 @@ class HoldsBase:
             each.on_lost(once)
 
     def check(self) -> None:
-        """Raises LockLost unless all are held for certain."""
+        """Raises LockLost unless all are certainly held."""
         if not self.held:
             raise LockLost(f"{', '.join(self.keys)} are no longer held by {self.owner}")
 
@@ -350,7 +351,7 @@ class Wishes(TypedDict, total=False):
 
 
 def wished(options: Wishes) -> Any:
-    """Raises TypeError if there is another one."""
+    """Raises TypeError for any other option."""
     for name in options.keys() - Wishes.__annotations__.keys():
         raise TypeError(f"there is no option {name!r} here")
     return options
@@ -385,7 +386,7 @@ class Leader(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As its election was given it."""
+        """The name that its election was given."""
         return self.owner.rpartition("/")[0]
 
 
@@ -395,19 +396,20 @@ class ElectionBase:
         self.key = key_name(key)
 
     def _options(self) -> Options:
-        # A name for each campaign: a process that leads does not lead twice, and an old term is nobody's.
+        # A name for each campaign: a process that leads does not lead twice, and an ended term belongs to nobody.
         host, _, unique = core.NAMES.new().rpartition("/")
         return Options(lease=self.lease, owner=f"{self.name or host}/{unique}", session=True)
 
 
 def asked(io: Any, key: str, token: Optional[int], block: int, is_over: Callable[[], bool]) -> Steps:
-    """Who holds it, if not with that token, or where the late reply comes. Repeated until one is known, or it `is_over`."""
+    """The holder, unless with that token, or where the late reply comes. Asks repeatedly until one of them is known, or
+    it `is_over`."""
     pause, where = FIRST_PAUSE / 1000, None
     while not is_over() and not io.is_closing:
         try:
             return (yield from awaits(io, key, token, block, where))
         except Refused as refused:
-            # The latter from a primary that was demoted, while its address still leads there.
+            # A demoted primary says the latter, as long as its address still leads there.
             if refused.code not in PASSING and "cannot block on a replica" not in str(refused):
                 raise
             where = refused.where if refused.code == "ASK" else None
@@ -419,7 +421,7 @@ def asked(io: Any, key: str, token: Optional[int], block: int, is_over: Callable
 
 
 class ObserverBase:
-    """Yields the leader, at first and whenever that changes: a Leader, or None."""
+    """Yields the current leader, and then each new one: a Leader, or None."""
 
     def __init__(self, io: Any, key: str):
         self.io, self.key = io, key
@@ -428,7 +430,7 @@ class ObserverBase:
         self.is_over = False
 
     def _next(self) -> Steps:
-        """The current leader, if it is not the one of the last call."""
+        """The current leader, if it differs from that of the last call."""
         while not self.is_over:
             if self.io.is_closing:
                 raise Closed(f"{self.key}: closed")

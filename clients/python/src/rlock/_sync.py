@@ -48,7 +48,8 @@ def clock() -> Clock:
 
 
 def _after_fork() -> None:
-    """A child is somebody else: it holds nothing, has other names, and no thread of ours runs in it."""
+    """A child process is a different owner: it holds nothing, has other names, and none of the package's threads runs
+    in it."""
     global _clock, _state
     _clock, _state = None, threading.Lock()
     hands.forked()
@@ -63,7 +64,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Handle:
-    """What the user has of one or several locks."""
+    """What the user gets for one or several locks."""
 
     __slots__ = ()
     if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Handle:
 
     def _is_given(self: Any, grips: list[Grip]) -> None:
         self._entry = Entry(_leaves, grips)
-        # `with` gets them in a step that nothing can divide.
+        # `with` reads them in a step that cannot be interrupted.
         self._enters, self._exits = weakref.ref(self), self._entry.offer()
 
     def _arrives(self) -> None:
@@ -87,8 +88,8 @@ class Handle:
         self._entry.watch = Arrival(functools.partial(ends, self._entry)).watch(self)
 
     def release(self) -> None:
-        """Releases one level of each lock, once. Raises LockLost if a hold ended before, and Unavailable if that is not known
-        within the `patience`; then it is released later.
+        """Releases one level of each lock, once. Raises LockLost if a hold ended before, and Unavailable if the outcome
+        is unknown after the `patience`; then it is released later.
         """
         self._entry.handle[0].is_released_by(threading.current_thread())
         whole(None, ends, self._entry)
@@ -113,7 +114,7 @@ class Hold(Handle, HoldBase):
         return signals[0] if signals else whole(None, self._signal, threading.Event)  # type: ignore[no-any-return]
 
     def extend(self, lease: float) -> None:
-        """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
+        """Makes the hold last at least `lease` seconds from now; never shortens it. Raises LockLost if it has ended."""
         self._extends()
         whole(None, self._locks._extend, self._tenure, lease)
 
@@ -125,7 +126,7 @@ class Hold(Handle, HoldBase):
 
 
 class Holds(Handle, HoldsBase):
-    """Several locks that are held. Any thread may release them, once."""
+    """The hold of several locks. Any thread may release them, once."""
 
     def __init__(self, keys: list[str], holds: list[Hold]):
         super().__init__(keys, holds)
@@ -140,7 +141,7 @@ class Holds(Handle, HoldsBase):
         return self._lost  # type: ignore[no-any-return]
 
     def extend(self, lease: float) -> None:
-        """They last `lease` seconds from now at least. Raises LockLost if one of them ended."""
+        """Makes them last at least `lease` seconds from now. Raises LockLost if one of them has ended."""
         for hold in self._holds:
             hold.extend(lease)
 
@@ -151,7 +152,7 @@ class Holds(Handle, HoldsBase):
 
 
 def ends(entry: Entry) -> None:
-    """Releases what a handle stands for."""
+    """Releases what an entry stands for."""
     entry.over()
     release_all(entry.handle)
 
@@ -174,7 +175,7 @@ def release_all(grips: list[Grip]) -> None:
 
 
 def _leaves(entry: Entry, error: Optional[BaseException]) -> None:
-    """The end of a `with`, which an error may have ended."""
+    """The end of a `with`, perhaps because of an exception."""
     grips: list[Grip] = entry.handle
     grips[0].is_released_by(who().thread)
     try:
@@ -217,17 +218,19 @@ class Locks(LocksBase):
         return AnyLock(self, pool, keys, options)
 
     def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
-        """Who leads. `name` is what followers see, for example an address; `lease` is how long a leader may be silent."""
+        """An election. `name` is what followers see, for example an address; `lease` is how long a leader may be
+        silent."""
         return Election(self, key, name, lease)
 
     def once(
         self, key: Union[str, bytes], every: float, body: Callable[[Hold], Any], *,
         if_it_fails: IfItFails = "keep", wait: Optional[float] = 0, lease: float = 30.0, acks: Optional[int] = None,
     ) -> bool:
-        """Calls `body(hold)` if nobody has in the last `every` seconds, on any machine. Returns whether it was called.
+        """Calls `body(hold)` unless a run began in the last `every` seconds, on any machine. Returns whether `body` was
+        called.
 
-        If it fails or its process dies, nobody runs in the rest of the interval. With `if_it_fails="again"`, another run may
-        begin at once, or after the `lease` of a process that died.
+        If it fails or its process dies, nobody else runs in this interval. With `if_it_fails="again"`, another run
+        may begin at once, or after the `lease` of a process that died.
         """
         turn = Turn(every, body, False, if_it_fails, lease, acks)
         hold = Lock(self, key, wait=wait, **turn.options).acquire()
@@ -246,17 +249,18 @@ class Locks(LocksBase):
         return True
 
     def owner(self, me: Optional[hands.Me] = None) -> str:
-        """The name of this thread, the same for all of its locks."""
+        """The owner name of this thread, the same for all of its locks."""
         me = me or who()
         if not me.name:
             me.name = core.NAMES.new()
         return me.name + (self.io.space.suffix if self.io.space else "")
 
     def check(self, key: Union[str, bytes]) -> None:
-        """Acquires the lock of `key`, waits a moment for it as another owner, and releases it. Raises what is wrong.
+        """Acquires the lock of `key`, waits a moment for it as another owner, and releases it. Raises the error, if
+        any.
 
-        So what would keep this program from its locks is known when it starts: the server, the password, TLS, the module, a
-        permission.
+        A program that calls it at its start finds out there whether the server, the password, TLS, the module or a
+        permission would keep it from its locks.
         """
         lock = Lock(self, key, reentrant=False)
         first = lock.acquire(wait=0)
@@ -294,7 +298,7 @@ class Locks(LocksBase):
         self.io.telemetry.told().wait(LAST)
 
     def counts(self) -> Counts:
-        """What is held and waited for through this object now, and what it has lost."""
+        """What is held and waited for through this object now, and how much was lost."""
         return whole(None, counts, self.io)  # type: ignore[no-any-return]
 
     def _acquire(self, key: str, options: Options, wait: Optional[float], me: Any = None, is_observed: bool = False) -> Optional[Hold]:
@@ -313,7 +317,7 @@ class Locks(LocksBase):
         release_all([each._grip for each in holds])
 
     def _begin(self, steps: Steps) -> None:
-        """What a thread does for a hold."""
+        """Work that a thread does for a hold."""
         clock().workers.do((self.io, "observers"), lambda: run(steps))
 
     def _lost(self, tenure: Tenure) -> None:
@@ -334,7 +338,7 @@ class Locks(LocksBase):
             if not seat.mutex.acquire(timeout=min(self.patience, threading.TIMEOUT_MAX)):
                 raise unreleased(tenure)
         except BaseException:
-            # The level counts as released, also when a signal's handler has raised here: nobody else would release it.
+            # The level counts as released, even if a signal's handler raised here: nobody else would release it.
             threading.Thread(target=self._release_later, args=(seat, tenure), name="rlock-cleanup", daemon=True).start()
             raise
         run(self._releasing(seat, tenure, by - now()))
@@ -371,7 +375,7 @@ class Locks(LocksBase):
 
 @returning
 def gets(take: Callable[..., Any], *arguments: Any) -> Any:
-    """The handle that `take` returns. If it does not get to the caller, the package releases it."""
+    """Returns the handle that `take` returns. If it does not get to the caller, the package releases it."""
     return whole(_undoes, _arriving, take, arguments)
 
 
@@ -387,7 +391,7 @@ def _undoes(handle: Handle) -> None:
 
 
 class Entering:
-    """What begins and ends a `with`."""
+    """The beginning and the end of a `with`."""
 
     _locks: Locks
     _entered: dict[Any, list[Any]]
@@ -421,7 +425,7 @@ class Entering:
         return comes(self._leave)
 
     def _leave(self, entry: Entry, error: Optional[BaseException]) -> None:
-        """Of that `with`, or of this thread's newest one."""
+        """Leaves that `with`, or this thread's newest one."""
         with _state:
             if entry.handle is None:
                 entry = left(self._entered, who().thread, self._name)
@@ -439,13 +443,14 @@ class Lock(Entering, LockBase[Client]):
     Options, all by name:
 
     - `wait`: seconds, None = forever, 0 = do not wait
-    - `lease`: seconds that the lock outlives a process that dies; it is renewed every third of it, with `renew=False` not
-    - `owner`: who holds; else the thread. An owner that holds may acquire again, and releases as often. With `owner`, the
-      hold outlives its thread; use the name in no other process, and not in `rlock.asyncio` as well
-    - `maxqueue`: with so many waiting already, do not wait
-    - `acks`: a grant, and each renewal, counts when so many replicas have acknowledged it
-    - `session`: the hold ends with a connection of its own, and so with the process
-    - `upgrade`: WRITE beside one's own READ
+    - `lease`: seconds that the lock outlives a process that dies. It is renewed every third of it, unless
+      `renew=False`
+    - `owner`: who holds; by default the thread. An owner that holds may acquire again, and releases as often. With
+      `owner`, the hold outlives its thread; use the name in no other process, and not in `rlock.asyncio` as well
+    - `maxqueue`: do not wait if this many requests already wait
+    - `acks`: a grant, and each renewal, counts only when this many replicas have acknowledged it
+    - `session`: the hold has a connection of its own, and ends with it, and so with the process
+    - `upgrade`: WRITE in addition to one's own READ
     """
 
     _locks_of = Locks.of
@@ -464,12 +469,12 @@ class Lock(Entering, LockBase[Client]):
         self._locks._release(tenure.seat, tenure)
 
     def locked(self) -> bool:
-        """Whether anybody holds it, in any mode, as the server says now."""
+        """Asks the server whether anybody holds it, in any mode."""
         said = whole(_nothing, self._locks._ask, self.key, lambda: ["RLOCK.INFO", self.key, "WAITERS", 0])
         return bool(pairs(said)["mode"] != "free")
 
     def owned(self) -> bool:
-        """Whether this thread (or `owner`) holds it, as the server says now; `held` says it without asking."""
+        """Asks the server whether this thread (or `owner`) holds it; `held` answers without asking."""
 
         def words() -> list[Any]:
             return ["RLOCK.HOLDS", self.key, self._options.owner or self._locks.owner(), self._options.kind]
@@ -527,7 +532,7 @@ class AllLocks(Entering, SeveralBase):
 
 
 class AnyLock(Entering, AnyBase):
-    """The write lock of one of many keys: `hold.key` says which. Made by `Locks.any`; may be shared by threads."""
+    """The write lock of one of many keys: `hold.key` names it. Made by `Locks.any`; may be shared by threads."""
 
     @returning
     def acquire(self, wait: Optional[float] = UNSET) -> Optional[Hold]:
@@ -546,7 +551,7 @@ def _nothing(_: Any) -> None:
 
 
 class Observer(ObserverBase):
-    """Yields the leader, at first and whenever that changes: a Leader, or None while there is none."""
+    """Yields the current leader, and then each new one: a Leader, or None while there is none."""
 
     def __init__(self, io: Any, key: str):
         super().__init__(io, key)
@@ -578,14 +583,14 @@ class Observer(ObserverBase):
 
 
 class Election(ElectionBase):
-    """Who leads: whoever holds the lock, in a session. Made by `Locks.election`."""
+    """An election: the leader holds the lock, in a session. Made by `Locks.election`."""
 
     @returning
     def campaign(self, wait: Optional[float] = None) -> Optional[Hold]:
-        """Waits to lead. Returns a hold, or None if it was not in time.
+        """Waits to lead. Returns a hold, or None if it does not lead in time.
 
-        If its connection ends, `held` is false at once. It is lost when the server says so; if the server cannot be
-        reached, when the lease ends by this machine's clock.
+        If its connection ends, `held` is false at once. The hold is lost when the server says so; if the server
+        cannot be reached, when the lease ends by this machine's clock.
         """
         return gets(self._locks._acquire, self.key, self._options(), seconds(wait), None, True)  # type: ignore[no-any-return]
 
@@ -594,5 +599,5 @@ class Election(ElectionBase):
         return whole(_nothing, run, leader(self._locks.io, self.key))  # type: ignore[no-any-return]
 
     def observe(self) -> Observer:
-        """Observes the leader: now, and whenever that changes."""
+        """Observes the leader: the current one, and each new one."""
         return Observer(self._locks.io, self.key)

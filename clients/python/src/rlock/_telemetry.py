@@ -1,4 +1,4 @@
-"""Counters of the use of locks, and a listener of the user's, which can neither stop nor delay the package."""
+"""Counters of lock use, and the user's listener, which can neither stop nor delay the package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ._core import log, ms
 
-#: How many events wait for a listener that is too slow. Further ones are dropped, and counted.
+#: How many events wait at most for a slow listener. Further ones are dropped, and counted.
 MOST = 1000
 #: Seconds without an event after which the listener's thread ends.
 IDLE = 10.0
@@ -37,14 +37,14 @@ class Held(NamedTuple):
 
 
 class Listener:
-    """Override what you want to know. A thread of the package calls it, with one event after the other.
+    """Override the methods for the events that you need. A thread of the package calls them, one event at a time.
 
-    What it raises is logged once, and counted. While it is busy, events wait; if 1000 do, further ones are dropped and
-    counted. `waited` runs in the context (`contextvars`) of the call that waited.
+    If they raise, that is logged once, and counted. While the listener is busy, events wait; if 1000 wait, further
+    events are dropped and counted. `waited` runs in the context (`contextvars`) of the call that waited.
     """
 
     def waited(self, event: Waited) -> None:
-        """An acquisition has ended, with the lock or without it."""
+        """An acquisition ended, with or without the lock."""
 
     def held(self, event: Held) -> None:
         """A hold was released."""
@@ -54,7 +54,7 @@ class Listener:
 
 
 class Counts(NamedTuple):
-    """What a `Locks` has, and what has happened to it."""
+    """The current numbers of a `Locks`, and how much has been lost or has failed."""
 
     held: int  # holds at the moment
     waiting: int  # acquisitions under way
@@ -81,7 +81,7 @@ class Waiting:
             self.telemetry.tell(self.context, self.telemetry.listener.waited, event)
 
     def goes_on(self) -> None:
-        """Runs it elsewhere, where its end is reported."""
+        """It continues elsewhere, where its end is reported."""
         self.is_over = True
         self.telemetry.waits.discard(self)
 
@@ -100,14 +100,14 @@ class Telemetry:
 
     def __init__(self, listener: Optional[Listener]):
         self.listener = listener
-        # An acquisition that was interrupted anywhere is not counted for ever.
+        # An acquisition that was interrupted anywhere must not be counted forever.
         self.waits: "weakref.WeakSet[Waiting]" = weakref.WeakSet()
         self.losses = self.failed_renewals = self.unreported = 0
         self.has_failed = False
         self.forked()
 
     def forked(self) -> None:
-        """The thread is the parent's alone."""
+        """The thread belongs to the parent alone."""
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.running = threading.Lock()  # taken while the thread is there
         self.waits.clear()

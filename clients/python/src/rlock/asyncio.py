@@ -1,4 +1,4 @@
-"""Locks of a Redis or Valkey server with the RLOCK module, for the asyncio client of redis-py.
+"""Locks on a Redis or Valkey server with the RLOCK module, for the asyncio client of redis-py.
 
     import redis.asyncio, rlock.asyncio
 
@@ -51,7 +51,8 @@ _names: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 
 
 def _after_fork() -> None:
-    """A child is somebody else: it holds nothing, and its tasks have other names. It needs a loop of its own anyway."""
+    """A child process is a different owner: it holds nothing, and its tasks have other names. It needs a loop of its
+    own anyway."""
     _names.clear()
     _spaces.forked()
     for locks in list(_all):
@@ -74,8 +75,8 @@ class Hold(HoldBase):
         return self._signal(asyncio.Event)  # type: ignore[no-any-return]
 
     async def release(self) -> None:
-        """Releases one level. Raises LockLost if the hold ended before, and Unavailable if that is not known within the
-        `patience`; then it is released later.
+        """Releases one level. Raises LockLost if the hold ended before, and Unavailable if the outcome is unknown after
+        the `patience`; then it is released later.
         """
         self._grip.is_released_by(_task())
         await self._release()
@@ -90,7 +91,7 @@ class Hold(HoldBase):
                 await run(self._locks._permit_back(self._grip.permit))
 
     async def extend(self, lease: float) -> None:
-        """The hold lasts `lease` seconds from now, or as long as it would have lasted if that is longer. Raises LockLost if it ended."""
+        """Makes the hold last at least `lease` seconds from now; never shortens it. Raises LockLost if it has ended."""
         self._extends()
         await self._locks._extend(self._tenure, lease)
 
@@ -102,7 +103,7 @@ class Hold(HoldBase):
 
 
 def _task() -> Any:
-    """The current one, if there is one."""
+    """The current task, if there is one."""
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -110,7 +111,7 @@ def _task() -> Any:
 
 
 async def releases(release: Callable[[], Any], error: Optional[BaseException], name: str) -> None:
-    """At the end of an `async with`, which an error may have ended: that stays, also if it is a cancellation."""
+    """At the end of an `async with`, perhaps because of an exception, which is kept even if it is a cancellation."""
     try:
         await release()
     except LockError as problem:
@@ -143,7 +144,7 @@ class Locks(LocksBase):
         return vars(client).get(ATTRIBUTE) or cls(client)
 
     def owner(self, task: Any = None) -> str:
-        """The name of this task, the same for all of its locks."""
+        """The owner name of this task, the same for all of its locks."""
         task = task or asyncio.current_task()
         name = _names.get(task)
         if name is None:
@@ -151,7 +152,7 @@ class Locks(LocksBase):
         return name + (self.io.space.suffix if self.io.space else "")
 
     def _in_loop(self) -> None:
-        """Before anything is sent. Nothing runs any more that belongs to a loop that is closed."""
+        """Called before anything is sent. Nothing runs any more that belongs to a closed loop."""
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
@@ -162,7 +163,7 @@ class Locks(LocksBase):
         self._loop = loop
 
     def _left_behind(self) -> None:
-        """Its holds are renewed no more, and its connections have nobody who reads them."""
+        """Holds are no longer renewed, and nobody reads the connections."""
         space = self.io.space
         for where, seat in list(space.seats.items()) if space else []:
             if seat.tenure is not None and seat.tenure.io is self.io:
@@ -179,14 +180,16 @@ class Locks(LocksBase):
         return AnyLock(self, pool, keys, options)
 
     def election(self, key: Union[str, bytes], *, name: Optional[str] = None, lease: float = 10.0) -> "Election":
-        """Who leads. `name` is what followers see, for example an address; `lease` is how long a leader may be silent."""
+        """An election. `name` is what followers see, for example an address; `lease` is how long a leader may be
+        silent."""
         return Election(self, key, name, lease)
 
     async def once(
         self, key: Union[str, bytes], every: float, body: Callable[[Hold], Coroutine[Any, Any, Any]], *,
         if_it_fails: IfItFails = "keep", wait: Optional[float] = 0, lease: float = 30.0, acks: Optional[int] = None,
     ) -> bool:
-        """Awaits `body(hold)` if nobody has in the last `every` seconds, on any machine. Returns whether it ran: see `rlock.Locks.once`."""
+        """Awaits `body(hold)` unless a run began in the last `every` seconds, on any machine. Returns whether it did:
+        see `rlock.Locks.once`."""
         turn = Turn(every, body, True, if_it_fails, lease, acks)
         hold = await Lock(self, key, wait=wait, **turn.options).acquire()
         if hold is None:
@@ -204,7 +207,8 @@ class Locks(LocksBase):
         await asyncio.shield(self.io.background(run(turn.ends(self, hold, has_failed))))
 
     async def check(self, key: Union[str, bytes]) -> None:
-        """Acquires the lock of `key`, waits a moment for it as another owner, and releases it. Raises what is wrong: see `rlock.Locks.check`."""
+        """Acquires the lock of `key`, waits a moment for it as another owner, and releases it. Raises the error, if
+        any: see `rlock.Locks.check`."""
         lock = Lock(self, key, reentrant=False)
         first = await lock.acquire(wait=0)
         try:
@@ -240,7 +244,7 @@ class Locks(LocksBase):
             await asyncio.to_thread(told.wait, LAST)
 
     def counts(self) -> Counts:
-        """What is held and waited for through this object now, and what it has lost."""
+        """What is held and waited for through this object now, and how much was lost."""
         return counts(self.io)
 
     async def _acquire(self, key: str, options: Options, wait: Optional[float], task: Any, is_observed: bool = False) -> Optional[Hold]:
@@ -254,14 +258,14 @@ class Locks(LocksBase):
     @staticmethod
     async def _seated(seat: Any, patience: float) -> bool:
         try:
-            # A mutex that is free may be promised to another task.
+            # A free mutex may be promised to another task already.
             async with asyncio.timeout(None if patience == FOREVER else patience):
                 return await seat.mutex.acquire()  # type: ignore[no-any-return]
         except TimeoutError:
             return False
 
     def _begin(self, steps: Steps) -> None:
-        """What a task does for a hold."""
+        """Work that a task does for a hold."""
         with contextlib.suppress(RuntimeError):  # outside of the loop; renewals notice a loss as well
             asyncio.get_running_loop()
             self.io.background(run(steps))
@@ -288,7 +292,7 @@ class Locks(LocksBase):
             self._tell(tenure, "time" if tenure.renewal else "call")
 
     def _tell(self, tenure: Tenure, *told: Any) -> None:
-        """Looks after it from now on."""
+        """Passes an input to the hold's machine; from now on, the hold is looked after."""
         if tenure.renewal is None:
             tenure.renewal = _ByTasks(self, tenure)
             if tenure.state == "releasing":
@@ -298,7 +302,7 @@ class Locks(LocksBase):
         tenure.renewal.tell(*told)
 
     def _watch(self, tenure: Tenure, link: Any) -> None:
-        """A session: the end of its connection is heard of at once."""
+        """For a session: reports the end of its connection at once."""
 
         async def watch() -> None:
             while link.is_open:
@@ -337,7 +341,7 @@ class Locks(LocksBase):
 
     async def _release(self, seat: Seat, tenure: Tenure) -> None:
         self._in_loop()
-        # A task that is cancelled while it releases has released all the same.
+        # A task that is canceled while it releases has released nevertheless.
         await asyncio.shield(self.io.background(self._release_in_time(seat, tenure)))
 
     async def _release_in_time(self, seat: Seat, tenure: Tenure) -> None:
@@ -366,7 +370,7 @@ class Locks(LocksBase):
         self._forget(tenure)
 
     async def _give_back(self, holds: list[Hold]) -> None:
-        """A task that is cancelled while it releases has released them all."""
+        """A task that is canceled while it releases has released all of them nevertheless."""
 
         async def each() -> None:
             problem: Optional[LockError] = None
@@ -390,7 +394,7 @@ class Locks(LocksBase):
 
 
 class _ByTasks(HoldRenewal):
-    """What takes time is done by tasks."""
+    """Work that takes time is done by tasks."""
 
     def __init__(self, locks: Locks, tenure: Tenure):
         self.locks = locks
@@ -422,7 +426,7 @@ class Lock(LockBase[Client]):
     The options are those of `rlock.Lock`, all by name, and one more. With `owner`, the hold outlives its task; use the name
     in no other process or loop, and not in `rlock` as well.
 
-    - `cancel`: `async with` cancels its task when the hold is lost, and makes a LockLost of that
+    - `cancel`: when the hold is lost, `async with` cancels its task, and turns the cancellation into a LockLost
     """
 
     _locks_of = Locks.of
@@ -435,9 +439,10 @@ class Lock(LockBase[Client]):
         self.cancel = cancel
 
     def acquire(self, wait: Optional[float] = UNSET) -> Coroutine[Any, Any, Optional[Hold]]:
-        """Returns a hold, or None if the lock was not free in time. If cancelled, it leaves nothing behind.
+        """Returns a hold, or None if the lock was not free in time. If canceled, it leaves nothing behind.
 
-        The owner is the task that calls this, whichever awaits it: `asyncio.wait_for` may do that in another one.
+        The owner is the task that calls this, whichever task awaits it: `asyncio.wait_for` may await it in another
+        one.
         """
         task = None if self._options.owner else asyncio.current_task()
         acquiring: Coroutine[Any, Any, Optional[Hold]]
@@ -450,11 +455,11 @@ class Lock(LockBase[Client]):
         await self._locks._release(tenure.seat, tenure)
 
     async def locked(self) -> bool:
-        """Whether anybody holds it, in any mode, as the server says now."""
+        """Asks the server whether anybody holds it, in any mode."""
         return bool(pairs(await self._locks._ask(self.key, lambda: ["RLOCK.INFO", self.key, "WAITERS", 0]))["mode"] != "free")
 
     async def owned(self) -> bool:
-        """Whether this task (or `owner`) holds it, as the server says now; `held` says it without asking."""
+        """Asks the server whether this task (or `owner`) holds it; `held` answers without asking."""
 
         def words() -> list[Any]:
             return ["RLOCK.HOLDS", self.key, self._options.owner or self._locks.owner(), self._options.kind]
@@ -510,7 +515,7 @@ class _Entry:
                 if error is None or not isinstance(problem, LockError):
                     raise
                 return keeps(error, problem, self.hold.key)
-            # Only our own cancellation becomes a LockLost; one from outside stays what it is.
+            # Only this package's cancellation becomes a LockLost; one from outside is kept.
             is_from_outside = self.task.uncancel() > self.cancels
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 if is_from_outside and isinstance(problem, asyncio.CancelledError):
@@ -522,7 +527,7 @@ class _Entry:
                 raise
             if is_from_outside:
                 raise
-            # Ours comes as late as this when the task itself has found the loss.
+            # The package's cancellation comes only now, because the task itself has found the loss.
             raise LockLost(f"{self.hold.key} is no longer held by {self.hold.owner}") from error
 
 
@@ -540,7 +545,7 @@ class Permit(ReadLock):
 
 
 class Holds(HoldsBase):
-    """Several locks that are held. Any task may release them, once."""
+    """The hold of several locks. Any task may release them, once."""
 
     @property
     def lost(self) -> asyncio.Event:
@@ -556,7 +561,7 @@ class Holds(HoldsBase):
         await self._holds[0]._locks._give_back(self._holds)
 
     async def extend(self, lease: float) -> None:
-        """They last `lease` seconds from now at least. Raises LockLost if one of them ended."""
+        """Makes them last at least `lease` seconds from now. Raises LockLost if one of them has ended."""
         for hold in self._holds:
             await hold.extend(lease)
 
@@ -592,10 +597,10 @@ class AllLocks(SeveralBase):
 
 
 class AnyLock(AnyBase):
-    """The write lock of one of many keys: `hold.key` says which. May be shared by tasks."""
+    """The write lock of one of many keys: `hold.key` names it. May be shared by tasks."""
 
     async def acquire(self, wait: Optional[float] = UNSET) -> Optional[Hold]:
-        """Returns a hold of one of them, or None if none was free in time. If cancelled, it leaves nothing behind."""
+        """Returns a hold of one of them, or None if none was free in time. If canceled, it leaves nothing behind."""
         self._locks._in_loop()
         for_ = self.wait if wait is UNSET else seconds(wait)
         return await run(self._locks._acquiring_any(self.pool, self.keys, self._options, for_, None))  # type: ignore[no-any-return]
@@ -613,7 +618,7 @@ class AnyLock(AnyBase):
 
 
 class Observer(ObserverBase):
-    """Yields the leader, at first and whenever that changes: a Leader, or None while there is none."""
+    """Yields the current leader, and then each new one: a Leader, or None while there is none."""
 
     def __aiter__(self) -> "Observer":
         return self
@@ -632,10 +637,11 @@ class Observer(ObserverBase):
 
 
 class Election(ElectionBase):
-    """Who leads: whoever holds the lock, in a session."""
+    """An election: the leader holds the lock, in a session."""
 
     async def campaign(self, wait: Optional[float] = None) -> Optional[Hold]:
-        """Waits to lead. Returns a hold, or None if it was not in time. When it is lost: see `rlock.Election`."""
+        """Waits to lead. Returns a hold, or None if it does not lead in time. `rlock.Election` explains when the hold
+        is lost."""
         return await self._locks._acquire(self.key, self._options(), seconds(wait), None, True)  # type: ignore[no-any-return]
 
     async def leader(self) -> Optional[Leader]:
@@ -643,5 +649,5 @@ class Election(ElectionBase):
         return await run(leader(self._locks.io, self.key))  # type: ignore[no-any-return]
 
     def observe(self) -> Observer:
-        """Observes the leader: now, and whenever that changes."""
+        """Observes the leader: the current one, and each new one."""
         return Observer(self._locks.io, self.key)

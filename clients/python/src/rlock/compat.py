@@ -1,12 +1,14 @@
-"""The interface of redis-py's `Lock`, over this package: code that uses that class changes where it makes its locks.
+"""The interface of redis-py's `Lock`, over this package: code that uses that class only has to change where it creates
+its locks.
 
     client.lock("order:42", timeout=10)                                  # before
     client.lock("order:42", timeout=10, lock_class=rlock.compat.Lock)    # after
 
-`Lock` is for `redis.Redis` and `redis.RedisCluster`, `AsyncLock` for their asyncio counterparts. Arguments, results and
-kinds of errors are redis-py's; `sleep` matters only while a lock of redis-py itself is at the key. What is better: waiters are
-served in order and without polling, and a lock without a `timeout` (`None` or 0) ends 30 s at the latest after its process
-has died. docs/coming-from/set-nx.md has all that differs: `extend` and `reacquire` never shorten a hold, for example.
+`Lock` is for `redis.Redis` and `redis.RedisCluster`, `AsyncLock` for their asyncio counterparts. Arguments, results
+and kinds of errors are redis-py's; `sleep` matters only while a lock of redis-py itself is at the key. Improvements:
+waiters are served in order and without polling, and a lock without a `timeout` (`None` or 0) ends 30 s at the latest
+after its process has died. docs/coming-from/set-nx.md lists all differences: `extend` and `reacquire` never shorten
+a hold, for example.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from ._errors import LockLost, NotHeld, Refused, Unavailable
 from ._hands import Entry, comes, coming, exits, whole
 
 T = TypeVar("T")
-#: Seconds that a lock without a time-out outlives its process.
+#: How many seconds a lock without a timeout outlives its process.
 LEASE = 30.0
 
 
 class _Kept:
-    """What a thread, or all of them, have acquired."""
+    """What one thread, or all threads together, have acquired."""
 
     token: Any = None
     hold: Any = None
@@ -53,7 +55,7 @@ class _Local(threading.local):
 
 
 class _Base:
-    # What differs: the locks, how to pause, and how to call and wait for the result.
+    # What differs between the two: the locks, how to pause, and how to call and wait for a result.
     _kind: Any
     _rest: Any
     _call: Callable[..., Coroutine[Any, Any, Any]]
@@ -86,19 +88,21 @@ class _Base:
         return self._kind(self.redis, key, owner=owner, lease=self.timeout or LEASE, renew=not self.timeout)
 
     def _owner(self, token: Union[str, bytes, None]) -> tuple[Any, str]:
-        """The token as redis-py keeps it, and the owner at the server: another one each time, whatever the token."""
+        """The token in the form that redis-py keeps, and the owner at the server: a different one each time, whatever
+        the token is."""
         unique = uuid.uuid1().hex
         return self.redis.get_encoder().encode(token or unique), unique
 
     def _end(self, blocking: Optional[bool], blocking_timeout: Optional[float]) -> Optional[float]:
-        """When the wait ends, by the monotonic clock; `None` is never, and 0 that there is no wait."""
+        """When the wait ends, by the monotonic clock; `None` means never, and 0 means that it does not wait."""
         if not (self.blocking if blocking is None else blocking):
             return 0
         wait = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         return None if wait is None else time.monotonic() + wait
 
     def _pause(self, error: Refused, end: Optional[float], sleep: Optional[float]) -> Optional[float]:
-        """A string is at the key: a lock of redis-py. Returns how long to wait before asking again; `None` is not at all."""
+        """A string is at the key: a lock of redis-py itself. Returns how long to wait before asking again; `None` means
+        not to ask again."""
         if error.code != "WRONGTYPE":
             raise error
         pause = self.sleep if sleep is None else sleep
@@ -106,7 +110,7 @@ class _Base:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Makes redis-py's errors of ours."""
+        """Converts this package's errors to redis-py's."""
         try:
             yield
         except (LockLost, NotHeld) as error:
@@ -195,7 +199,7 @@ def _left(end: Optional[float]) -> Optional[float]:
 
 
 def _run(steps: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
-    """Runs what waits in its calls, not in a loop."""
+    """Runs a function whose calls block, without a loop."""
     try:
         steps(*arguments).send(None)
     except StopIteration as done:
@@ -204,7 +208,7 @@ def _run(steps: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
 
 
 class Lock(_Base):
-    """As `redis.lock.Lock`. Not reentrant: each `acquire` is another owner."""
+    """The interface of `redis.lock.Lock`. Not reentrant: each `acquire` is another owner."""
 
     _kind = _sync.Lock
     _rest = staticmethod(time.sleep)
@@ -271,7 +275,7 @@ def _nothing(_: Any) -> None:
 
 
 class AsyncLock(_Base):
-    """As `redis.asyncio.lock.Lock`. Not reentrant: each `acquire` is another owner."""
+    """The interface of `redis.asyncio.lock.Lock`. Not reentrant: each `acquire` is another owner."""
 
     _kind = asyncio.Lock
     _rest = staticmethod(aio.sleep)

@@ -3,7 +3,7 @@
     locks = rlock.Locks(client, listener=rlock.otel.Telemetry())
 
 Histograms `rlock.wait` and `rlock.hold` in seconds, a counter `rlock.lost`, and a span `rlock.wait` around each
-acquisition, below the span that is current where it begins.
+acquisition, as a child of the span that is current when it begins.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from opentelemetry import metrics, trace
 from ._telemetry import Held, Listener, Waited
 
 
-#: Seconds. Those that an SDK has by default are meant for milliseconds.
+#: In seconds. The default buckets of an SDK are meant for milliseconds.
 BUCKETS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300]
 
 
 class Telemetry(Listener):
     """For the global providers, or those given. With `keys`, each measurement and span has the attribute `rlock.key`.
 
-    Each key is then a time series of its own: do that only where keys are few.
+    Each key is then a time series of its own: use this only if there are few keys.
     """
 
     def __init__(

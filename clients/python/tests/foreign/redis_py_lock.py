@@ -1,7 +1,7 @@
-"""redis-py's own lock tests, over `rlock.compat`: a pytest plugin that puts its locks in their place.
+"""redis-py's own lock tests, over `rlock.compat`: a pytest plugin that replaces redis-py's locks.
 
-`GET` and `TTL` of a lock, by which those tests look at it, give what redis-py's key would: the holder's token, and -1 for
-a lock without a time-out.
+`GET` and `TTL` of a lock, with which those tests inspect it, return what they would for redis-py's key: the holder's
+token, and -1 for a lock without a time-out.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 import rlock.compat
 
-#: What differs, and why. Each must fail: one that passes is a difference that is no more.
+#: The differences, with reasons. Each of these tests must fail: if one passes, the difference no longer exists.
 DIFFERENCES = {
     "test_blocking_timeout": "counts the sleeps of a polling loop by a false clock; nobody polls here",
     "test_context_manager_blocking_timeout": "counts the sleeps of a polling loop by a false clock; nobody polls here",
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items):
 
 
 def noted(kind):
-    """That class, which of its locks have no time-out, and the tokens of its owners."""
+    """Wraps that class: records which of its locks have no timeout, and the tokens of its owners."""
 
     def init(self, redis, name, timeout=None, *more, **options):
         (endless.discard if timeout else endless.add)(name)
@@ -47,7 +47,7 @@ def noted(kind):
 
 
 def token_in(info):
-    """Of the holder in a reply of RLOCK.INFO, RESP2 or RESP3, decoded or not."""
+    """The holder's token in a reply to RLOCK.INFO, in RESP2 or RESP3, decoded or not."""
     plain = lambda value: value.decode() if isinstance(value, bytes) else value
     pairs = lambda flat: flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2]))
     field = lambda mapping, name: next((v for k, v in pairs(mapping).items() if plain(k) == name), None)
@@ -60,7 +60,7 @@ def token_in(info):
 
 
 class SyncView:
-    """Commands by which the tests look at a lock."""
+    """Commands with which the tests inspect a lock."""
 
     def get(self, name):
         try:
