@@ -260,7 +260,8 @@ impl Driver {
                 input
             }
             Output::Sleep(by) => {
-                let gives_up = self.well.map_or(FOREVER, |well| well.saturating_add(self.inner.outage));
+                let gives_up =
+                    self.well.map_or(FOREVER, |well| well.saturating_add(self.inner.outage));
                 sleep_until(at(gives_up.min(*by))).await;
                 self.has_given_up = now() >= gives_up;
                 if self.has_given_up { Input::Cancel } else { Input::Time }
