@@ -67,9 +67,9 @@ func (n *node) known(err error) error {
 	return faultOf(n.options.Addr, err)
 }
 
-// settled is the fault that n is a replica, if it has been nothing else for this Locker and follows a primary that is
-// there: then no failover is under way that would end it. With Sentinel, and in a Cluster, the client searches for the
-// primary again.
+// settled is the fault that n is a replica, if it was never a primary for this Locker, and its link to its primary is up:
+// then no failover is in progress that could make it a primary. With Sentinel, and in a Cluster, the client searches for
+// the primary again.
 func (n *node) settled(ctx context.Context, refusal error) error {
 	if code(refusal) != "READONLY" || n.servers.cluster != nil || n.options.Addr == failover || n.wasPrimary.Load() {
 		return refusal

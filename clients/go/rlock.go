@@ -51,8 +51,8 @@ type Locker struct {
 // Setting configures a Locker.
 type Setting func(*Locker)
 
-// Outage is how long a wait goes on without a server: then it ends with [ErrUnavailable]. Otherwise, it goes on until its
-// time is up.
+// Outage is how long a wait continues without a server before it ends with [ErrUnavailable]. By default, it waits until
+// its own time is up.
 func Outage(most time.Duration) Setting {
 	return func(l *Locker) { l.outage = max(1, millis(most)) }
 }

@@ -26,7 +26,7 @@ pub struct Command {
     pub name: &'static str,
     /// One sentence.
     pub summary: &'static str,
-    /// Its cost.
+    /// What the command costs, as `O(…)`.
     pub complexity: &'static str,
     /// Its flags for the server.
     pub flags: &'static str,

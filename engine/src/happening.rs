@@ -24,7 +24,7 @@ pub enum Happening<'e> {
         pending: &'e [WaiterId],
         /// Expired holds that a writer's grant replaced: no change names them.
         replaced: &'e [Token],
-        /// When.
+        /// The server's clock.
         now: Now,
     },
     /// A replica applied changes that its primary had made, with these events.

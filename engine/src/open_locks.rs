@@ -27,7 +27,7 @@ pub(crate) struct OpenKeys<'h, 'n, 'm, 'a, H: Host> {
     bounds: Bounds,
     /// One time for all locks, so that the judgment is still true when the locks are acquired.
     now: Now,
-    /// To be published.
+    /// The decisions whose events must still be published.
     decisions: Decisions<'a>,
     /// What this command did earlier, at other locks.
     before: Vec<Report>,

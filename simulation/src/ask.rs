@@ -9,7 +9,7 @@ pub enum Patience {
     None,
     /// Blocked for this many milliseconds; 0 is forever.
     Block(u32),
-    /// With a ticket.
+    /// It waits with a ticket.
     Queue(u32),
 }
 
@@ -28,9 +28,9 @@ impl fmt::Display for Patience {
 pub struct Ask {
     /// The owner.
     pub owner: u8,
-    /// What.
+    /// The number of the key.
     pub key: u8,
-    /// For reading.
+    /// Whether it asks for READ.
     pub reads: bool,
     /// For how long, in milliseconds.
     pub lease: u32,
@@ -42,7 +42,7 @@ pub struct Ask {
     pub depth: Option<u16>,
     /// Whether WRITE may be added to READ.
     pub upgrade: bool,
-    /// Two numbers.
+    /// Whether it asks `WITHTTL`.
     pub with_ttl: bool,
     /// Granted only while fewer other owners read than this.
     pub limit: Option<u8>,

@@ -8,15 +8,15 @@ use crate::keyspace::{Key, KeyRef};
 /// An `RLOCK.ACQUIRE`.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// Where.
+    /// The database.
     pub db: i32,
-    /// What for.
+    /// The key.
     pub key: Key,
     /// The owner.
     pub owner: Owner,
-    /// How.
+    /// The mode.
     pub mode: Mode,
-    /// For how long.
+    /// The lease.
     pub lease: LeaseMs,
     /// Tied to the connection.
     pub session: bool,
@@ -113,7 +113,7 @@ pub enum By {
     Force,
     /// Another command.
     Command,
-    /// By itself.
+    /// The server itself, without a command.
     Itself,
 }
 

@@ -64,7 +64,7 @@ impl Pipe {
 /// A command that was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// What.
+    /// The command.
     pub command: Command,
     /// When it was sent, in microseconds of the world.
     pub us: u64,

@@ -44,7 +44,7 @@ pub enum Value {
 /// A value, and when it expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// What.
+    /// The value.
     pub value: Value,
     /// In milliseconds since the Unix epoch; `None` means never.
     pub expires_at: Option<u64>,

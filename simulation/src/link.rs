@@ -33,7 +33,7 @@ pub struct Ack {
 pub struct Link {
     /// The primary that the replica follows.
     pub primary: usize,
-    /// How things stand.
+    /// Whether it is connected.
     pub state: LinkState,
     /// A full sync that arrives before the stream.
     pub sync: Option<Rc<Snapshot>>,

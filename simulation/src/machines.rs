@@ -44,7 +44,7 @@ pub struct Setting {
 pub struct Machine {
     /// The process.
     pub server: Server,
-    /// It runs.
+    /// Whether the process runs.
     pub is_up: bool,
     /// Whether it was a primary when it died.
     pub was_primary: bool,

@@ -13,7 +13,7 @@ use crate::words::Outcome;
 /// A note, and where and when it was made.
 #[derive(Debug)]
 pub struct Noted {
-    /// After this effect.
+    /// The effect after which it happened.
     pub at: Point,
     /// By the server's clock.
     pub now: Now,
@@ -35,11 +35,11 @@ pub enum Loss {
 pub enum Note {
     /// A reply with a grant was sent.
     Told {
-        /// To whom.
+        /// The connection.
         client: ClientId,
-        /// What it asked.
+        /// Its request.
         asked: Box<Asked>,
-        /// What it got.
+        /// The token.
         token: Token,
         /// When it was granted.
         granted_at: Now,
@@ -61,77 +61,77 @@ pub enum Note {
     },
     /// A hold began, and is pending until replicas have acknowledged it.
     Pending {
-        /// What was asked.
+        /// The request.
         asked: Box<Asked>,
-        /// Which.
+        /// What awaits acknowledgments.
         pending: Pending,
     },
     /// A pending hold, or renewal, will not be confirmed.
     Unconfirmed {
-        /// What was asked.
+        /// The request.
         asked: Box<Asked>,
-        /// Which.
+        /// What awaited acknowledgments.
         pending: Pending,
         /// The number of the wait.
         waiter: WaiterId,
     },
     /// A caller that waited for acknowledgments got nil.
     NilWhilePending {
-        /// What was asked.
+        /// The request.
         asked: Box<Asked>,
     },
     /// A renewal with ACKS was confirmed.
     RenewalTold {
-        /// What was asked.
+        /// The request.
         asked: Box<Asked>,
-        /// Which.
+        /// What was acknowledged.
         pending: Pending,
     },
     /// A request needs acknowledgments.
     AskedAcks {
-        /// So many.
+        /// How many replicas.
         acks: u8,
         /// Whether enough replicas are connected, so that it was not refused.
         is_let_in: bool,
     },
     /// A renewal was reported.
     Renewed {
-        /// Where.
+        /// The database.
         db: i32,
         /// The lock.
         key: Key,
-        /// Whose.
+        /// The owner.
         owner: Owner,
         /// Only holds in this mode; `None` means both.
         mode: Option<Mode>,
         /// Only the hold with this token; `None` means any.
         only: Option<Token>,
-        /// For how long.
+        /// The lease.
         lease: LeaseMs,
     },
     /// A lock changed on its primary.
     Changed {
-        /// Where.
+        /// The database.
         db: i32,
-        /// Which.
+        /// The key.
         key: Key,
-        /// How.
+        /// The change.
         change: Change<'static>,
-        /// In what.
+        /// In what it was sent.
         by: By,
     },
     /// A key was removed.
     KeyLost {
-        /// Where.
+        /// The database.
         db: i32,
-        /// Which.
+        /// The key.
         key: Key,
-        /// By what.
+        /// What removed it.
         by: Loss,
     },
     /// A stranger set a time to live.
     Tampered {
-        /// Where.
+        /// The database.
         db: i32,
         /// The lock.
         key: Key,
@@ -148,20 +148,20 @@ pub enum Note {
     Closed(ClientId),
     /// A grant did not reach its connection.
     Unheard {
-        /// What was asked.
+        /// The request.
         asked: Box<Asked>,
-        /// Which.
+        /// The token.
         token: Token,
     },
     /// A connection asked for a session.
     AskedSession {
-        /// Who.
+        /// The connection.
         client: ClientId,
-        /// Where.
+        /// The database.
         db: i32,
         /// The lock.
         key: Key,
-        /// For whom.
+        /// The owner.
         owner: Owner,
     },
     /// An observer got the holder of WRITE as a token, with 0 for nobody.
@@ -177,21 +177,21 @@ pub enum Note {
     Message {
         /// The request that the message ends.
         tell: Box<Tell>,
-        /// What it says.
+        /// Its content.
         outcome: Outcome,
     },
     /// A request that waited for a message ended without one.
     TellEnded {
-        /// Which.
+        /// The request with `TELL`.
         tell: Box<Tell>,
         /// The reason, if there is one.
         why: Option<Why>,
     },
     /// A broken law, found where it happened.
     Wrong {
-        /// Which.
+        /// The name of the law.
         law: &'static str,
-        /// By what.
+        /// How it was broken.
         what: String,
     },
     /// Something that is counted.

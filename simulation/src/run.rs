@@ -21,9 +21,9 @@ pub struct Story {
     pub seed: u64,
     /// What it was like.
     pub setting: Setting,
-    /// What happened.
+    /// The steps that were taken.
     pub steps: Vec<Step>,
-    /// What broke.
+    /// The law that was broken.
     pub broken: Broken,
     /// If no law broke: what the story was to show.
     pub wanted: Option<Kind>,

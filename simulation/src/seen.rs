@@ -213,7 +213,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Once more.
+    /// Counts one more of this kind.
     pub fn count(&mut self, kind: Kind) {
         *self.counts.entry(kind).or_default() += 1;
     }

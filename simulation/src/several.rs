@@ -31,7 +31,7 @@ impl fmt::Display for Want {
 /// Which of the locks a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Keys {
-    /// One bit each.
+    /// One bit for each key.
     pub bits: u8,
     /// Whether they are named in the reverse of key order.
     pub is_reversed: bool,
@@ -57,7 +57,7 @@ impl fmt::Display for Keys {
 pub struct AskAll {
     /// The owner.
     pub owner: u8,
-    /// What.
+    /// The keys.
     pub keys: Keys,
     /// The mode for each of the locks.
     pub wants: [Want; KEYS as usize],
@@ -67,7 +67,7 @@ pub struct AskAll {
     pub patience: Patience,
     /// Tied to the connection.
     pub session: bool,
-    /// Two numbers.
+    /// Whether it asks `WITHTTL`.
     pub with_ttl: bool,
     /// How many replicas must acknowledge the request.
     pub acks: u8,

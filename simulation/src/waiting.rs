@@ -11,7 +11,7 @@ use crate::words::Said;
 pub struct Waiting {
     /// The number of its wait.
     pub waiter: WaiterId,
-    /// What it asked.
+    /// Its request.
     pub asked: Asked,
     /// Its requests for the other locks, if it waits for more than one.
     pub others: Vec<Asked>,

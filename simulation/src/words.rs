@@ -20,7 +20,7 @@ pub enum Said {
     Queued,
     /// An error line, without its `-`.
     Error(String),
-    /// Several.
+    /// An array of replies.
     Array(Vec<Said>),
 }
 

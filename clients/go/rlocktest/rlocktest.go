@@ -20,7 +20,7 @@ import (
 	"rlock.example/rlock/internal/started"
 )
 
-// Server is a server of one test, without data at first. It ends with the test.
+// Server is a server for one test. It has no data at first, and ends with the test.
 type Server struct {
 	t      testing.TB
 	server *started.Server

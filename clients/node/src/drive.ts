@@ -79,7 +79,7 @@ const TURNS = 4;
 
 /** Does what a machine asks for: the operations of an attempt, of a release, or of a hold. */
 export class Driver implements Busy {
-  /** Of the last request. */
+  /** The error of the last request. */
   trouble: unknown;
   /** When the request in progress becomes late, which the watch reports. */
   by = Infinity;
@@ -97,7 +97,7 @@ export class Driver implements Busy {
   onPause: ((trouble: unknown) => void) | undefined;
   /** Pauses of a hold keep no process alive: its connection does, until it is closed. */
   isQuiet = false;
-  /** Of a session. */
+  /** The connection of a session. */
   private link: Link | undefined;
   /** The place to which requests with a late reply go. */
   private place: Place | undefined;

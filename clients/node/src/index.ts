@@ -70,7 +70,7 @@ export interface LocksOptions {
    * 3000.
    */
   patience?: number;
-  /** After how long without a server a wait gives up. Default: Infinity, it goes on until its time is up. */
+  /** A wait gives up after this time without a server. Default: Infinity: it waits until its own time is up. */
   outage?: number;
   /** Is informed of waits, holds and losses. */
   listener?: Listener;
@@ -238,7 +238,7 @@ export class Locks {
     return { held: [...this.#tenures].filter((tenure) => tenure.isSure).length, waiting, lost, failedRenewals, unreported };
   }
 
-  /** Who leads: whoever holds the lock of that key, in a session. */
+  /** An election: the leader is whoever holds the lock of that key, in a session. */
   election(key: string, options: ElectionOptions = {}): Election {
     return new Election(this, this.#shared, key, options);
   }
@@ -255,8 +255,8 @@ export class Locks {
   }
 
   /**
-   * Ends what waits, with Closed, and the connections of this package. Holds are renewed no more; those of sessions
-   * end now. Listeners have been called when it resolves. The process can exit.
+   * Ends the waits with Closed, and closes the connections of this package. Holds are no longer renewed, and those of
+   * sessions end now. When it resolves, the listeners have been called, and the process can exit.
    */
   async close(): Promise<void> {
     const { closing, open, route } = this.#shared;
@@ -458,7 +458,7 @@ export interface ElectionOptions {
   lease?: number;
 }
 
-/** Who leads: whoever holds the lock of that key, in a session. */
+/** An election: the leader is whoever holds the lock of that key, in a session. */
 export class Election {
   readonly #locks: Locks;
   readonly #shared: Shared;

@@ -39,7 +39,7 @@ export interface Listener {
 export interface Counts {
   /** Holds at the moment. */
   readonly held: number;
-  /** Acquisitions under way. */
+  /** How many acquisitions have begun and not ended. */
   readonly waiting: number;
   /** Holds that were lost. */
   readonly lost: number;

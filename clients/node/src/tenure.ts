@@ -21,7 +21,7 @@ export class Seat {
   tenure: Tenure | undefined;
   /** The seats of the same owner at further keys, which it has together with this one. */
   others: Seat[] = [];
-  /** By who has it. */
+  /** The holder of the seat has been undone, and sets this. */
   isUndone = false;
   private isTaken = true;
   private queue: (() => void)[] = [];
@@ -128,7 +128,7 @@ export class Tenure {
   depth = 0;
   /** How many of its levels nobody can release any more. */
   private dropped = 0;
-  /** Of a session. */
+  /** The connection of a session. */
   link: Link | undefined;
   state: 'held' | 'releasing' | 'released' | 'lost' = 'held';
   private lost: AbortController | undefined;

@@ -7,7 +7,7 @@ pub enum Positional {
     Key,
     /// How many keys follow.
     NumKeys,
-    /// So many keys.
+    /// As many keys as `NumKeys` says.
     Keys,
     /// Keys: every argument but the last, which is the payload.
     LeadingKeys,

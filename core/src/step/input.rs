@@ -101,7 +101,7 @@ pub enum Rights<'s> {
 /// Whether somebody who waits may be granted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Right {
-    /// It may.
+    /// It may be granted the lock.
     May,
     /// The user lost the permission for the lock: the wait is refused.
     MayNot,

@@ -32,7 +32,7 @@ pub enum Standing {
 /// Which place in the queue helps a request for several locks: one of its own, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnPlace {
-    /// None.
+    /// No level.
     None,
     /// Its ticket, which the request withdraws if it waits.
     Ticket,

@@ -47,7 +47,7 @@ impl Bound {
 /// A renewal.
 #[derive(Clone, Copy)]
 pub struct Renewal<'r> {
-    /// Whose.
+    /// The owner.
     pub owner: &'r Owner,
     /// Only holds in this mode; `None` means both.
     pub mode: Option<Mode>,

@@ -37,9 +37,9 @@ use crate::words::Said;
 /// A broken law.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Which.
+    /// The name of the law.
     pub law: &'static str,
-    /// By what.
+    /// How it was broken.
     pub what: String,
 }
 
@@ -83,11 +83,11 @@ pub struct Reign {
 pub struct Hearing<'a> {
     /// The client.
     pub who: usize,
-    /// On which connection.
+    /// The connection.
     pub client: ClientId,
-    /// To what.
+    /// The request that it answers.
     pub sent: Sent,
-    /// What.
+    /// The reply.
     pub said: &'a Said,
     /// When it was read, in microseconds of the world.
     pub us: u64,

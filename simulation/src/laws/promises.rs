@@ -24,13 +24,13 @@ pub struct Promise {
     pub key: Key,
     /// The owner.
     pub owner: Owner,
-    /// How.
+    /// The mode.
     pub mode: Mode,
     /// Its token.
     pub token: Token,
     /// The connection that it is tied to.
     pub session: Option<ClientId>,
-    /// With which effect.
+    /// The effect that granted it.
     pub at: Point,
     /// When it was made, in microseconds of the world.
     pub us: u64,
@@ -53,7 +53,7 @@ pub struct Promise {
 /// A confirmed deadline, which replicas had acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub struct Acked {
-    /// With which effect.
+    /// The effect that made it.
     pub at: Point,
     /// The deadline, by its server's clock in milliseconds.
     pub until: u64,
@@ -139,7 +139,7 @@ impl Promise {
 /// The grant that a promise reports.
 #[derive(Clone, Copy)]
 pub struct Grant {
-    /// With which effect.
+    /// The effect that made it.
     pub at: Point,
     /// Its token.
     pub token: Token,

@@ -19,7 +19,7 @@ const KEPT_MS: u64 = 20_000;
 struct Part {
     db: i32,
     key: Key,
-    /// With which effect.
+    /// The effect that made it.
     at: Point,
     /// Effects that may have ended it.
     ends: Vec<Point>,

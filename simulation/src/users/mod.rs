@@ -49,7 +49,7 @@ enum Until {
     Nothing,
 }
 
-/// Which machine.
+/// A machine of a client package.
 #[derive(Debug)]
 enum Work {
     Attempt(Attempt),
@@ -98,7 +98,7 @@ struct Job {
 /// A hold, as its process sees it.
 #[derive(Debug)]
 struct Tenure {
-    /// Its machine.
+    /// The ID of its machine.
     hold: Id,
     token: u64,
     depth: u32,

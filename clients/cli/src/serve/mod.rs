@@ -196,7 +196,7 @@ async fn events(
 struct Sought {
     /// A part of a name.
     find: String,
-    /// Where the search goes on.
+    /// The cursor at which the search continues.
     at: Option<String>,
 }
 

@@ -24,12 +24,12 @@ const (
 	granted
 	undone
 	done
-	// Of what undoes.
+	// The states of what undoes.
 	awaiting
 	cancelling
 	informing
 	releasing
-	// Of a hold.
+	// The states of a hold.
 	idle
 	renewing
 	seating

@@ -19,7 +19,8 @@ C = TypeVar("C")
 UNSET: Any = object()
 #: How often a drain looks whether anybody holds, in seconds.
 LOOK = 0.01
-#: Where a client has its `Locks`. Both refer to each other, so a table of them would keep every client for ever.
+#: The attribute of a client that has its `Locks`. Both refer to each other, so a table of them would keep every client
+#: forever.
 ATTRIBUTE = "_rlock_locks"
 
 

@@ -175,7 +175,7 @@ class Inboxes:
     """The inboxes of a client: one at each server, and one for each channel that was needed at the target of -ASK."""
 
     def begin(self) -> None:
-        """Begins as a new client, which a child process is as well."""
+        """Gives this client a new name and no inboxes: called for a new client, and in a child process."""
         self.name = secrets.token_hex(8)
         self.plain = channel_of(self.name, None)
         self.inboxes: dict[Any, Inbox] = {}
@@ -204,7 +204,7 @@ class Inboxes:
         return name not in self.inboxes or self.inboxes[name].is_over
 
     def stop(self: Any) -> None:
-        """Nothing new is acquired from now on. Who waits looks, and ends."""
+        """From now on, nothing new is acquired. Each wait looks at this, and ends."""
         self.is_draining = True
         for inbox in list(self.inboxes.values()):
             inbox.end()

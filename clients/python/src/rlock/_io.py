@@ -352,7 +352,7 @@ class IO(Inboxes):
         return post.take()
 
     def close(self) -> None:
-        """Waits end; what they left is undone for a moment still. Then nothing is connected any more."""
+        """Ends the waits, gives what they left a moment to be undone, and closes all connections."""
         self.is_draining = self.is_closing = True
         for link in list(self.links):
             if link not in self._pool(link.address).idle:

@@ -97,7 +97,7 @@ class Undoing:
         self.steps: Any = self.run()
 
     def step(self, now: float, told: Words) -> list[Words]:
-        """What follows from that."""
+        """Takes what happened, and returns what follows from it."""
         self.now, self.out = now, []
         kind = told[0]
         try:
@@ -463,7 +463,7 @@ class Holding:
         return min(since + min(takes, max(50, self.lease // 6)), self.limit)
 
     def step(self, now: float, told: Words) -> list[Words]:
-        """What follows from that."""
+        """Takes what happened, and returns what follows from it."""
         self.out, kind, at = [], told[0], self.at
         if at == "done":
             pass

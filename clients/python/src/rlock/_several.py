@@ -511,7 +511,7 @@ def leader(io: Any, key: str) -> Steps:
 
 
 def tenures(io: Any) -> set[Tenure]:
-    """What a client holds, and what it has lost and not released."""
+    """What a client holds, and what it lost but has not released yet."""
     if io.space is None:
         return set()
     with io.space.lock:
@@ -520,7 +520,7 @@ def tenures(io: Any) -> set[Tenure]:
 
 
 def holding(io: Any) -> list[Tenure]:
-    """What the server may still have, and whoever works under it has not released."""
+    """The holds that the server may still have, and that their users have not released."""
     return [each for each in tenures(io) if each.state in ("held", "releasing") and ms() < each.deadline]
 
 

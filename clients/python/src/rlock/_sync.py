@@ -189,9 +189,10 @@ def _leaves(entry: Entry, error: Optional[BaseException]) -> None:
 class Locks(LocksBase):
     """The locks of one client, and its settings.
 
-    A client has one `Locks`, made when the first `Lock(client, …)` is; make it yourself, first, to choose `patience`
-    (seconds for which a request that does not wait is repeated while connections break or a failover is under way), or
-    `outage` (seconds without a server after which a wait gives up; None: it goes on until its time is up).
+    A client has one `Locks`, which the first `Lock(client, …)` creates. Create it yourself before that to choose
+    `patience` (for how many seconds a request that does not wait is repeated while connections break or a failover is in
+    progress) or `outage` (after how many seconds without a server a wait gives up; None: it waits until its own time is
+    up).
     Thread-safe; usable in forked children.
     """
 
@@ -289,7 +290,8 @@ class Locks(LocksBase):
         return left  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Ends what waits, with Closed, and the connections. Holds are renewed no more; those of sessions end now."""
+        """Ends the waits with Closed, and closes the connections. Holds are no longer renewed, and those of sessions
+        end now."""
         whole(None, self._close)
 
     def _close(self) -> None:

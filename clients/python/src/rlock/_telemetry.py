@@ -64,7 +64,7 @@ class Counts(NamedTuple):
 
 
 class Waiting:
-    """An acquisition under way."""
+    """An acquisition that has begun and not ended."""
 
     def __init__(self, telemetry: "Telemetry", key: str):
         self.telemetry, self.key, self.start, self.is_over = telemetry, key, ms(), False

@@ -123,9 +123,10 @@ async def releases(release: Callable[[], Any], error: Optional[BaseException], n
 class Locks(LocksBase):
     """The locks of one client in one loop, and its settings.
 
-    A client has one `Locks`, made when the first `Lock(client, …)` is; make it yourself, first, to choose `patience`
-    (seconds for which a request that does not wait is repeated while connections break or a failover is under way), or
-    `outage` (seconds without a server after which a wait gives up; None: it goes on until its time is up).
+    A client has one `Locks`, which the first `Lock(client, …)` creates. Create it yourself before that to choose
+    `patience` (for how many seconds a request that does not wait is repeated while connections break or a failover is in
+    progress) or `outage` (after how many seconds without a server a wait gives up; None: it waits until its own time is
+    up).
     """
 
     _hold, _mutex, _mutexes, _spaces = Hold, asyncio.Lock, TaskWaits, _spaces
@@ -231,7 +232,8 @@ class Locks(LocksBase):
         return left  # type: ignore[no-any-return]
 
     async def aclose(self) -> None:
-        """Ends what waits, with Closed, and the connections. Holds are renewed no more; those of sessions end now."""
+        """Ends the waits with Closed, and closes the connections. Holds are no longer renewed, and those of sessions
+        end now."""
         self._in_loop()
         await self.io.close()
         for tenure in tenures(self.io):

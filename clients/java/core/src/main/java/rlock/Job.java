@@ -25,7 +25,7 @@ sealed class Job permits AsyncJob {
     /** The longest BLOCK that the server accepts, apart from 0, which means no limit. */
     private static final long LONGEST_BLOCK = TimeUnit.DAYS.toMillis(7);
 
-    /** Of the last request. */
+    /** The error of the last request. */
     RuntimeException trouble;
     /** Its own connection. */
     Link link;

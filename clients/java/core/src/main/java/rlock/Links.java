@@ -418,7 +418,7 @@ final class Links implements AutoCloseable {
         return draining;
     }
 
-    /** Waits end, and what they left is undone. */
+    /** Whether it is closing: waits end, and what they left is undone. */
     boolean isClosing() {
         return closing;
     }

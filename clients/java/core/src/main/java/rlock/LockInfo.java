@@ -26,9 +26,9 @@ public record LockInfo(String key, List<Holder> holders, long holderCount, List<
     /**
      * An entry of the queue.
      *
-     * @param remaining until the wait ends by itself; empty: never
-     * @param limit how many permits there are; 0: it asks for no permit
-     * @param hasTurn the lock is reserved for it
+     * @param remaining the time until the wait ends by itself; empty if it never does
+     * @param limit how many permits there are; 0 if it does not ask for a permit
+     * @param hasTurn whether the lock is reserved for it
      */
     public record Waiter(String owner, Mode mode, Duration waited, Optional<Duration> remaining, int limit, boolean hasTurn) {}
 

@@ -402,7 +402,7 @@ public final class Locks implements AutoCloseable {
             return this;
         }
 
-        /** After how long without a server a wait gives up; by default it goes on until its time is up. */
+        /** A wait gives up after this time without a server; by default, it waits until its own time is up. */
         public Builder outage(Duration most) {
             outageMillis = Acquirable.millis(most);
             return this;

@@ -159,7 +159,7 @@ abstract sealed class Machine permits Undoing, Holding {
 
     private List<Output> out;
 
-    /** What follows from that. */
+    /** Takes the input, and returns what follows from it. */
     final List<Output> step(long now, Input in) {
         out = new ArrayList<>(3);
         react(now, in);
