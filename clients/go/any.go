@@ -18,7 +18,7 @@ type Any struct {
 }
 
 // Any is one of many: the write lock of the first of these keys that is free. Callers wait in line for a permit of the key
-// pool, of which there are as many as keys. The options are Wait, Lease, MaxQueue, Acks and Session.
+// pool, which has as many permits as there are keys. The options are Wait, Lease, MaxQueue, Acks and Session.
 func (l *Locker) Any(pool string, keys []string, choices ...Option) *Any {
 	a := &Any{l: l, pool: pool, choices: choices}
 	for _, key := range keys {

@@ -166,8 +166,8 @@ export class Locks {
   }
 
   /**
-   * One of many: the write lock of the first key that is free. Callers wait in line for a permit of the key `pool`, of which
-   * there are as many as keys.
+   * One of many: the write lock of the first key that is free. Callers wait in line for a permit of the key `pool`, which
+   * has as many permits as there are keys.
    */
   any(pool: string, keys: readonly string[], options: AnyOptions = {}): AnyLock {
     check(options, OF_ANY);

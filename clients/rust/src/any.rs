@@ -18,7 +18,7 @@ pub struct Any {
 
 impl Locker {
     /// One of many: the write lock of the first of these keys that is free. Callers wait in line for a permit of the key
-    /// `pool`, of which there are as many as keys. Each acquisition is an owner of its own.
+    /// `pool`, which has as many permits as there are keys. Each acquisition is an owner of its own.
     ///
     /// # Errors
     /// When there is no key, or `pool` is one of them.

@@ -159,7 +159,7 @@ class GroupTenure(Tenure):
     parts: list[Tenure] = []
 
     def ends(self) -> list[Callable[[], Any]]:
-        """The levels above it end as well. Returns the functions to call."""
+        """Ends the levels that were added to its locks, and returns the functions to call."""
         return [call for each in self.parts if each.depth > 1 or self.state == "lost" for call in Tenure.lose(each)]
 
     def lose(self) -> list[Callable[[], Any]]:

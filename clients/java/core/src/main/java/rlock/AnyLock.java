@@ -8,7 +8,7 @@ import java.util.function.UnaryOperator;
 
 /**
  * One of many: the write lock of the first key that is free; immutable and thread-safe, made by {@link Locks#any}. Callers
- * wait in line for a permit, of which there are as many as keys. Each acquisition is its own owner.
+ * wait in line for a permit of the pool, which has as many permits as there are keys. Each acquisition is its own owner.
  */
 public final class AnyLock {
     private final KeyLock permit;

@@ -131,8 +131,8 @@ final class Attempt extends Undoing {
         } else if (outcome.ending() == Ending.WAITING) {
             at = At.WAITING;
             pause = FIRST_PAUSE;
-            // It took the place of an earlier request of this owner. But a restarted server keeps a grant without
-            // knowing that it was pending.
+            // This request has replaced an earlier one of its owner, so the earlier one was not granted. With ACKS, that is
+            // uncertain: a server that restarted keeps a grant, and does not know that it was pending.
             hadDoubt &= ask.hasAcks;
             say(Output.of(Act.WAIT, by(now, ask.hasAcks ? ACKS : LOOKS)));
         } else {
