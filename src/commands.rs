@@ -58,7 +58,7 @@ by_engine!(Holds, HOLDS, holds);
 by_engine!(Check, CHECK, check);
 by_engine!(AwaitHolder, AWAIT, await_holder);
 
-/// The same for several keys.
+/// Like `by_engine!`, for several keys.
 macro_rules! several_by_engine {
     ($handler:ident, $command:ident, $serve:ident) => {
         struct $handler;

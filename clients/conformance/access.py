@@ -54,7 +54,7 @@ class Access:
         return words
 
     def sentinel_lines(self, port):
-        """The same for a Sentinel, as lines of its configuration."""
+        """The settings of a Sentinel, as lines of its configuration."""
         lines = documented(" of Sentinel") if self.user else []
         return lines + ([f"{name} {value}" for name, value in self._tls_settings(port)] if self.tls else [])
 

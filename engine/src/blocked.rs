@@ -375,7 +375,7 @@ pub(crate) fn deadlock<H: Host>(host: &H, wait: Wait<'_>) -> Option<Refusal> {
     deadlock_without(host, wait, &GivenUp::nothing())
 }
 
-/// The same for a caller that gives up these tickets.
+/// Like `deadlock`, for a caller that gives up these tickets.
 pub(crate) fn deadlock_without<H: Host>(
     host: &H,
     wait: Wait<'_>,

@@ -21,9 +21,9 @@ pub fn request<H: Host>(
     request_with(host, name, input, CallerHears::Last).map(|(reply, _)| reply)
 }
 
-/// The same for a request whose reply is a count. The caller gets its reply before the waiters get
-/// theirs: the server writes to connections in the reverse order of their replies, so the lock is
-/// handed off one system call earlier. Returns the reply, and whether it was sent.
+/// Like `request`, for a request whose reply is a count. The caller gets its reply before the
+/// waiters get theirs: the server writes to connections in the reverse order of their replies, so
+/// the lock is handed off one system call earlier. Returns the reply, and whether it was sent.
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.

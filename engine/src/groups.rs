@@ -24,7 +24,7 @@ use crate::unit::{self, RequestError};
 /// done outside commands.
 const IN_COMMAND: usize = 512;
 
-/// The same for one task of a sweep.
+/// How many steps at one lock are done within one task of a sweep.
 const IN_SWEEP: usize = 64;
 
 /// Does the work for groups, within a command. Returns what is to be reported.

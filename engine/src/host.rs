@@ -150,7 +150,7 @@ pub trait Host: Replies {
     /// Does `work` in the database of a lock, with the lock's key name.
     fn with_name<T>(&self, id: &LockId, work: impl FnOnce(&Self::Name<'_>) -> T) -> T;
 
-    /// The same for several keys of one database.
+    /// Like `with_name`, for several keys of one database.
     fn with_names<T>(
         &self,
         db: i32,
@@ -227,7 +227,7 @@ pub trait Host: Replies {
     /// Whether this shard channel has a subscriber on this server.
     fn has_listener(&self, channel: &[u8]) -> bool;
 
-    /// The same for many channels at once.
+    /// Like `has_listener`, for many channels at once.
     fn have_listeners(&self, channels: &[&[u8]]) -> Vec<bool> {
         channels.iter().map(|channel| self.has_listener(channel)).collect()
     }
@@ -251,7 +251,7 @@ pub trait Host: Replies {
     /// Whether this user may acquire this lock for this owner now.
     fn may_acquire(&self, user: &[u8], name: &Self::Name<'_>, owner: &[u8]) -> bool;
 
-    /// The same for several locks in one step.
+    /// Like `may_acquire`, for several locks in one step.
     fn may_acquire_several(&self, user: &[u8], names: &[Self::Name<'_>], owner: &[u8]) -> bool;
 
     /// Whether this user may observe this lock now.

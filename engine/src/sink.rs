@@ -175,7 +175,7 @@ impl Audience {
         Self(all)
     }
 
-    /// The same for requests whose results are decided. Without a Cluster, a message reaches only
+    /// Like `of`, for requests whose results are decided. Without a Cluster, a message reaches only
     /// this server's subscribers, and publishing reports whether there are any: so no question is
     /// needed.
     pub(crate) fn of_decided<H: Host>(

@@ -99,7 +99,7 @@ fn a_refused_request_loses_no_ticket() {
     }
 }
 
-/// The same for a request that need not wait, if the limit of sessions is reached.
+/// Like the test above, for a request that need not wait, if the limit of sessions is reached.
 #[test]
 fn too_many_sessions_leave_the_ticket() {
     for (others, modes) in [(0, "WRITE"), (1, "MODES 3")] {

@@ -23,7 +23,7 @@ impl Ctx {
         self.listeners(channel).is_some_and(|count| count > 0)
     }
 
-    /// The same for many channels at once.
+    /// Like `has_listener`, for many channels at once.
     pub fn have_listeners(&self, channels: &[&[u8]]) -> Vec<bool> {
         // SAFETY: context; bytes; the format names a string, then a vector of strings of ours with
         // its length, as given, which we free after the last use. Only we have the reply.

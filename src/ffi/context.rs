@@ -91,7 +91,7 @@ impl Ctx {
         }
     }
 
-    /// The same for several keys of one database.
+    /// Like `with_name`, for several keys of one database.
     pub fn with_names<T>(
         &self,
         db: c_int,

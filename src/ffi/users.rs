@@ -131,7 +131,7 @@ impl Ctx {
         self.may_send(user, db, command, None, slice::from_ref(name), owner)
     }
 
-    /// The same for a command that names several keys, behind their number.
+    /// Like `may`, for a command that names several keys, behind their number.
     pub fn may_several(
         &self,
         user: &[u8],

@@ -279,7 +279,7 @@ impl Ctx {
             OK
         }
         let kinds = match EVENTS_SELECT.load(Relaxed) {
-            // A key expires within a command, of any database; it is evicted between commands.
+            // Keys of any database expire within commands, and are evicted between commands.
             true => {
                 self.note_expiries();
                 raw::REDISMODULE_NOTIFY_EVICTED

@@ -136,7 +136,7 @@ macro_rules! asked {
     }};
 }
 
-/// The same for several locks.
+/// Like `asked!`, for several locks.
 macro_rules! all {
     ($locker:expr, $order:expr, $wait:expr) => {{
         let mut request = $locker.all($order.ones())?;
@@ -156,7 +156,7 @@ macro_rules! all {
     }};
 }
 
-/// The same for one of many.
+/// Like `asked!`, for one of many.
 macro_rules! any {
     ($locker:expr, $order:expr, $wait:expr) => {{
         let mut request = $locker.any(&$order.key, &$order.each)?;

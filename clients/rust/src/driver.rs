@@ -423,7 +423,7 @@ impl Driver {
         words
     }
 
-    /// The same for a request on a shared connection, which goes to the server where it listens.
+    /// Like `telling`, for a request on a shared connection, which goes to the server where it listens.
     fn telling_there(&mut self, words: Cmd, has_block: bool) -> (Cmd, Option<(Arc<Node>, bool)>) {
         let words = self.telling(words, has_block);
         let asking = self.next.take().is_some_and(|(_, is_ask)| is_ask);

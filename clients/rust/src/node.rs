@@ -177,7 +177,7 @@ impl Node {
         self.connect_next(tell).await
     }
 
-    /// The same for a caller that may dial now.
+    /// Like `connect`, for a caller that need not wait for other dials.
     async fn connect_next(
         &self,
         tell: impl Fn(PushInfo) + Send + Sync + 'static,
@@ -237,9 +237,8 @@ impl Node {
         Some(self.ask_plainly(connection, command))
     }
 
-    /// The same for requests that no runtime will send any more, wherever the server is. A server
-    /// that does not answer is not asked again for a while: a program with a thousand holds must be
-    /// able to end, too.
+    /// Sends a request that no runtime will send anymore, wherever the server is. A server that did not answer is not
+    /// asked again for a while: a program with a thousand holds must be able to end, too.
     pub(crate) fn ask_at_last(&self, command: &Cmd) -> RedisResult<Value> {
         let is_silent = now() < self.silent_until.load(Ordering::Relaxed);
         if is_silent || self.is_closed() {

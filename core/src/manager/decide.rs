@@ -115,8 +115,8 @@ impl Manager {
         lock.try_fast(input, at.now, &mut self.tokens, bounds.slow)
     }
 
-    /// The same for the release of the only hold, of which nothing is known except that replicas
-    /// have acknowledged it.
+    /// Like `run_fast`, for the release of the only hold, of which nothing is known except that
+    /// replicas have acknowledged it.
     fn release_confirmed<'a>(
         &mut self,
         at: At<'_>,

@@ -182,7 +182,7 @@ impl Locks {
         result
     }
 
-    /// The same for a lock whose index is known.
+    /// Like `begin`, for a lock whose index is known.
     fn change_at<T>(
         &mut self,
         number: Slot,

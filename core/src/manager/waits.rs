@@ -137,7 +137,7 @@ impl BlockedConnections {
         self.end_with(id, WaitEnd::Replied(reply))
     }
 
-    /// The same for any end of a wait.
+    /// Sets the end of its wait, which need not be a reply. False if it has ended already.
     pub fn end_with(&mut self, id: WaiterId, end: WaitEnd) -> bool {
         let Some(parked) = self.parked.get_mut(&id).filter(|parked| parked.waits()) else {
             return false;

@@ -101,7 +101,7 @@ impl Lock {
         })
     }
 
-    /// The same for a lock that nobody holds: its grant waits for acknowledgments.
+    /// The reply for a lock that nobody holds, but whose grant waits for acknowledgments.
     fn must_confirm(&self, volatile: &Volatile, ask: &Acquire<'_>) -> Option<Reply> {
         let is_plain = ask.acks > 0
             && ask.session.is_none()

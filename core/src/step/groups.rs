@@ -27,7 +27,7 @@ impl Lock {
         }
     }
 
-    /// The same for all holds that were removed without notice, that count as ended, or that
+    /// Like `uncover`, for all holds that were removed without notice, that count as ended, or that
     /// another value may have replaced.
     pub(crate) fn uncover_ended(&self, volatile: &mut Volatile) {
         if !volatile.queue.has_covered() {

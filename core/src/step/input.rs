@@ -155,7 +155,7 @@ pub enum Input<'a> {
     Renew(Renew<'a>),
     /// The caller of an `RLOCK.RENEW` that got [`Reply::MustConfirm`] is blocked from now on.
     ParkRenew(Renew<'a>, Parking),
-    /// The same for one lock of an `RLOCK.MRENEW`.
+    /// Like `ParkRenew`, for one lock of an `RLOCK.MRENEW`.
     ParkRenewAll(Renew<'a>, Parking),
     /// A group, a wait for several locks, reaches this one.
     Join(Join<'a>),

@@ -34,7 +34,7 @@ pub enum Refusal {
         /// `rlock.max-waiters`.
         max: usize,
     },
-    /// The same for a caller that wants to observe a lock.
+    /// Like `TooManyWaiters`, for a caller that wants to observe a lock.
     TooManyObservers {
         /// `rlock.max-waiters`.
         max: usize,

@@ -110,7 +110,7 @@ impl Server {
         self.waits_for(key, Acquire { depth, ..acquire(owner.as_bytes(), mode, 1000) }, client)
     }
 
-    /// The same for this request.
+    /// Like `waits`, for the request `ask`.
     pub fn waits_for(&mut self, key: Key, ask: Acquire<'_>, client: u64) -> u64 {
         let ask = Acquire { patience: Patience::Block, ..ask };
         let waiter = self.manager.next_waiter();

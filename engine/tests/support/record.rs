@@ -95,7 +95,7 @@ impl MapHost {
         self.world().log.push(line);
     }
 
-    /// The same for calls that may lead back into a module: no key may be open.
+    /// Like `log`, for calls that may lead back into a module: no key may be open.
     pub fn log_closed(&self, line: String) {
         assert!(self.world().open.is_empty(), "a key is open: {line}");
         self.log(line);

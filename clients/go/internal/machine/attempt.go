@@ -276,7 +276,7 @@ func (a *Attempt) failed(now Ms, outcome Outcome) {
 		a.trouble(now, Unavailable)
 	default:
 		a.left.lingers = a.left.lingers || wasAsked
-		if wasAsked && a.ask.Session { // one that is tied late would end with its connection: not before that
+		if wasAsked && a.ask.Session { // it may still be tied to this connection, and end with it: a longer pause
 			a.pause = again
 		}
 		a.trouble(now, Unavailable)

@@ -210,7 +210,7 @@ export class Attempt implements Machine {
       if (wasAsked) this.left.inDoubt = this.hadDoubt;
     } else if (wasAsked) {
       this.left.lingers = true;
-      // If the session were tied late, it would end with its connection: so this pause comes first.
+      // This request may still tie the session to its connection, with which it would end: so the next pause is longer.
       if (this.session) this.pause = AGAIN;
     }
     this.trouble({ told: 'unavailable' });

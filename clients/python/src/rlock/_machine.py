@@ -297,7 +297,8 @@ class Attempt(Undoing):
             elif kind != "ended":
                 left.lingers |= self.is_asked
                 if self.is_asked and self.session:
-                    # If the session were tied late, it would end with its connection: so this pause comes first.
+                    # This request may still tie the session to its connection, with which it would end: so the next
+                    # pause is longer.
                     self.pause = AGAIN
             if self.now < self.patience:
                 self.is_asked = False

@@ -265,7 +265,7 @@ class Waits:
 
 
 class TaskWaits:
-    """The same for tasks. It is canceled if it takes too long."""
+    """The mutexes of a group, for tasks. An acquisition that takes too long is canceled."""
 
     def __init__(self, group: Group):
         self.group = group

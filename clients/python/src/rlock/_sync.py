@@ -319,7 +319,7 @@ class Locks(LocksBase):
         release_all([each._grip for each in holds])
 
     def _begin(self, steps: Steps) -> None:
-        """Work that a thread does for a hold."""
+        """Begins work for a hold, in a thread."""
         clock().workers.do((self.io, "observers"), lambda: run(steps))
 
     def _lost(self, tenure: Tenure) -> None:

@@ -267,7 +267,7 @@ class Locks(LocksBase):
             return False
 
     def _begin(self, steps: Steps) -> None:
-        """Work that a task does for a hold."""
+        """Begins work for a hold, in a task."""
         with contextlib.suppress(RuntimeError):  # outside of the loop; renewals notice a loss as well
             asyncio.get_running_loop()
             self.io.background(run(steps))

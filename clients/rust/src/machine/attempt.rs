@@ -313,8 +313,8 @@ impl Attempt {
             }
             _ => {
                 self.left.lingers |= was_asked;
-                // If the session were tied late, it would end with its connection: so this pause
-                // comes first.
+                // This request may still tie the session to its connection, with which the session
+                // would end: so the next pause is longer.
                 if was_asked && self.ask.session {
                     self.pause = AGAIN;
                 }

@@ -209,7 +209,7 @@ final class Attempt extends Undoing {
             }
             default -> {
                 lingers |= wasAsked;
-                if (wasAsked && session) pause = AGAIN; // tied late, it would end with its connection: not before that
+                if (wasAsked && session) pause = AGAIN; // it may still be tied to this connection, and end with it
                 trouble(now, Told.UNAVAILABLE);
             }
         }

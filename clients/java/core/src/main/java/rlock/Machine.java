@@ -93,8 +93,8 @@ abstract sealed class Machine permits Undoing, Holding {
     }
 
     /**
-      * The inputs; {@code REPLIED} is the end of a request on a shared connection, {@code OWN} on its own, and
-     * {@code LOST} that of the subscription.
+     * The inputs. {@code REPLIED}: a request on a shared connection has ended; {@code OWN}: a request on the job's own
+     * connection has ended; {@code LOST}: the subscription has ended.
      */
     enum Event {
         CALL, OPENED, REPLIED, OWN, LISTENING, MESSAGE, LOST, TIME, TAKEN, CANCEL, CLOSE,

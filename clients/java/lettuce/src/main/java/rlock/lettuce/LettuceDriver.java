@@ -93,7 +93,9 @@ final class LettuceDriver implements Driver {
         return Driver.failure(failed.getMessage() + why, cause);
     }
 
-    /** The same for a connection that has not answered yet: its first reply shows what is at the other end. */
+    /**
+     * Like `translated`, for a connection that has not answered yet: its first reply shows what is at the other end.
+     */
     static RuntimeException first(Throwable failed) {
         RedisProtocolException garbled = cause(failed, RedisProtocolException.class);
         return garbled == null ? translated(failed) : Driver.foreign(garbled.getMessage(), failed);

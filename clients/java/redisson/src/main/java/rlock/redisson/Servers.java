@@ -74,7 +74,7 @@ final class Servers {
                 .ssl(isSecure(address)).sslParameters(parameters(config, servers)).clientName(servers.getClientName()).build();
     }
 
-    /** Older configurations set it on the server; Redisson uses that, unless both are set. */
+    /** Older configurations set this mode for the server: as in Redisson, it applies unless the configuration sets one. */
     private static SslVerificationMode mode(Config config, BaseConfig<?> servers) {
         SslVerificationMode mode = config.getSslVerificationMode();
         return mode == SslVerificationMode.STRICT ? servers.getSslVerificationMode() : mode;
