@@ -15,7 +15,7 @@ package_runners() {
 
 package_replay() { RLOCK_TRACES=$TRACES cargo test --locked --profile tools -p rlock-client --lib trace; }
 
-package_test() { cargo_tests rlock-client 'rust tests' opentelemetry,tls; }
+package_test() { cargo_tests rlock-client 'rust tests' opentelemetry,tls,testing; }
 
 # cargo_tests PACKAGE TITLE [FEATURE]: prints a line for each test.
 cargo_tests() {

@@ -34,7 +34,7 @@ func TestThatTheSecondOneWaits(t *testing.T) {
 	if count := server.Client().Exists(ctx, "order:42").Val(); count != 0 {
 		t.Error("it has data")
 	}
-	if other := rlocktest.Start(t); other.Addr() == server.Addr() {
+	if other := rlocktest.Start(t, "--requirepass", "secret"); other.Addr() == server.Addr() {
 		t.Error(other.Addr())
 	}
 }

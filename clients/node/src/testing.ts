@@ -104,8 +104,8 @@ export class Server {
     let isOver = false;
     void this.#ended.then(() => (isOver = true));
     for (const end = performance.now() + STARTS; !isOver && performance.now() < end; await sleep(10)) {
-      const said = await asked(port, 'INFO server\r\n', /process_id:(\d+)\r/).catch(() => undefined);
-      if (Number(said?.[1]) === this.#process?.pid) return true;
+      const said = await asked(port, 'INFO server\r\n', /process_id:(\d+)\r|^-NOAUTH/).catch(() => undefined);
+      if (said && (said[1] === undefined || Number(said[1]) === this.#process?.pid)) return true;
     }
     await this.kill();
     return false;

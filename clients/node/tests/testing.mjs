@@ -20,7 +20,7 @@ test('a server of its own starts, ends and starts again', async () => {
   await server.kill();
   await server.start();
   assert.equal((await client.call('RLOCK.INFO', 'k'))[1], 'free');
-  const other = await startServer();
+  const other = await startServer({ words: ['--requirepass', 'secret'] });
   assert.notEqual(other.port, server.port);
   await other.stop();
   await locks.close();

@@ -26,10 +26,10 @@ def test_a_server_of_its_own_starts_and_ends():
 
 
 def test_two_servers_are_two(rlock_server):
-    with Server() as other:
+    with Server("--requirepass", "secret") as other:
         assert rlock_server.port != other.port
-        for server in rlock_server, other:
-            with server.client() as client, rlock.Lock(client, "k", wait=0, owner="me"):
+        for server, password in (rlock_server, None), (other, "secret"):
+            with server.client(password=password) as client, rlock.Lock(client, "k", wait=0, owner="me"):
                 pass
 
 

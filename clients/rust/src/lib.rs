@@ -52,6 +52,8 @@ mod slot;
 mod space;
 mod telemetry;
 mod tenure;
+#[cfg(feature = "testing")]
+pub mod testing;
 #[cfg(test)]
 #[path = "machine/trace.rs"]
 #[allow(dead_code, reason = "the simulation writes what is only replayed here")]

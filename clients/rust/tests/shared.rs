@@ -9,8 +9,8 @@ use std::path::Path;
 
 use redis::Client;
 use rlock_client::{
-    All, Counts, Election, Error, Event, Hold, Leader, Locker, Loss, Observer, One, Request,
-    blocking,
+    All, Any, Counts, Election, Error, Event, Hold, IfItFails, Leader, Locker, Loss, Observer,
+    Once, One, Request, blocking,
 };
 
 /// Compiles only if these may be sent to another thread, and used by several at a time.
@@ -30,15 +30,18 @@ macro_rules! shared {
 fn every_public_type_can_be_shared_by_tasks() {
     let checked = shared![
         All,
+        Any,
         Counts,
         Election,
         Error,
         Event,
         Hold,
+        IfItFails,
         Leader,
         Locker,
         Loss,
         Observer,
+        Once,
         One,
         Request,
         blocking::All,
@@ -51,6 +54,9 @@ fn every_public_type_can_be_shared_by_tasks() {
     #[cfg(feature = "opentelemetry")]
     is_shared(PhantomData::<rlock_client::otel::Telemetry>);
     checked.insert("otel::Telemetry".to_owned());
+    #[cfg(feature = "testing")]
+    is_shared(PhantomData::<rlock_client::testing::Server>);
+    checked.insert("testing::Server".to_owned());
     assert_eq!(checked, public_types());
 }
 
@@ -63,6 +69,7 @@ fn public_types() -> BTreeSet<String> {
         let prefix = match name.as_str() {
             "blocking.rs" => "blocking::",
             "otel.rs" => "otel::",
+            "testing.rs" => "testing::",
             _ => "",
         };
         if !path.is_file() {
@@ -87,6 +94,7 @@ fn every_future_can_be_spawned(locker: Locker, hold: Hold, loss: Loss, mut obser
     is_spawned(locker.election("e").campaign().acquire());
     is_spawned(locker.election("e").leader());
     is_spawned(locker.close());
+    is_spawned(locker.drain(std::time::Duration::ZERO));
     is_spawned(loss.lost());
     is_spawned(loss.ended());
     is_spawned(observer.next());

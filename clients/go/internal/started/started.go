@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,7 +65,11 @@ func (s *Server) Start() {
 	}()
 	client := redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1})
 	defer client.Close()
-	for end := time.Now().Add(starts); client.Ping(context.Background()).Err() != nil; time.Sleep(5 * time.Millisecond) {
+	isUp := func() bool {
+		err := client.Ping(context.Background()).Err()
+		return err == nil || strings.HasPrefix(err.Error(), "NOAUTH")
+	}
+	for end := time.Now().Add(starts); !isUp(); time.Sleep(5 * time.Millisecond) {
 		select {
 		case <-ended:
 		default:

@@ -78,6 +78,8 @@ class Server:
                 try:
                     if client.info("server")["process_id"] == self.process.pid:
                         return True
+                except redis.AuthenticationError:
+                    return True
                 except redis.RedisError:
                     pass
                 time.sleep(0.01)

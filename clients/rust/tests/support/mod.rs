@@ -2,24 +2,22 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::env;
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Connection};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
+
+#[path = "../../src/testing.rs"]
+mod testing;
 
 /// Killed, and its folder removed, when it is dropped.
 pub struct Server {
-    process: Child,
-    folder: PathBuf,
-    words: Vec<String>,
+    server: testing::Server,
     pub port: u16,
 }
 
@@ -32,24 +30,19 @@ impl Server {
 
     /// Without the module.
     pub fn bare(words: &[&str]) -> Server {
-        let port = free_port();
-        let folder = env::temp_dir().join(format!("rlock-test-{}-{port}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-        let process = run(port, &folder, &words);
-        let server = Server { process, folder, words, port };
-        until("the server is up", || server.try_connect().is_some());
-        server
+        let (program, port) = (testing::program().unwrap(), free_port());
+        let all = [&["--notify-keyspace-events", "KEd"], words].concat();
+        let all = all.iter().map(Into::into).collect();
+        Server { server: testing::Server::run(program, port, all).unwrap(), port }
     }
 
     pub fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+        self.server.kill().unwrap();
     }
 
     /// Starts what was killed.
     pub fn again(&mut self) {
-        self.process = run(self.port, &self.folder, &self.words);
+        self.server.again().unwrap();
         until("the server is up", || {
             self.try_connect().is_some_and(|mut connection| {
                 redis::cmd("PING").query::<String>(&mut connection).is_ok()
@@ -58,11 +51,11 @@ impl Server {
     }
 
     pub fn pid(&self) -> Pid {
-        Pid::from_child(&self.process)
+        Pid::from_raw(self.server.id().cast_signed()).unwrap()
     }
 
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        self.server.url()
     }
 
     fn try_connect(&self) -> Option<Connection> {
@@ -115,27 +108,6 @@ pub fn cluster(ranges: &[&str]) -> Vec<Server> {
     };
     until("they know each other", || servers.iter().all(knows_all));
     servers
-}
-
-fn run(port: u16, folder: &Path, words: &[String]) -> Child {
-    let program = env::var("RLOCK_SERVER").expect("RLOCK_SERVER says which server");
-    Command::new(program)
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-        .args(["--logfile", "log", "--notify-keyspace-events", "KEd", "--dir"])
-        .arg(folder)
-        .args(words)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = kill_process(self.pid(), Signal::CONT);
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = fs::remove_dir_all(&self.folder);
-    }
 }
 
 pub fn command(line: &str) -> Cmd {

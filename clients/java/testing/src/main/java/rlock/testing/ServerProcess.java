@@ -68,7 +68,8 @@ public final class ServerProcess implements AutoCloseable {
     }
 
     private boolean answers() {
-        return asks("INFO server").contains("process_id:" + process.pid() + "\r");
+        String said = asks("INFO server"); // with a password, it does not say who it is
+        return said.contains("process_id:" + process.pid() + "\r") || said.startsWith("-NOAUTH");
     }
 
     /** What it replies to one line; nothing, if that is nobody or takes longer than a second. */

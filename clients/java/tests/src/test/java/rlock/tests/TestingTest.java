@@ -29,13 +29,13 @@ class TestingTest {
 
     @Test
     void itEndsAndStartsAgain() {
-        try (var own = new RlockServer().start()) {
+        try (var own = new RlockServer("--requirepass", "secret").start()) {
             assertNotEquals(server.port(), own.port());
             int port = own.port();
             own.kill();
             own.start();
             assertEquals(port, own.port());
-            own.empty();
+            assertThrows(IllegalStateException.class, own::empty);
         }
     }
 
