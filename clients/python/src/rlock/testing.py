@@ -21,6 +21,8 @@ import time
 from typing import Any, Iterator, Optional
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 #: Seconds for which a server may start.
 STARTS = 20.0
@@ -73,7 +75,7 @@ class Server:
 
     def _answers(self, port: int) -> bool:
         end = time.monotonic() + STARTS
-        with redis.Redis(port=port, socket_timeout=1.0) as client:
+        with redis.Redis(port=port, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as client:
             while time.monotonic() < end and self.process.poll() is None:
                 try:
                     if client.info("server")["process_id"] == self.process.pid:
