@@ -25,9 +25,9 @@ use crate::connection::Line;
 use crate::ffi::{self, Caller, Closing, Ctx, Exclusive};
 use crate::state;
 
-/// The filter is registered.
+/// Whether the filter is registered.
 static IS_WATCHING: AtomicBool = AtomicBool::new(false);
-/// Closing is scheduled.
+/// Whether closing is scheduled.
 static IS_COMING: AtomicBool = AtomicBool::new(false);
 
 /// How long to wait after a flush until its reply is written: a client that does not read its reply
@@ -261,8 +261,8 @@ fn close_at_once(ctx: &Ctx, during: During) {
         let line = Line::of(client);
         let is_caller = caller == Some(client.get());
         let is_later = LATER.with(|later| later.contains(&client));
-        // It was granted in this loop iteration, or the server is asking for its reply: the reply
-        // must reach it.
+        // The reply must reach a connection that was granted in this loop iteration, or whose reply
+        // the server is asking for.
         let is_told = line.is_blocked()
             && line.is_ours()
             && (is_callback || !state::with(|state| state.manager.is_parked(client)));

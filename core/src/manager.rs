@@ -124,9 +124,9 @@ pub struct Manager {
     removed: Vec<Removed>,
     /// Connections of lost sessions: they may run no further command.
     closing: BTreeSet<ClientId>,
-    /// Those in `closing` that [`Manager::next_lost`] has not returned yet.
+    /// Connections in `closing` that [`Manager::next_lost`] has not returned yet.
     lost: Vec<ClientId>,
-    /// Those in `closing` that the caller has yet to close.
+    /// Connections in `closing` that the caller has yet to close.
     to_close: BTreeSet<ClientId>,
     /// Connections whose session's key was just flushed; a load may bring the key back.
     flushed: Vec<ClientId>,

@@ -10,7 +10,7 @@ pub fn quoted(name: &[u8]) -> String {
     format!("'{}'", escaped(cut(name)))
 }
 
-/// Its first [`NAME_BYTES_MAX`] bytes.
+/// The first [`NAME_BYTES_MAX`] bytes of a name.
 pub fn cut(name: &[u8]) -> &[u8] {
     name.get(..NAME_BYTES_MAX).unwrap_or(name)
 }

@@ -327,7 +327,7 @@ fn who_met_itself_at_a_lock_is_met_by_the_next_one() {
     assert_eq!(locks.waits("x", Mode::Write, "1"), NOBODY);
     // s reads 1 and would wait for x, who waits for b, who waits for s.
     assert!(!locks.waits("s", Mode::Write, "2").is_empty());
-    // And at a single lock: b waits for s, and s would wait for b.
+    // A single lock is enough: b waits for s, and s would wait for b.
     assert!(!locks.waits("s", Mode::Write, "1").is_empty());
 }
 

@@ -135,7 +135,7 @@ fn a_readers_life(world: &mut World, number: u64) {
     let refused = world.drive(Input::Acquire(acquire(b"w", Mode::Write, 1000))).reply;
     assert!(matches!(refused, Reply::NotNow { .. }));
     counted(world, Input::Release(Release { token, ..release(name) }), 0);
-    // And a reader that does not return: its lease ends.
+    // A reader that does not return: its lease ends.
     granted(world, Input::Acquire(acquire(name, Mode::Read, 1)));
     world.advance_ms(1);
     granted(world, Input::Acquire(acquire(b"reader 00000003", Mode::Read, 60_000)));
@@ -383,7 +383,7 @@ fn a_ticket_takes_little_memory_at_whichever_lock_it_begins() {
     assert!(each < 400, "{each} bytes each");
 }
 
-/// Even if no two of them wait for the same hundred readers.
+/// This is so even if no two of them wait for the same hundred readers.
 #[test]
 fn tickets_that_all_wait_for_others_take_little_memory() {
     const TICKETS: u64 = 20_000;

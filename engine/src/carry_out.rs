@@ -96,7 +96,7 @@ enum Serving {
 /// When the caller gets its reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallerHears {
-    /// Not in the step: the code that began the step sends it at the end.
+    /// The reply is not sent in the step: the code that began the step sends it at the end.
     Last,
     /// Before the waiters, if the reply is a count.
     First,

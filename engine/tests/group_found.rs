@@ -69,7 +69,7 @@ fn a_reserved_key_that_cannot_be_cancelled_at_is_left_with_the_group() {
     assert_eq!(host.line("a"), "");
 }
 
-/// Tickets: each waits for the confirmation of its owner's own hold of `a`.
+/// A host where a hundred requests wait until their owner's own hold of `a` is confirmed.
 fn held_back(is_cluster: bool) -> MapHost {
     let host = MapHost::primary();
     host.world().is_cluster = is_cluster;

@@ -5,7 +5,7 @@ use std::fmt;
 /// How long a client waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Patience {
-    /// Not at all.
+    /// It does not wait.
     None,
     /// Blocked for this many milliseconds; 0 is forever.
     Block(u32),

@@ -94,7 +94,7 @@ pub struct Pending {
     pub granted_at: Now,
     /// The deadline, by the server's clock in milliseconds.
     pub deadline: u64,
-    /// It is a renewal.
+    /// Whether it is a renewal.
     pub renews: bool,
     /// The mode of the hold.
     pub held: Mode,

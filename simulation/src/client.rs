@@ -74,7 +74,7 @@ pub struct Sent {
     pub known: i64,
     /// The channel and the id of the message that it waits for.
     pub tell: Option<Id>,
-    /// It was asked before.
+    /// Whether it was asked before.
     pub is_again: bool,
 }
 

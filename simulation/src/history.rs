@@ -113,7 +113,7 @@ impl Units {
         self.depth == 1
     }
 
-    /// It ends.
+    /// Notes that the hold ends.
     pub fn end(&mut self) {
         self.depth -= 1;
         if self.depth == 0 {

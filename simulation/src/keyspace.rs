@@ -21,12 +21,12 @@ pub struct KeyRef<'k> {
 }
 
 impl KeyRef<'_> {
-    /// Its name, to keep.
+    /// A copy of its name.
     pub fn name(self) -> LockName {
         (self.db, self.key.clone())
     }
 
-    /// It has this name.
+    /// Whether it has this name.
     pub fn is(self, name: &LockName) -> bool {
         (self.db, self.key) == (name.0, &name.1)
     }

@@ -45,7 +45,7 @@ pub enum Note {
         granted_at: Now,
         /// The remaining time in the reply.
         remaining_ms: u64,
-        /// It waited for it.
+        /// Whether it waited for the hold.
         waited: bool,
         /// What replicas had to acknowledge.
         pending: Option<Pending>,

@@ -108,7 +108,7 @@ pub struct Server {
     pub had_longer: bool,
     /// The number of invented users: [`Fault::UserUnknown`].
     pub(crate) strangers: u64,
-    /// Its clock was stepped.
+    /// Whether its clock was stepped.
     pub clock_stepped: bool,
     /// What it sent.
     pub out: Vec<(ClientId, Out)>,

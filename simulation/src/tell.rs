@@ -22,7 +22,7 @@ pub struct Tell {
     pub to: To,
     /// The reply that its message will have, once that is decided.
     pub reply: Option<Reply>,
-    /// Its owner withdrew it.
+    /// Whether its owner withdrew it.
     pub is_withdrawn: bool,
     /// Whether it waits in line, or was granted there: then its result is decided only if somebody
     /// listens.

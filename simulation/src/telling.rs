@@ -99,7 +99,7 @@ impl Server {
             }
             return self.replaces(waiter);
         }
-        // It may have been blocked by this command.
+        // This command may have blocked it.
         let waiting = caller.and_then(|client| self.waiting_mut(client));
         let waiter = waiting.map(|waiting| waiting.waiter);
         waiter.into_iter().for_each(|waiter| self.replaces(waiter));

@@ -90,7 +90,7 @@ impl Ctx {
     /// The caller's user. Only for a caller that may be blocked: Redis up to 7.4 and Valkey 7.2
     /// crash if the caller is another module, which has no user.
     pub fn user_name(&self) -> Rc<[u8]> {
-        /// That of the last caller: most connections have the same user.
+        /// The name of the last caller's user: most connections have the same user.
         static LAST: Exclusive<Rc<[u8]>> = Exclusive::empty();
         // SAFETY: context of a caller with a user; we free the string, after copying its bytes.
         unsafe {

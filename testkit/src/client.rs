@@ -42,7 +42,7 @@ impl Client {
         self.link.write_all(&command.get_packed_command())?;
         loop {
             match self.parser.parse_value(&mut self.link)? {
-                // No reply, but a message that came in between.
+                // Not the reply, but a message that arrived before it.
                 Value::Push { .. } => {}
                 reply => return reply.extract_error(),
             }
@@ -75,8 +75,8 @@ impl Client {
         self.query(words).map_err(|error| error_line(&error, words[0]))
     }
 
-    /// The replies to all of these, which reach the server in one piece: it carries them out one
-    /// right after the other, however busy the machine is.
+    /// The replies to all of these, which reach the server in one piece: it executes them one right
+    /// after the other, however busy the machine is.
     #[track_caller]
     pub fn all(&mut self, lines: &[&str]) -> Vec<Value> {
         let mut packed = Vec::new();

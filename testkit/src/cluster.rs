@@ -1,4 +1,5 @@
-//! A real Redis Cluster on loopback: each node a [`Server`] of its own, gone with the test.
+//! A real Redis Cluster on loopback: each node is a [`Server`] of its own, and is removed when the
+//! test ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -9,14 +10,14 @@ use crate::program::cli_program;
 use crate::server::free_port;
 use crate::{Client, Server, Version, integer, items, text, until};
 
-/// A node waits two seconds before it first says that the cluster is well; under load it takes its
-/// time.
+/// The longest time until the cluster is complete: a node waits two seconds before it first says
+/// so, and longer under load.
 const FORM_MS_MAX: u64 = 60_000;
 /// The nodes of one cluster.
 pub struct Cluster {
-    /// In the order of their numbers.
+    /// The nodes, by their numbers.
     pub nodes: Vec<Server>,
-    /// Where each of them talks to the others.
+    /// The port at which each node talks to the others.
     bus_ports: Vec<u16>,
 }
 
@@ -34,7 +35,7 @@ impl Cluster {
         let (mut low, mut high) = (cluster.client(0), cluster.client(1));
         low.ask("CLUSTER ADDSLOTSRANGE 0 8191");
         high.ask("CLUSTER ADDSLOTSRANGE 8192 16383");
-        // Else both begin with the same epoch, and settle it while the test runs.
+        // Otherwise, both begin with the same epoch, and settle it while the test runs.
         high.ask("CLUSTER SET-CONFIG-EPOCH 2");
         let (port, bus_port) = (cluster.nodes[0].tcp_port(), cluster.bus_ports[0]);
         high.ask(&format!("CLUSTER MEET 127.0.0.1 {port} {bus_port}"));
@@ -43,7 +44,7 @@ impl Cluster {
     }
 
     /// Three primaries (nodes 0 to 2) and a replica of each, as `redis-cli --cluster create` makes
-    /// them. A primary that is gone for `timeout_ms` is replaced.
+    /// them. A primary that does not answer for `timeout_ms` is replaced.
     #[track_caller]
     pub fn of_six(timeout_ms: u32, settings: &[&str]) -> Cluster {
         let timeout_ms = timeout_ms.to_string();
@@ -75,7 +76,7 @@ impl Cluster {
         cluster
     }
 
-    /// What `redis-cli --cluster` says to these words; it must succeed.
+    /// The output of `redis-cli --cluster` with these words; it must succeed.
     #[track_caller]
     pub fn cli(&self, words: &str) -> String {
         let mut command = Command::new(cli_program());
@@ -148,7 +149,7 @@ impl Cluster {
         self.client(from).ask(&format!("CLUSTER SETSLOT {slot} MIGRATING {target}"));
     }
 
-    /// The second step: the keys of the slot.
+    /// The second step: moves the keys of the slot.
     #[track_caller]
     pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let mut source = self.client(from);
@@ -171,14 +172,14 @@ impl Cluster {
         self.client(from).ask_bytes(&words);
     }
 
-    /// The last step: the slot is the target's.
+    /// The last step: assigns the slot to the target.
     #[track_caller]
     pub fn end_move(&self, slot: u16, from: usize, to: usize) {
         let target = self.id(to);
         for node in [to, from] {
             self.client(node).ask(&format!("CLUSTER SETSLOT {slot} NODE {target}"));
         }
-        // Moves that overtake the news of each other leave a slot that nobody serves.
+        // Moves that overtake the news of each other would leave a slot that nobody serves.
         self.until_all_agree();
         assert_eq!(self.owner_of(slot, from), Some(to));
     }
@@ -191,8 +192,8 @@ impl Cluster {
         self.end_move(slot, from, to);
     }
 
-    /// Moves a slot in one step, where the server can: Valkey since 9.0, Redis since 8.4. False if
-    /// it cannot, and nothing has moved.
+    /// Moves a slot in one step, if the server can: Valkey since 9.0, Redis since 8.4. False if it
+    /// cannot; then nothing has moved.
     #[track_caller]
     pub fn move_slot_at_once(&self, slot: u16, from: usize, to: usize) -> bool {
         if !self.begin_move_at_once(slot, from, to) {
@@ -240,8 +241,8 @@ impl Cluster {
         Cluster::apart(1, &[]).nodes.remove(0)
     }
 
-    /// Nodes that do not know of each other. Where they talk to each other is said, because what
-    /// the server would take, 10 000 above its port, may be in use by anybody's outgoing
+    /// Nodes that do not know of each other. The ports at which they talk to each other are set,
+    /// because the server's choice, its port plus 10 000, may be in use by somebody's outgoing
     /// connection.
     #[track_caller]
     fn apart(count: usize, settings: &[&str]) -> Cluster {
@@ -256,8 +257,8 @@ impl Cluster {
     }
 }
 
-/// Its epoch, and by the first slot of each range the ports of those who have it; `None` while the
-/// node sees a slot that nobody serves.
+/// The node's epoch, and for the first slot of each range the ports of the nodes that have it;
+/// `None` while the node sees a slot that nobody serves.
 fn map_of(client: &mut Client) -> Option<(String, BTreeMap<i64, BTreeSet<i64>>)> {
     let page = client.text("CLUSTER INFO");
     if !page.contains("cluster_state:ok") || !page.contains("cluster_slots_ok:16384") {

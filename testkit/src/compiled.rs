@@ -1,4 +1,4 @@
-//! Other modules, written in C, of `tests/planted`.
+//! Builds the C modules of `tests/planted`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,11 +6,11 @@ use std::process::Command;
 use crate::say_not_seen;
 use crate::server::repository;
 
-/// A module that was built for one test, and is gone with it.
+/// A module that was built for one test, and is removed when it is dropped.
 pub struct Compiled(PathBuf);
 
 impl Compiled {
-    /// `tests/planted/NAME.c`; none where no C compiler is.
+    /// Builds `tests/planted/NAME.c`; `None` if there is no C compiler.
     #[track_caller]
     pub fn of(name: &str) -> Option<Compiled> {
         if Command::new("cc").arg("--version").output().is_err() {
@@ -27,7 +27,7 @@ impl Compiled {
         Some(built)
     }
 
-    /// Where it is.
+    /// The path of the built module.
     pub fn path(&self) -> std::path::Display<'_> {
         self.0.display()
     }

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use crate::Client;
 
-/// How late something was, time after time, and in between a wait that the server ends by itself.
+/// How late something was, measurement by measurement, and how late the server ended its own waits
+/// in between.
 #[derive(Default)]
 pub struct Lateness {
     late_us: Vec<u128>,
@@ -12,12 +13,13 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// It was so late, in microseconds.
+    /// Records one measurement, in microseconds.
     pub fn add(&mut self, late_us: u128) {
         self.late_us.push(late_us);
     }
 
-    /// Waits a little for what does not come, by a command of the server's own.
+    /// Waits a little with a command of the server's own that times out, and records how late it
+    /// was.
     #[track_caller]
     pub fn compare(&mut self, client: &mut Client) {
         let began = Instant::now();
@@ -25,8 +27,7 @@ impl Lateness {
         self.server_late_us.push(began.elapsed().as_micros().saturating_sub(5_000));
     }
 
-    /// It was not later than the server is with its own: by 3 ms more, and twice as much where the
-    /// machine is so busy that this says nothing. The quicker half counts.
+    /// Asserts that its median lateness is at most 3 ms plus twice that of the server's own waits.
     #[track_caller]
     pub fn assert_prompt(mut self) {
         let allowed = 3_000 + 2 * middle(&mut self.server_late_us);

@@ -1,4 +1,4 @@
-//! What tests are written with: servers, clients, a lock as `RLOCK.INFO` shows it, payloads.
+//! The tools that tests use: servers, clients, a lock as `RLOCK.INFO` shows it, payloads.
 
 // A test fails by panicking, and its numbers are small.
 #![allow(
@@ -58,7 +58,7 @@ pub const DEPTH_MAX: i64 = 65_535;
 /// Every token is smaller: a client whose numbers are doubles can carry it.
 pub const TOKEN_END: i64 = 1 << 53;
 
-/// Looks until `is_so`, for at most `ms_max`; too long is a failure of the test that asks.
+/// Waits until `is_so`, for at most `ms_max`; otherwise, the test fails.
 #[track_caller]
 pub fn until(ms_max: u64, mut is_so: impl FnMut() -> bool) {
     let patience_ends_at = Instant::now() + Duration::from_millis(ms_max);
@@ -68,7 +68,7 @@ pub fn until(ms_max: u64, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Lets time pass to the microsecond, where a sleep would take some more.
+/// Lets this time pass, exact to a microsecond; a sleep would take longer.
 pub fn spin_for(time: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < time {
@@ -82,7 +82,8 @@ pub fn now_ms() -> i64 {
     i64::try_from(since_1970.as_millis()).unwrap()
 }
 
-/// Says on the terminal, past the test harness, what this machine or server gave no chance to see.
+/// Prints to the terminal, past the test harness, what could not be tested on this machine or
+/// server.
 pub fn say_not_seen(what: &str) {
     let line = format!("NOT SEEN HERE: {what}\n");
     std::io::stderr().write_all(line.as_bytes()).unwrap();

@@ -1,16 +1,16 @@
-//! The socket under every client of these tests. Its reads have a time limit, and Linux lets those
-//! fail with `EINTR` when the process was stopped and goes on, as it is on a busy machine: a call
-//! that was interrupted is made again, here and nowhere else.
+//! The socket of every client of these tests. Its reads have a time limit, and Linux lets those
+//! fail with `EINTR` after the process was stopped and continued, as happens on a busy machine.
+//! Such a call is made again, here and nowhere else.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A reply that takes longer is a server that hangs.
+/// The longest time for a reply: a server that takes longer hangs.
 pub const REPLY_MS_MAX: u64 = 20_000;
 
-/// A connection to a unix socket, of which nothing is understood.
+/// A connection to a unix socket, as plain bytes.
 pub type Link = Untiring<UnixStream>;
 
 /// Makes calls again that were interrupted.
@@ -29,12 +29,12 @@ impl Link {
         self.0.try_clone().map(Untiring)
     }
 
-    /// From now on a read fails with [`ErrorKind::WouldBlock`] after so many milliseconds.
+    /// From now on, a read fails with [`ErrorKind::WouldBlock`] after this many milliseconds.
     pub fn set_patience(&self, ms: u64) -> io::Result<()> {
         self.0.set_read_timeout(Some(Duration::from_millis(ms.max(1))))
     }
 
-    /// From now on a read takes what is there, or fails with [`ErrorKind::WouldBlock`].
+    /// From now on, a read takes what has arrived, or fails with [`ErrorKind::WouldBlock`].
     pub fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
         self.0.set_nonblocking(is_nonblocking)
     }
@@ -93,7 +93,7 @@ mod tests {
         let tired = || Untiring(Tired(Some(ErrorKind::Interrupted)));
         assert_eq!(tired().read(&mut [0; 3]).unwrap(), 3);
         assert_eq!(tired().write(b"word").unwrap(), 4);
-        // Any other failure is one.
+        // Any other error is reported.
         let late = || Untiring(Tired(Some(ErrorKind::WouldBlock)));
         assert_eq!(late().read(&mut [0; 3]).unwrap_err().kind(), ErrorKind::WouldBlock);
         assert_eq!(late().write(b"word").unwrap_err().kind(), ErrorKind::WouldBlock);

@@ -1,4 +1,4 @@
-//! Someone who listens to the unlock messages.
+//! A connection that listens to the unlock messages.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::{Client, Server, items, text};
 
-/// What ends that which is to be heard: messages of one server keep their order.
+/// The channel of the marks that end what is to be heard: messages of one server keep their order.
 const MARKS: &str = "marks";
 
 /// A connection that is subscribed to everything.
@@ -24,9 +24,9 @@ impl Listener {
         Listener { ears }
     }
 
-    /// All events of this module that were said before now, as `event key`, from the `keyevent`
-    /// channels of database 0 (`event key @db` for another). `speaker` is a client of the same
-    /// server, or of its primary: PUBLISH goes down the replication stream like all before it.
+    /// All events of this module that were published before now, as `event key`, from the
+    /// `keyevent` channels of database 0 (`event key @db` for another one). `speaker` is a client
+    /// of the same server, or of its primary: PUBLISH is replicated like everything before it.
     pub fn heard(&mut self, speaker: &mut Client) -> Vec<String> {
         let messages = self.heard_raw(speaker);
         let events = messages.iter().filter_map(|(channel, key)| {
@@ -37,20 +37,21 @@ impl Listener {
         events.filter(|event| event.starts_with("rlock.")).collect()
     }
 
-    /// As `heard`, for what is said a turn of the server's loop after its cause.
+    /// As `heard`, for events that are published one iteration of the server's loop after their
+    /// cause.
     pub fn heard_after_a_turn(&mut self, speaker: &mut Client) -> Vec<String> {
         let mut events = self.heard(speaker);
-        // A round trip more than once: each takes at least one turn.
+        // Each round trip takes at least one iteration of the loop.
         for _ in 0..20 {
             events.extend(self.heard(speaker));
         }
         events
     }
 
-    /// All messages that were said before now: channel and payload.
+    /// All messages that were published before now: channel and payload.
     pub fn heard_raw(&mut self, speaker: &mut Client) -> Vec<(String, String)> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Another one each time: who listens elsewhere made marks that arrive here as well.
+        // A new mark each time: other listeners' marks arrive here as well.
         let mark = NEXT.fetch_add(1, Ordering::Relaxed).to_string();
         speaker.ask(&format!("PUBLISH {MARKS} {mark}"));
         let mut messages = Vec::new();

@@ -21,12 +21,12 @@ pub struct HoldView {
 pub struct LockView {
     /// `free`, `read` or `write`.
     pub mode: String,
-    /// Who holds.
+    /// The holds.
     pub holds: Vec<HoldView>,
 }
 
 impl LockView {
-    /// Takes the reply apart and insists on the laws that every lock keeps.
+    /// Reads the reply, and checks the laws that every lock keeps.
     #[track_caller]
     pub fn read(reply: &Value) -> LockView {
         let fields = flat_map(reply);
@@ -44,7 +44,7 @@ impl LockView {
         format!("{}: {}", self.mode, holds.join(", ")).trim_end().to_owned()
     }
 
-    /// All that must outlive the process, but for the deadlines, which drift as `ttl-ms`.
+    /// Everything that must survive the process, except the deadlines, since `ttl-ms` changes.
     pub fn lasting(&self) -> Vec<(Vec<u8>, String, i64, i64)> {
         let holds = self.holds.iter();
         holds.map(|h| (h.owner.clone(), h.mode.clone(), h.depth, h.token)).collect()

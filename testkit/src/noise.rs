@@ -1,10 +1,10 @@
-//! Chance that is the same in every run.
+//! Random numbers that are the same in every run.
 
 /// Numbers without a pattern (xorshift).
 pub struct Noise(pub u64);
 
 impl Noise {
-    /// From 0 to `end`, which does not come.
+    /// A number from 0 to `end`, without `end`.
     pub fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -12,7 +12,7 @@ impl Noise {
         (self.0 >> 33) as usize % end
     }
 
-    /// Any of them.
+    /// Any one of them.
     pub fn one_of<'a, T: ?Sized>(&mut self, all: &[&'a T]) -> &'a T {
         all[self.below(all.len())]
     }

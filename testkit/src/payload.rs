@@ -1,4 +1,4 @@
-//! Payloads of `DUMP` and commands of an AOF, to be tampered with.
+//! Payloads of `DUMP` and commands of an AOF, for tests that change them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Takes off the checksum, after checking that ours is the server's.
+    /// Removes the checksum, after checking that ours equals the server's.
     #[track_caller]
     pub fn open(dump: &[u8]) -> Payload {
         let body = dump[..dump.len() - 8].to_vec();
@@ -23,7 +23,7 @@ impl Payload {
         payload
     }
 
-    /// The payload as `RESTORE` wants it, with the checksum of what it has become.
+    /// The payload as `RESTORE` wants it, with the checksum of its present bytes.
     pub fn sealed(&self) -> Vec<u8> {
         let checksum = crc64(&self.body).to_le_bytes();
         [self.body.as_slice(), &checksum].concat()
@@ -35,7 +35,7 @@ impl Payload {
     }
 }
 
-/// The same bytes with one token instead of another, in whichever form they hold it.
+/// The same bytes with one token replaced by another, in whichever form they contain it.
 #[track_caller]
 pub fn with_token(bytes: &[u8], old: i64, new: i64) -> Vec<u8> {
     let forms: [fn(u64) -> Vec<u8>; 4] = [
@@ -64,7 +64,7 @@ pub fn newest_aof(folder: &Path) -> PathBuf {
     files.filter(|path| path.to_string_lossy().ends_with("incr.aof")).max().unwrap()
 }
 
-/// All commands in the AOF of a server, oldest first. What an RDB preamble holds is not among them.
+/// All commands in the AOF of a server, oldest first, without those that an RDB preamble contains.
 #[track_caller]
 pub fn aof_commands(folder: &Path) -> Vec<Vec<Vec<u8>>> {
     let mut files: Vec<_> = fs::read_dir(folder.join("appendonlydir"))
@@ -72,7 +72,7 @@ pub fn aof_commands(folder: &Path) -> Vec<Vec<Vec<u8>>> {
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|ext| ext == "aof"))
         .collect();
-    // `…base.aof` before `…incr.aof`, of which there is one unless a rewrite is under way.
+    // `…base.aof` sorts before `…incr.aof`; there is one of each unless a rewrite is in progress.
     files.sort();
     files.iter().flat_map(|path| commands(&fs::read(path).unwrap())).collect()
 }
@@ -84,7 +84,7 @@ fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
         return commands;
     }
     while !bytes.is_empty() {
-        // Annotations such as timestamps.
+        // Annotations, such as timestamps, are skipped.
         if bytes[0] == b'#' {
             line(&mut bytes, b'#');
             continue;
@@ -101,7 +101,7 @@ fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
     commands
 }
 
-/// Takes one line off the front and gives back the number behind its mark.
+/// Removes the first line, and returns the number behind its mark.
 #[track_caller]
 fn line(bytes: &mut &[u8], mark: u8) -> usize {
     assert_eq!(bytes[0], mark, "not an AOF: {}", bytes.escape_ascii());

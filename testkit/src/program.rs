@@ -24,13 +24,13 @@ impl Program {
         Program::started(server, &[])
     }
 
-    /// The same with replies as a person sees them at a terminal, their types among them.
+    /// Like `start`, with replies as a person sees them at a terminal, with their types.
     #[track_caller]
     pub fn as_shown(server: &Server) -> Program {
         Program::started(server, &["--no-raw"])
     }
 
-    /// The same in RESP3, in which a map has a line for each of its fields.
+    /// Like `as_shown`, in RESP3, where a map has a line for each of its fields.
     #[track_caller]
     pub fn with_maps(server: &Server) -> Program {
         Program::started(server, &["--no-raw", "-3"])
@@ -67,8 +67,8 @@ impl Program {
         self.output.recv_timeout(patience).unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 
-    /// The next lines that it says, so many of them; fewer if it ends. Without blank ones and what
-    /// redis-cli adds to replies.
+    /// The next lines that it prints, this many; fewer if it ends. Blank lines and what redis-cli
+    /// adds to replies are left out.
     #[track_caller]
     pub fn lines(&mut self, count: usize) -> Vec<String> {
         let patience = Duration::from_millis(REPLY_MS_MAX);
@@ -84,13 +84,13 @@ impl Program {
         lines
     }
 
-    /// All that it says until it ends.
+    /// All lines that it prints until it ends.
     #[track_caller]
     pub fn all_lines(mut self) -> Vec<String> {
         self.lines(usize::MAX)
     }
 
-    /// Says `line` and goes on.
+    /// Sends `line`, and does not wait for the reply.
     #[track_caller]
     pub fn say(&mut self, line: &str) {
         writeln!(self.input, "{line}").unwrap();
@@ -104,7 +104,8 @@ impl Program {
     }
 }
 
-/// How long a slow command took, `(0.99s)`, or how to stop listening.
+/// Whether redis-cli added this line: how long a slow command took, `(0.99s)`, or how to stop
+/// listening.
 fn is_added(line: &str) -> bool {
     (line.starts_with('(') && line.ends_with("s)")) || line.starts_with("Reading messages...")
 }
@@ -116,7 +117,7 @@ impl Drop for Program {
     }
 }
 
-/// `RLOCK_CLI`, else the one that `make` has fetched.
+/// `RLOCK_CLI`, or the one that `make` has fetched.
 pub fn cli_program() -> PathBuf {
     let fetched = repository().join(".tools/servers/default/redis-cli");
     std::env::var_os("RLOCK_CLI").map_or(fetched, PathBuf::from)

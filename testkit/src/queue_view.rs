@@ -1,10 +1,10 @@
-//! Those who wait for a lock, as `RLOCK.INFO` shows them, checked to be a queue that can exist.
+//! The waiters of a lock, as `RLOCK.INFO` shows them, checked to be a queue that can exist.
 
 use redis::Value;
 
 use crate::{Client, flat_map, integer, items, text};
 
-/// One who waits.
+/// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaiterView {
     pub owner: String,
@@ -16,7 +16,7 @@ pub struct WaiterView {
 }
 
 impl Client {
-    /// Who waits for the lock, first in line first.
+    /// The waiters of the lock, the first in line first.
     #[track_caller]
     pub fn waiters(&mut self, key: &str) -> Vec<WaiterView> {
         let reply = self.ask(&format!("RLOCK.INFO {key} WAITERS 10000"));
@@ -29,7 +29,7 @@ impl Client {
         waiters
     }
 
-    /// Who waits for the lock in one line: `ann read queue turn, bob write block`.
+    /// The waiters of the lock in one line: `ann read queue turn, bob write block`.
     #[track_caller]
     pub fn queue(&mut self, key: &str) -> String {
         let waiters = self.waiters(key);
@@ -42,7 +42,8 @@ impl Client {
         self.info_number("rlock", &format!("rlock_{name}"))
     }
 
-    /// How many connections wait, tickets are out and holds are tied.
+    /// How many connections wait, how many tickets exist, and how many holds are tied to a
+    /// connection.
     #[track_caller]
     pub fn gauges(&mut self) -> (i64, i64, i64) {
         (self.counted("waiters"), self.counted("tickets"), self.counted("sessions"))

@@ -1,4 +1,4 @@
-//! Replies of servers, taken apart.
+//! Parses replies of servers.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Real servers: each in a folder of its own, killed and looked over when its test ends.
+//! Real servers: each has a folder of its own. When its test ends, it is killed and its log is
+//! checked.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,22 +10,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::version::Version;
 use crate::{Client, until};
 
-/// A server that is not there by then is not coming; under valgrind one takes seconds.
+/// The longest time for a start; under valgrind, a server takes seconds.
 const START_MS_MAX: u64 = 60_000;
-/// Memory that is used after it was freed shall not look as before. Each allocator has its own
-/// word for it: jemalloc with and without Redis' prefix, and the C library.
+/// Settings that overwrite freed memory, so that its use is noticed. Each allocator has its own:
+/// jemalloc with and without Redis' prefix, and the C library.
 const FILLS_FREED_MEMORY: [(&str, &str); 3] =
     [("JE_MALLOC_CONF", "junk:free"), ("MALLOC_CONF", "junk:free"), ("MALLOC_PERTURB_", "165")];
-/// What a server writes into its log when it dies of a fault.
+/// What a server writes into its log when it crashes.
 const CRASH_MARKS: [&str; 4] =
     ["BUG REPORT", "crashed by signal", "ASSERTION FAILED", "panicked at"];
 
-/// One server process and its folder. It survives `restart` and `kill_9`, the process does not.
+/// One server process and its folder. The folder survives `restart` and `kill_9`, the process does
+/// not.
 pub struct Server {
     folder: PathBuf,
     tcp_port: u16,
     process: Option<Child>,
-    /// What runs instead of the plain server: a tracer and its arguments.
+    /// The program that runs the server, such as a tracer, and its arguments.
     under: Vec<String>,
 }
 
@@ -35,7 +37,8 @@ impl Server {
         Server::with(&[])
     }
 
-    /// The same with settings of `redis.conf`: name, value, name, value. A later one counts.
+    /// Like `start`, with settings of `redis.conf`: name, value, name, value. A later one overrides
+    /// an earlier one.
     #[track_caller]
     pub fn with(settings: &[&str]) -> Server {
         let server = Server::prepared(settings, "");
@@ -48,7 +51,8 @@ impl Server {
         Server::prepared(&[], arguments).started()
     }
 
-    /// A server with the lines of a `redis.conf`; those of `loadmodule` say the arguments only.
+    /// A server with these lines of `redis.conf`; lines with `loadmodule` contain only the
+    /// arguments.
     #[track_caller]
     pub fn of(conf: &str) -> Server {
         let (mut settings, mut arguments) = (Vec::new(), "");
@@ -89,7 +93,8 @@ impl Server {
         server.started()
     }
 
-    /// A server that does not fill the memory it frees: for tests that make it free gigabytes.
+    /// A server that does not overwrite the memory that it frees: for tests in which it frees
+    /// gigabytes.
     #[track_caller]
     pub fn that_fills_nothing() -> Server {
         let unset = FILLS_FREED_MEMORY.iter().flat_map(|(name, _)| ["-u", name]);
@@ -104,7 +109,8 @@ impl Server {
         replica
     }
 
-    /// A replica of `primary` whose first sync is over, while the primary goes on changing.
+    /// A replica of `primary` that has completed its first sync while the primary continues to
+    /// change.
     #[track_caller]
     pub fn replica_during_traffic(primary: &Server) -> Server {
         let replica = Server::joining(primary, &[]);
@@ -197,7 +203,7 @@ impl Server {
         process.wait().unwrap();
     }
 
-    /// For one that has died of a fault of its own, as it was expected to: its log is no complaint.
+    /// Removes a server that has crashed as expected: the crash in its log is no failure.
     #[track_caller]
     pub fn bury(mut self) {
         until(START_MS_MAX, || self.has_ended());
@@ -206,12 +212,12 @@ impl Server {
         fs::remove_file(self.folder.join("output")).ok();
     }
 
-    /// It was started, and not killed since.
+    /// Whether it was started, and has not been killed since.
     pub fn is_running(&self) -> bool {
         self.process.is_some()
     }
 
-    /// The system's number for it.
+    /// Its process ID.
     pub fn process_id(&self) -> u32 {
         self.process.as_ref().unwrap().id()
     }
@@ -225,19 +231,20 @@ impl Server {
         self.until_ready();
     }
 
-    /// Adds a setting to its `redis.conf`, for the next start. A later one counts.
+    /// Adds a setting to its `redis.conf`, for the next start. A later one overrides an earlier
+    /// one.
     pub fn configure(&self, name: &str, value: &str) {
         let mut lines = fs::read_to_string(self.folder.join("redis.conf")).unwrap();
         lines.push_str(&format!("{name} {value}\n"));
         fs::write(self.folder.join("redis.conf"), lines).unwrap();
     }
 
-    /// Stops it in its tracks (SIGSTOP): it answers nobody and forgets nothing.
+    /// Stops it (SIGSTOP): it answers nobody, and forgets nothing.
     pub fn freeze(&self) {
         self.signal("STOP");
     }
 
-    /// Lets it go on after `freeze`.
+    /// Continues it after `freeze`.
     pub fn thaw(&self) {
         self.signal("CONT");
     }
@@ -307,7 +314,7 @@ impl Server {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdin(Stdio::null());
         command.stdout(output.try_clone().unwrap()).stderr(output);
-        // A benchmark is compiled without assertions.
+        // A benchmark is compiled without assertions, so it does not check this.
         if cfg!(debug_assertions) {
             command.envs(FILLS_FREED_MEMORY);
         }
@@ -333,7 +340,7 @@ impl Server {
         process.try_wait().unwrap().is_some()
     }
 
-    /// Where clients find it, with options of the connection (`?protocol=resp3`) or none.
+    /// Its address for clients, with options of the connection (`?protocol=resp3`) or none.
     pub fn url(&self, options: &str) -> String {
         format!("redis+unix://{}{options}", self.socket().display())
     }
@@ -379,8 +386,8 @@ impl Drop for Server {
     }
 }
 
-/// A port that nobody listens on: below those that the system gives to outgoing connections, and
-/// another one for each server of this program.
+/// A port on which nobody listens: below the range that the system uses for outgoing connections,
+/// and a different one for each server of this program.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let spread = std::process::id().wrapping_mul(211);
@@ -393,7 +400,7 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
-/// The server under test: `RLOCK_SERVER`, else the one in PATH, else the one `make` has fetched.
+/// The server under test: `RLOCK_SERVER`, or the one in PATH, or the one that `make` has fetched.
 fn server_program() -> PathBuf {
     if let Some(program) = std::env::var_os("RLOCK_SERVER") {
         return program.into();
@@ -404,7 +411,7 @@ fn server_program() -> PathBuf {
     places.find(|place| place.is_file()).unwrap_or(fetched)
 }
 
-/// The module under test: `RLOCK_MODULE`, else the release build.
+/// The module under test: `RLOCK_MODULE`, or the release build.
 pub fn module() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = target.unwrap_or_else(|| repository().join("target"));

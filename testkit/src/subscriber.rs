@@ -1,4 +1,4 @@
-//! Someone who listens to shard channels.
+//! A client that listens to shard channels.
 
 use redis::Value;
 
@@ -24,14 +24,14 @@ impl Subscriber {
         self.ears.id()
     }
 
-    /// Listens to this channel no longer.
+    /// Unsubscribes from this channel.
     #[track_caller]
     pub fn leave(&mut self, channel: &str) {
         let confirmed = self.ears.ask(&format!("SUNSUBSCRIBE {channel}"));
         assert_eq!(text(&items(&confirmed)[0]), "sunsubscribe");
     }
 
-    /// Listens to this channel, too.
+    /// Subscribes to this channel, too.
     #[track_caller]
     pub fn come(&mut self, channel: &str) {
         let confirmed = self.ears.ask(&format!("SSUBSCRIBE {channel}"));
@@ -66,7 +66,7 @@ impl Subscriber {
         (token.parse().unwrap(), ms.parse().unwrap())
     }
 
-    /// Nothing more was said: what comes next is the answer to a question.
+    /// Asserts that there is no further message: what comes next is the reply to a question.
     #[track_caller]
     pub fn expect_silence(&mut self) {
         let mark = Value::BulkString(b"no-more".to_vec());
@@ -78,7 +78,7 @@ impl Subscriber {
         assert!(is_it, "{pong:?}");
     }
 
-    /// What comes next, whatever it is: its kind, and its last word.
+    /// The next message, whatever it is: its kind, and its last word.
     #[track_caller]
     pub fn next_message(&mut self) -> (String, String) {
         let message = self.ears.answer();

@@ -1,4 +1,4 @@
-//! Somebody who says something on a connection of its own and need not stand still until the reply.
+//! A client that sends a command on a connection of its own, and need not wait for the reply.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
@@ -8,7 +8,7 @@ use redis::{PushKind, Value};
 use crate::link::{Link, REPLY_MS_MAX};
 use crate::{Client, Server, TOKEN_END, integer, items, text, until};
 
-/// A connection whose replies are taken one by one, when the test wants them.
+/// A connection whose replies are read one by one, when the test wants them.
 pub struct Waiter {
     link: Link,
     received: Vec<u8>,
@@ -16,7 +16,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// A new connection, of which the server knows by now.
+    /// A new connection, which the server has noticed.
     #[track_caller]
     pub fn connect(server: &Server) -> Waiter {
         Waiter::of(server, "")
@@ -43,7 +43,7 @@ impl Waiter {
         Ok(Waiter { link: Link::to(socket)?, received: Vec::new(), id: 0 })
     }
 
-    /// A new connection that has said `line` and is parked by it.
+    /// A new connection that has sent `line`, and is blocked by it.
     #[track_caller]
     pub fn parked(server: &Server, line: &str) -> Waiter {
         let mut waiter = Waiter::connect(server);
@@ -51,7 +51,7 @@ impl Waiter {
         waiter
     }
 
-    /// Says `line`, which must park this connection.
+    /// Sends `line`, which must block this connection.
     #[track_caller]
     pub fn park(&mut self, server: &Server, line: &str) {
         self.say(line);
@@ -68,19 +68,19 @@ impl Waiter {
         self.id
     }
 
-    /// Says `line` and goes on.
+    /// Sends `line`, and does not wait for the reply.
     #[track_caller]
     pub fn say(&mut self, line: &str) {
         self.say_all(&[line]);
     }
 
-    /// Says all of these at once, so that the server reads them in one turn of its loop.
+    /// Sends all of these at once, so that the server reads them in one iteration of its loop.
     #[track_caller]
     pub fn say_all(&mut self, lines: &[&str]) {
         assert!(self.may_say_all(lines), "it is closed");
     }
 
-    /// Says all of these at once if the connection is not closed. Whether it was not.
+    /// Sends all of these at once if the connection is not closed. Returns whether it was open.
     pub fn may_say_all(&mut self, lines: &[&str]) -> bool {
         let mut bytes = Vec::new();
         for line in lines {
@@ -109,8 +109,8 @@ impl Waiter {
         }
     }
 
-    /// The next reply, or the text of the next error, if one comes within so many milliseconds. An
-    /// error of its own is the end of the connection.
+    /// The next reply, or the text of the next error, if one arrives within this many milliseconds.
+    /// An error is returned if the connection ends.
     pub fn may_reply(&mut self, ms: u64) -> io::Result<Option<Result<Value, String>>> {
         loop {
             if let Some((reply, len)) = parsed(&self.received) {
@@ -146,7 +146,7 @@ impl Waiter {
         integer(&self.ask(line))
     }
 
-    /// It got exactly one reply, a grant. Returns the token.
+    /// Asserts that it got exactly one reply, a grant. Returns the token.
     #[track_caller]
     pub fn granted(&mut self) -> i64 {
         let token = integer(&self.answer());
@@ -155,7 +155,8 @@ impl Waiter {
         token
     }
 
-    /// It got exactly one reply, a grant with WITHTTL. Returns the token and the remaining time.
+    /// Asserts that it got exactly one reply, a grant with WITHTTL. Returns the token and the
+    /// remaining time.
     #[track_caller]
     pub fn granted_with_ttl(&mut self) -> (i64, i64) {
         let reply = self.answer();
@@ -163,14 +164,14 @@ impl Waiter {
         (integer(&items(&reply)[0]), integer(&items(&reply)[1]))
     }
 
-    /// It got exactly one reply, nil.
+    /// Asserts that it got exactly one reply, nil.
     #[track_caller]
     pub fn refused(&mut self) {
         assert_eq!(self.answer(), Value::Nil);
         self.expect_silence();
     }
 
-    /// It got exactly one reply, nil with WITHTTL. Returns the milliseconds in it.
+    /// Asserts that it got exactly one reply, nil with WITHTTL. Returns the milliseconds in it.
     #[track_caller]
     pub fn refused_with_ttl(&mut self) -> i64 {
         let reply = self.answer();
@@ -179,7 +180,7 @@ impl Waiter {
         integer(&items(&reply)[1])
     }
 
-    /// It got exactly one reply, an error. Returns its text.
+    /// Asserts that it got exactly one reply, an error. Returns its text.
     #[track_caller]
     pub fn error(&mut self) -> String {
         match self.reply() {
@@ -191,14 +192,14 @@ impl Waiter {
         }
     }
 
-    /// All replies have arrived: the next one answers the next command.
+    /// Asserts that all replies have arrived: the next one answers the next command.
     #[track_caller]
     pub fn expect_silence(&mut self) {
         let mark = Value::BulkString(b"and-no-more".to_vec());
         assert_eq!(self.ask("ECHO and-no-more"), mark);
     }
 
-    /// A reply, or a part of one, has come.
+    /// Whether a reply, or a part of one, has arrived.
     pub fn has_reply(&mut self) -> bool {
         self.link.set_nonblocking(true).unwrap();
         while self.received.is_empty() && self.read_some().is_ok_and(|count| count > 0) {}
@@ -206,14 +207,14 @@ impl Waiter {
         !self.received.is_empty()
     }
 
-    /// It is still blocked, and got no reply.
+    /// Asserts that it is still blocked, and has no reply.
     #[track_caller]
     pub fn still_waits(&mut self, watcher: &mut Client) {
         assert!(is_blocked(watcher, self.id), "it is not parked");
         assert!(!self.has_reply(), "it was told {:?}", self.reply());
     }
 
-    /// What the server says before it closes the connection, which it must.
+    /// The replies that the server sends before it closes the connection, which it must do.
     #[track_caller]
     pub fn last_words(&mut self) -> Vec<Result<Value, String>> {
         loop {
@@ -232,14 +233,14 @@ impl Waiter {
         words
     }
 
-    /// The server closes the connection and says nothing more.
+    /// Asserts that the server closes the connection without a further reply.
     #[track_caller]
     pub fn expect_close(&mut self) {
         let words = self.last_words();
         assert!(words.is_empty(), "{words:?}");
     }
 
-    /// Reads what there is: 0 bytes are the end of the connection.
+    /// Reads what has arrived: 0 bytes mean the end of the connection.
     fn read_some(&mut self) -> Result<usize, ErrorKind> {
         let mut chunk = [0; 4096];
         let count = match self.link.read(&mut chunk) {
@@ -252,7 +253,7 @@ impl Waiter {
     }
 }
 
-/// The connection with this number is parked.
+/// Whether the connection with this number is blocked.
 #[track_caller]
 fn is_blocked(watcher: &mut Client, id: i64) -> bool {
     let line = watcher.text(&format!("CLIENT LIST ID {id}"));
@@ -261,7 +262,7 @@ fn is_blocked(watcher: &mut Client, id: i64) -> bool {
     flags.is_some_and(|flags| flags.contains('b'))
 }
 
-/// The connection with this number is there.
+/// Whether the connection with this number exists.
 #[track_caller]
 pub fn is_connected(watcher: &mut Client, id: i64) -> bool {
     !watcher.text(&format!("CLIENT LIST ID {id}")).trim().is_empty()
@@ -286,7 +287,7 @@ fn parsed(bytes: &[u8]) -> Option<(Result<Value, String>, usize)> {
             return Some((Ok(Value::BulkString(text.to_vec())), begin + len + 2));
         }
         b'*' => return parsed_array(bytes, begin, line.parse().unwrap()),
-        // Of RESP3 a map, as its keys and values, and a message.
+        // RESP3: a map is read as its keys and values; a message is read as well.
         b'%' => return parsed_array(bytes, begin, 2 * line.parse::<usize>().unwrap()),
         b'>' => {
             let (array, len) = parsed_array(bytes, begin, line.parse().unwrap())?;

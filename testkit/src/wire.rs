@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use crate::Server;
 use crate::link::Link;
 
-/// A connection that understands nothing.
+/// A connection that sends and receives plain bytes.
 pub struct Wire {
     link: Link,
 }
@@ -16,8 +16,8 @@ impl Wire {
         Wire { link: Link::to(&server.socket()).unwrap() }
     }
 
-    /// Sends one command and gives back everything that comes before the reply of a `PING` behind
-    /// it. A forged or a second reply therefore shows.
+    /// Sends one command, and returns everything that arrives before the reply of a `PING` behind
+    /// it. So a forged or a second reply is seen.
     #[track_caller]
     pub fn exchange(&mut self, words: &[&[u8]]) -> Vec<u8> {
         const END: &[u8] = b"$15\r\nthe-end-of-that\r\n";

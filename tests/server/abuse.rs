@@ -1,5 +1,5 @@
-//! Whatever is sent, however long, odd or often: the server stays up, changes no lock that was not
-//! named, and keeps no memory that its limits do not allow. The long forms are `make abuse`.
+//! Whatever is sent, however long, odd or often: the server keeps running, changes no lock that was
+//! not named, and keeps no memory that its limits do not allow. The long forms are `make abuse`.
 
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use rlock_testkit::{Client, LockView, Noise, Server, Waiter, until};
 
-/// How often, in a short run and in a long one (`RLOCK_ABUSE` says so many times as often).
+/// How often to do it, in a short run and in a long one (`RLOCK_ABUSE` times as often).
 fn times(short: usize) -> usize {
     let factor = std::env::var("RLOCK_ABUSE").map_or(1, |factor| factor.parse().unwrap());
     short * factor
@@ -38,7 +38,7 @@ const NAMES: [&[u8]; 10] = [
     b"{a}b",
 ];
 
-/// Not `SESSION`, which closes the connection when its hold ends.
+/// `SESSION` is left out, because it closes the connection when its hold ends.
 const WORDS: [&[u8]; 26] = [
     b"READ",
     b"LIMIT",
@@ -68,7 +68,7 @@ const WORDS: [&[u8]; 26] = [
     b"%s",
 ];
 
-/// Options with values that are right, so that more than the grammar is met.
+/// Options with valid values, so that more than the grammar is tested.
 const OPTIONS: [&[&[u8]]; 12] = [
     &[b"READ"],
     &[b"WRITE"],
@@ -98,7 +98,7 @@ fn any_command(noise: &mut Noise) -> Vec<Vec<u8>> {
             words.extend(noise.one_of(&OPTIONS).iter().map(|word| word.to_vec()));
         }
     }
-    // A wait for ever would be one.
+    // A wait forever would end the test.
     let waits = |pair: &[Vec<u8>]| pair[0].eq_ignore_ascii_case(b"BLOCK") && pair[1] != b"1";
     if words.windows(2).any(waits) {
         words.truncate(3);
@@ -136,7 +136,7 @@ fn any_words_get_one_reply_and_leave_sound_locks() {
     for name in NAMES {
         client.ask_bytes(&[b"RLOCK.FORCE", name]);
     }
-    // The last tickets end.
+    // The last tickets end by themselves.
     until(5_000, || client.info_number("rlock", "rlock_tickets") == 0);
     assert_eq!(client.info_number("rlock", "rlock_waiters"), 0);
     assert_eq!(client.info_number("rlock", "rlock_locks"), 1);
@@ -173,7 +173,7 @@ fn options_mean_the_same_in_any_order() {
 /// The longest argument that a server accepts by default, in bytes.
 const WORD_BYTES_MAX: usize = 512 * 1024 * 1024;
 
-/// Sends a command whose last word is as long as can be, and reads one line of reply.
+/// Sends a command whose last word is as long as possible, and reads one line of the reply.
 fn with_long_word(server: &Server, words: &[&str]) -> String {
     let mut socket = UnixStream::connect(server.socket()).unwrap();
     let mut head = format!("*{}\r\n", words.len() + 1);
@@ -193,7 +193,8 @@ fn with_long_word(server: &Server, words: &[&str]) -> String {
     String::from_utf8(reply).unwrap().trim_end().to_owned()
 }
 
-/// One after the other, because each of them takes the server half a gigabyte while it lasts.
+/// One command after the other, because each takes half a gigabyte of the server's memory while it
+/// lasts.
 #[test]
 fn a_word_of_512_megabytes_is_refused_in_a_short_line_and_kept_nowhere() {
     let server = Server::start();
@@ -216,7 +217,7 @@ fn a_word_of_512_megabytes_is_refused_in_a_short_line_and_kept_nowhere() {
 
 // --- often --------------------------------------------------------------------------------------
 
-/// In one script, so that a million do not take a million round trips.
+/// In one script, so that a million repetitions do not take a million round trips.
 fn script(client: &mut Client, body: &str, numbers: Range<usize>) {
     let script = format!("for i = ARGV[1], ARGV[2] do {body} end");
     for first in numbers.clone().step_by(10_000) {
@@ -228,8 +229,8 @@ fn script(client: &mut Client, body: &str, numbers: Range<usize>) {
     }
 }
 
-/// Bytes that are still in use after something was done so often; once before, so that whatever
-/// grows only once has grown.
+/// How many more bytes are in use after something was done this often; it was done once before, so
+/// that what grows only once has grown.
 fn growth(client: &mut Client, body: &str, count: usize) -> i64 {
     script(client, body, 0..count.div_ceil(10));
     let before = used(client);
@@ -239,7 +240,7 @@ fn growth(client: &mut Client, body: &str, count: usize) -> i64 {
 
 const PAIR: &str = "redis.call('RLOCK.ACQUIRE', 'k' .. i % 97, 'a', 'LEASE', '600000') \
                     redis.call('RLOCK.RELEASE', 'k' .. i % 97, 'a')";
-/// Replies, statistics and buffers of the server come and go, too.
+/// Replies, statistics and buffers of the server vary, too.
 const SLACK_BYTES: i64 = 100_000;
 
 #[test]
@@ -247,7 +248,7 @@ fn pairs_of_acquire_and_release_leave_no_memory_behind() {
     let server = Server::start();
     let mut client = server.client();
     let count = times(20_000);
-    // What forgets one release in twenty must be seen, or the rest says nothing.
+    // A script that forgets one release in twenty must be noticed, or the test proves nothing.
     let leaky =
         format!("{PAIR} if i % 20 == 0 then redis.call('RLOCK.ACQUIRE', 'leak' .. i, 'a') end");
     let leaked = growth(&mut client, &leaky, count);
@@ -275,7 +276,7 @@ fn waiters_that_come_and_go_leave_no_memory_behind() {
                 });
             }
             waiters.iter_mut().for_each(|waiter| drop(waiter.answer()));
-            // Some go without a word while they wait.
+            // Some disconnect while they wait.
             let gone = round % waiters.len();
             waiters[gone].say("RLOCK.ACQUIRE door gone BLOCK 0");
             waiters[gone] = Waiter::connect(&server);
@@ -287,7 +288,7 @@ fn waiters_that_come_and_go_leave_no_memory_behind() {
             let gauges = ["rlock_waiters", "rlock_tickets"];
             gauges.iter().all(|gauge| client.info_number("rlock", gauge) == 0)
                 && client.number("DBSIZE") == 1
-                // The server's own buffers of the others are none of ours.
+                // The buffers of the other connections belong to the server.
                 && client.info_number("clients", "connected_clients") == 1
         });
         used(&mut client)
@@ -295,7 +296,7 @@ fn waiters_that_come_and_go_leave_no_memory_behind() {
     let before = settled();
     let rounds = times(40);
     come_and_go(rounds);
-    // A busy server no longer counts a connection before it has freed all of its buffers.
+    // A busy server stops counting a connection before it has freed all of its buffers.
     until(20_000, || {
         let grown = settled() - before;
         println!("{} waiters: {grown} bytes more", rounds * 51);
@@ -305,7 +306,7 @@ fn waiters_that_come_and_go_leave_no_memory_behind() {
 
 #[test]
 fn very_many_locks_cost_a_bounded_number_of_bytes_and_give_them_back() {
-    /// With the server's own share of a key.
+    /// A lock's bytes, including the server's own share of a key.
     const LOCK_BYTES_MAX: i64 = 400;
     let server = Server::start();
     let mut client = server.client();
@@ -342,7 +343,7 @@ fn thousands_of_re_entries_cost_nothing() {
 
 #[test]
 fn tickets_take_no_more_than_their_limit_allows() {
-    /// Documented: a ticket costs about 330 bytes; the name is ours.
+    /// Documented: a ticket takes about 330 bytes, without the name.
     const TICKET_BYTES_MAX: i64 = 330;
     let server = Server::with_arguments("max-tickets 5000");
     let mut client = server.client();

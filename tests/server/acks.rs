@@ -20,7 +20,7 @@ fn acknowledges(primary: &Server, replicas: usize) {
     client.number("RLOCK.RELEASE probe p");
 }
 
-/// The word of an owner's hold in `RLOCK.INFO`.
+/// The word for the confirmation of an owner's hold in `RLOCK.INFO`.
 fn confirmation(client: &mut Client, key: &str, owner: &str) -> String {
     let info = flat_map(&client.ask(&format!("RLOCK.INFO {key}")));
     let holders = items(&info["holders"]).iter().map(flat_map);
@@ -28,7 +28,7 @@ fn confirmation(client: &mut Client, key: &str, owner: &str) -> String {
     own.next().map_or(String::new(), |row| text(&row["acks"]))
 }
 
-/// A caller whose grant stands, and is not acknowledged.
+/// A caller whose grant is pending.
 #[track_caller]
 fn pending(server: &Server, line: &str) -> Waiter {
     let mut client = server.client();
@@ -207,7 +207,7 @@ fn a_session_is_kept_by_acknowledged_deadlines() {
     let mut ann = Waiter::connect(&primary);
     ann.number("RLOCK.ACQUIRE door ann SESSION LEASE 1000 ACKS 1");
     let began_ms = rlock_testkit::now_ms();
-    // Several leases long.
+    // This is several leases long.
     until(5000, || rlock_testkit::now_ms() > began_ms + 2500);
     assert_eq!(client.number("RLOCK.HOLDS door ann"), 1);
     replica.freeze();
@@ -359,7 +359,7 @@ fn renewals_and_re_entries_that_replicas_acknowledge_are_counted() {
 fn refusals_for_lack_of_replicas_are_counted() {
     let (primary, replica) = pair(&[]);
     let mut client = primary.client();
-    // Until its replica was there, it refused already.
+    // It refused all requests until its replica was connected.
     client.ask("CONFIG RESETSTAT");
     let before = client.counted("noreplicas");
     for line in ["RLOCK.ACQUIRE door ann ACKS 2", "RLOCK.RENEW door ann ACKS 3"] {
@@ -374,7 +374,7 @@ fn refusals_for_lack_of_replicas_are_counted() {
         assert!(client.error(line).starts_with("NOREPLICAS "), "{line}");
     }
     assert_eq!(client.counted("noreplicas"), before + 4);
-    // What the server itself refuses never reaches the module: the server counts both.
+    // The module never sees what the server itself refuses: the server counts both.
     client.ask("CONFIG SET min-replicas-to-write 1");
     assert!(client.error("RLOCK.RELEASE door ann").starts_with("NOREPLICAS "));
     assert_eq!(client.counted("noreplicas"), before + 4);
@@ -382,7 +382,7 @@ fn refusals_for_lack_of_replicas_are_counted() {
     assert_eq!(errors.as_deref(), Some("count=5"));
 }
 
-/// As docs/cluster.md says what keeps working, and docs/runbook.md how to go on.
+/// What docs/cluster.md says keeps working, and how docs/runbook.md says to continue.
 #[test]
 fn after_a_failover_the_settings_count_the_replicas_that_are_left() {
     for (replicas, acks) in [(1, 1), (2, 1), (2, 2)] {

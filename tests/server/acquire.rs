@@ -128,7 +128,7 @@ fn a_lease_ends_the_hold_at_its_deadline_and_not_before() {
         let began = Instant::now();
         let token = client.granted("RLOCK.ACQUIRE door ann LEASE 60");
         until(5_000, || client.shows("door") == "free:");
-        // The server's clock may stand a millisecond behind when it begins to count.
+        // The server's clock may be a millisecond behind when it begins to count.
         assert!(began.elapsed() >= Duration::from_millis(59));
         assert_eq!(client.number("RLOCK.HOLDS door ann"), 0);
         assert_eq!(client.number(&format!("RLOCK.CHECK door {token}")), 0);
@@ -191,10 +191,10 @@ fn who_waits_as_long_as_a_refusal_says_is_not_refused_again() {
         round += 1;
         assert!(round < 1_000, "never refused");
         client.granted(&format!("RLOCK.ACQUIRE door ann LEASE {}", 20 + round % 40));
-        // Somewhere in a millisecond of the server's.
+        // At any point within a millisecond of the server.
         spin_for(Duration::from_micros(100 * (round % 40)));
         let reply = client.ask("RLOCK.ACQUIRE door bob WITHTTL");
-        // On a busy machine the lease may be over by then.
+        // On a busy machine, the lease may have expired by then.
         if items(&reply)[0] == Value::Nil {
             let ms = integer(&items(&reply)[1]);
             spin_for(Duration::from_millis(ms.unsigned_abs()));
@@ -298,7 +298,7 @@ fn of_many_clients_at_once_one_holds() {
                 scope.spawn(move || take_turns(&mut client, worker));
             }
         });
-        // Each of them read the number and put back one more, which only the lock makes safe.
+        // Each of them read the number and wrote back one more, which only the lock makes safe.
         assert_eq!(server.client().text("GET room"), "180");
     }
 }

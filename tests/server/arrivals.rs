@@ -13,7 +13,7 @@ fn behind_a_turn(server: &Server, client: &mut Client) -> Waiter {
     waiter
 }
 
-/// Brings a lock to the name `k`; returns the token of its owner.
+/// Brings a lock to the name `k`; returns the token of its owner's hold.
 type Arrival = fn(&mut Client, &mut Client) -> i64;
 
 const HOLDS: &str = "LEASE 600000";
@@ -101,7 +101,7 @@ const OTHERS: [&str; 13] = [
     "RENAME l k",
 ];
 
-/// From Valkey 8.1 on the module does not subscribe to the event of these.
+/// From Valkey 8.1 on, the module does not subscribe to the events of these commands.
 const UNSEEN: [&str; 2] = ["RENAME s k", "COPY s k"];
 
 fn others(server: &Server) -> impl Iterator<Item = &'static str> {
@@ -157,7 +157,7 @@ fn a_caller_stays_in_its_database() {
     }
 }
 
-/// Otherwise what it sends next, and the very command, goes to the other database on replicas.
+/// Otherwise, on replicas, this command and the caller's next ones would go to the other database.
 #[test]
 fn a_caller_stays_in_its_database_where_a_key_has_expired_in_another_one() {
     let primary = Server::primary(&[]);

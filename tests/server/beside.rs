@@ -5,15 +5,16 @@ use rlock_testkit::{Client, Listener, Server, Waiter, items, now_ms, until};
 
 const EVENTS: [&str; 2] = ["notify-keyspace-events", "KEd"];
 
-/// How long after a deadline its end may be noticed: 2 ms, and what a busy machine adds.
+/// How late the end of a hold may be noticed: 2 ms, and what a busy machine adds.
 const LATE_MS_MAX: i64 = if cfg!(debug_assertions) { 250 } else { 50 };
 
-/// The lock `door`, on which `dead` ends in half a second beside others; and when that is.
+/// The lock `door`, on which the hold of `dead` ends in half a second beside others, and the time
+/// of that end.
 struct Case {
     name: &'static str,
-    /// What is sent, the last of them by `dead`.
+    /// The commands that are sent, the last of them by `dead`.
     lines: &'static [&'static str],
-    /// What waits meanwhile, on a connection of its own.
+    /// The command that waits meanwhile, on a connection of its own.
     waits: Option<&'static str>,
 }
 
@@ -87,7 +88,7 @@ const CASES: [Case; 8] = [
     },
 ];
 
-/// When the hold of `dead` ends.
+/// The time at which the hold of `dead` ends.
 fn deadline_ms(client: &mut Client, mode: &str) -> i64 {
     now_ms() + client.lock("door").hold("dead", mode).ttl_ms
 }
@@ -110,7 +111,7 @@ fn a_hold_that_ends_beside_another_is_noticed_at_its_deadline() {
         watcher.ask("WATCH door");
         cache.ask("RLOCK.HOLDS door dead");
         let mut ears = Listener::to(&server);
-        // The server itself ends the hold of `gate`, which stands alone.
+        // The server itself ends the hold of `gate`, which is the only one there.
         let mut heard = Vec::new();
         until(10_000, || {
             heard.extend(ears.heard(&mut client));
@@ -139,7 +140,7 @@ fn two_readers(client: &mut Client) {
     client.granted("RLOCK.ACQUIRE door dead READ LEASE 3000");
 }
 
-/// The end of `dead` is heard at its deadline, as this event.
+/// Asserts that the end of `dead` is published at its deadline, as this event.
 #[track_caller]
 fn ends_in_time(server: &Server, mut client: Client, key: &str, event: &str) {
     let ends_at = now_ms() + client.lock(key).hold("dead", "read").ttl_ms;

@@ -1,4 +1,4 @@
-//! Names of any bytes, numbers of any shape, and what stands at the limits.
+//! Names of any bytes, numbers of any form, and the limits.
 
 use redis::Value;
 
@@ -217,7 +217,7 @@ fn a_user_whose_name_is_not_text_waits_and_loses_its_session_like_any_other() {
     until(5_000, || client.queue("door") == "ann write block");
     client.ask("RLOCK.RELEASE door bob");
     assert!(integer(&user.receive()) > 0);
-    // Lost while it is blocked: what would unblock it comes right behind the loss.
+    // The session is lost while it is blocked: what would unblock it comes right behind the loss.
     user.send(&["BLMOVE", "list", "out", "LEFT", "LEFT", "0"]);
     until(5_000, || client.info_number("clients", "blocked_clients") == 1);
     client.all(&["RLOCK.FORCE door", "LPUSH list element"]);

@@ -1,11 +1,11 @@
-//! A session that is lost while its connection is blocked in a command of the server's: that
-//! command takes no effect any more, whatever comes right behind the loss.
+//! A session that is lost while its connection is blocked in one of the server's commands: that
+//! command no longer has any effect, whatever comes right behind the loss.
 
 use redis::Value;
 
 use rlock_testkit::{Client, Server, Waiter, is_connected, now_ms, until};
 
-/// What ends ann's session.
+/// Commands that end ann's session.
 const ENDS: [&str; 7] = [
     "RLOCK.FORCE door",
     "DEL door",
@@ -24,8 +24,8 @@ fn blocked_in(server: &Server, command: &str) -> Waiter {
     ann
 }
 
-/// Each loss, and the command that would unblock ann right behind it, in the same read. Then
-/// `is_kept` must hold, and ann's connection close without a reply.
+/// Tries each loss, with the command that would unblock ann right behind it, in the same read. Then
+/// `is_kept` must hold, and ann's connection must close without a reply.
 #[track_caller]
 fn nothing_is_taken(blocks: &str, fills: &str, is_kept: impl Fn(&mut Client) -> bool) {
     let server = Server::start();
@@ -105,7 +105,7 @@ fn many_blocked_sessions_are_closed_in_the_step_in_which_they_are_lost() {
     assert_eq!(client.number("EXISTS out"), 0);
 }
 
-/// From now on until it is thawed, the server reads nothing; then it reads in the order in which
+/// From now on until it is continued, the server reads nothing; then it reads in the order in which
 /// commands were sent. Otherwise, the connections that it has polled last would come first.
 fn freeze(server: &Server) {
     let mut client = server.client();
@@ -113,8 +113,8 @@ fn freeze(server: &Server) {
     server.freeze();
 }
 
-/// Served and unblocked, a connection may already run its next command before the server has seen
-/// to that.
+/// After it was unblocked, a connection may already run its next command before the server has
+/// processed the unblocking.
 #[test]
 fn a_session_that_was_just_served_may_end_itself() {
     let server = Server::start();
@@ -158,8 +158,8 @@ fn a_session_that_was_just_served_and_is_over_runs_nothing_more() {
     assert_eq!(client.number("EXISTS mark"), 0);
 }
 
-/// The server walks along those who are blocked at `list` and runs `blocks`, which opens `door`:
-/// that has expired. The session that is lost by it is the next one at `list`.
+/// The server serves those who are blocked at `list`, and runs `blocks`, which opens `door`, whose
+/// hold has expired. The session that is lost by this is the next one at `list`.
 #[track_caller]
 fn nobody_is_freed_in_line(blocks: &str, is_its_own: bool) {
     let server = Server::start();
@@ -182,7 +182,7 @@ fn nobody_is_freed_in_line(blocks: &str, is_its_own: bool) {
     server.thaw();
     assert_eq!(teller.answer(), Value::Int(5));
     behind.iter_mut().for_each(|one| drop(one.answer()));
-    // Redis 7.0 does not open the other keys of those whom it serves.
+    // Redis 7.0 does not open the other keys of connections that it serves.
     client.ask("EXISTS door");
     lost.last_words();
     assert_eq!(client.ask("PING"), Value::SimpleString("PONG".into()), "{blocks}");

@@ -1,5 +1,5 @@
 //! `BLOCK`: the connection waits in line, and the server hands the lock over in the very step that
-//! frees it. First come, first served; readers that stand together enter together; nobody passes
+//! frees it. First come, first served; readers that are neighbors enter together; nobody overtakes
 //! anybody.
 
 use std::time::Instant;
@@ -120,7 +120,7 @@ fn a_reader_behind_a_waiting_writer_waits_so_that_writers_do_not_starve() {
     let [mut bob] = parked(&server, ["bob BLOCK 0"]);
     client.refused("RLOCK.ACQUIRE door cid READ");
     let [mut dan] = parked(&server, ["dan READ BLOCK 0"]);
-    // Who is inside may enter again all the same.
+    // An owner that holds the lock may enter again all the same.
     client.granted("RLOCK.ACQUIRE door ann READ");
     client.ask("RLOCK.RELEASE door ann ALL");
     bob.granted();
@@ -144,7 +144,7 @@ fn a_newcomer_never_passes_those_who_wait_not_even_in_the_step_of_the_release() 
     (0..3).for_each(|_| drop(thief.answer()));
     assert_eq!(thief.answer(), Value::Array(vec![Value::Int(0), Value::Nil]));
     cid.granted();
-    // Nobody waits any more: a reader finds readers only.
+    // Nobody waits anymore: a reader finds only readers.
     client.granted("RLOCK.ACQUIRE door fay READ");
 }
 
@@ -298,7 +298,7 @@ fn with_ttl_a_grant_after_a_wait_says_what_is_left_of_its_lease() {
     client.ask("RLOCK.RELEASE door ann");
     let (token, left_ms) = bob.granted_with_ttl();
     assert_eq!(client.lock("door").hold("bob", "write").token, token);
-    // From the grant on, not from the request.
+    // The lease counts from the grant, not from the request.
     assert_eq!(left_ms, 60_000);
 }
 
@@ -329,12 +329,12 @@ fn more_waiters_than_configured_are_refused_and_change_nothing() {
     client.granted("RLOCK.ACQUIRE door ann");
     client.granted("RLOCK.ACQUIRE gate ann");
     let [mut bob] = parked(&server, ["bob BLOCK 0"]);
-    // Of the whole server, not of one lock.
+    // The limit is for the whole server, not for one lock.
     let _cid = Waiter::parked(&server, "RLOCK.ACQUIRE gate cid BLOCK 0");
     let error = client.error("RLOCK.ACQUIRE door dan BLOCK 0");
     assert!(error.starts_with("TOOMANY ") && error.contains("rlock.max-waiters"), "{error}");
     assert_eq!(client.queue("door"), "bob write block");
-    // Who need not wait is not refused.
+    // A request that need not wait is not refused.
     client.granted("RLOCK.ACQUIRE door ann BLOCK 0");
     client.refused("RLOCK.ACQUIRE door dan QUEUE 1000");
     client.ask("CONFIG SET rlock.max-waiters 3");
@@ -351,7 +351,7 @@ fn a_request_with_a_depth_may_be_sent_again_while_it_waits() {
     let server = Server::start();
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE door ann");
-    // The first connection is lost from the client's view, and the client asks again on another.
+    // The client has lost its first connection, and asks again on another one.
     let line = "RLOCK.ACQUIRE door bob LEASE 60000 BLOCK 0 DEPTH 1";
     let [mut cid] = parked(&server, ["cid BLOCK 0"]);
     let mut first = Waiter::parked(&server, line);

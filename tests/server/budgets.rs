@@ -1,4 +1,4 @@
-//! Bounds: of what one user can have the server keep, do and write.
+//! Limits of what one user can make the server keep, do and write.
 
 use rlock_testkit::{Client, Server, Waiter, now_ms, until};
 
@@ -12,7 +12,7 @@ fn holds_tied_to_connections_have_a_limit() {
     let refused = client.error("RLOCK.ACQUIRE room ann SESSION");
     assert!(refused.starts_with("TOOMANY ") && refused.contains("rlock.max-sessions"), "{refused}");
     assert_eq!(client.number("EXISTS room"), 0);
-    // Entering again is not new, and neither is a tie that moves to another connection.
+    // Re-entry is not a new hold, and neither is a session that moves to another connection.
     ann.number("RLOCK.ACQUIRE door ann SESSION");
     client.granted("RLOCK.ACQUIRE door ann SESSION DEPTH 2");
     assert_eq!(client.gauges(), (0, 0, 2));
@@ -34,7 +34,7 @@ fn who_waited_for_a_session_beyond_the_limit_is_told_so_and_the_next_is_served()
     client.ask("RLOCK.RELEASE door ann");
     cid.granted();
     assert!(bob.error().starts_with("TOOMANY "));
-    // A hold that a session leaves makes room for the next one.
+    // A session that ends makes room for the next one.
     let mut dan = Waiter::parked(&server, "RLOCK.ACQUIRE room dan SESSION BLOCK 0");
     client.ask("RLOCK.RELEASE room eve");
     dan.granted();
@@ -62,7 +62,7 @@ fn each_session_that_is_refused_is_counted_once() {
     }
 }
 
-/// A stranger can use anybody's owner names, but not have anybody refused by it.
+/// Another user can use anybody's owner names, but cannot have anybody refused by that.
 #[test]
 fn a_wait_that_another_user_parked_closes_no_cycle() {
     let server = Server::start();
@@ -74,7 +74,7 @@ fn a_wait_that_another_user_parked_closes_no_cycle() {
     victim.granted("RLOCK.ACQUIRE b:2 helper");
     let mut tenant = server.client_of("tenant");
     tenant.granted("RLOCK.ACQUIRE a:1 worker");
-    // As if helper waited for worker.
+    // This looks as if helper waited for worker.
     let mut forged = Waiter::connect_as(&server, "tenant");
     forged.park(&server, "RLOCK.ACQUIRE a:1 helper BLOCK 0");
     let mut worker = Waiter::connect_as(&server, "victim");
@@ -114,13 +114,13 @@ fn ask_often(client: &mut Client, count: usize, words: impl Fn(usize) -> String)
     }
 }
 
-/// The server's processor time, in milliseconds, of the longest of its steps until `is_so`: of
-/// what it does between two replies.
+/// The server's processor time, in milliseconds, of its longest step until `is_so`: of what it does
+/// between two replies.
 fn longest_step_ms(client: &mut Client, is_so: impl FnMut(&mut Client) -> bool) -> u64 {
     longest_step_us(client, is_so) / 1000
 }
 
-/// The same in microseconds.
+/// Like `longest_step_ms`, in microseconds.
 pub fn longest_step_us(client: &mut Client, mut is_so: impl FnMut(&mut Client) -> bool) -> u64 {
     let path = format!("/proc/{}/schedstat", client.info_number("server", "process_id"));
     let used_ns = || -> u64 {
@@ -182,7 +182,7 @@ fn leases_that_end_together_are_ended_in_short_steps() {
     let mut is_asked = false;
     let longest = longest_step_ms(&mut client, |client| {
         if !is_asked {
-            // Whatever is left to be ended, ann is the only reader.
+            // However many holds are still to be removed, ann is the only reader.
             client.refused("RLOCK.ACQUIRE door bob READ LIMIT 1");
             client.granted("RLOCK.ACQUIRE door bob READ LIMIT 2");
             client.ask("RLOCK.RELEASE door bob");

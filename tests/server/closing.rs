@@ -48,7 +48,8 @@ impl Flood {
         Flood { id, ends: [writing, reading] }
     }
 
-    /// Its connection is closed, and all that it has sent was run or never will be.
+    /// Waits until its connection is closed: everything that it has sent was executed, or never
+    /// will be.
     #[track_caller]
     fn until_closed(self, watcher: &mut Client) {
         until(5_000, || !is_connected(watcher, self.id));
@@ -66,7 +67,7 @@ fn nothing_that_a_session_sent_runs_after_it_lost_its_hold() {
             let flood = Flood::start(&server);
             let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob BLOCK 0");
             until(5_000, || client.ask("GET n") != Value::Nil);
-            // Read by the server in one go: nobody's command runs between the two.
+            // The server reads both in one piece: nobody's command runs in between.
             teller.say_all(&[line, "GET n"]);
             teller.answer();
             let last = text(&teller.answer());
@@ -98,7 +99,8 @@ fn nothing_that_a_session_sent_runs_after_everything_was_flushed() {
     }
 }
 
-/// These replies and no more, but for errors: what was said behind them was not run.
+/// Asserts that these replies were sent and no others, except errors: what was sent behind them was
+/// not executed.
 #[track_caller]
 fn expect_only(words: &[Result<Value, String>], replies: &[Value], what: &str) {
     let is_no_more = words.iter().skip(replies.len()).all(Result::is_err);
@@ -147,7 +149,7 @@ fn who_flushes_its_own_session_is_told_so_each_time() {
     let mut client = server.client();
     let keys = (0..3000).map(|n| format!("{n} {n}")).collect::<Vec<_>>().join(" ");
     for round in 0..10 * ROUNDS {
-        // A flush in another thread takes a moment.
+        // A flush in another thread takes some time.
         client.ask(&format!("MSET {keys}"));
         let mut ann = Waiter::connect(&server);
         ann.number(HOLD);
@@ -166,7 +168,7 @@ fn a_transaction_that_ends_its_callers_session_is_run_to_its_end_and_nothing_beh
     assert!(!is_there, "the command behind EXEC was run");
 }
 
-/// `guest` may do this and that with `door` and `mark:…`, and nothing with `treasure`.
+/// `guest` may use `door` and `mark:…`, but not `treasure`.
 fn with_guest() -> (Server, Client) {
     let server = Server::start();
     let mut client = server.client();
@@ -213,7 +215,7 @@ fn a_transaction_that_ends_its_callers_session_goes_on_as_its_user() {
 }
 
 /// `ann` holds `door` by a session, three more sessions wait for it in this order, and all of them
-/// are guests. What they said behind their waits is `behind`.
+/// are guests. `behind` is what they have sent behind their waits.
 fn guests(server: &Server, client: &mut Client, behind: &[&str]) -> Vec<(&'static str, Waiter)> {
     let mut ann = Waiter::connect_as(server, "guest");
     ann.number(HOLD);
@@ -228,7 +230,8 @@ fn guests(server: &Server, client: &mut Client, behind: &[&str]) -> Vec<(&'stati
     guests
 }
 
-/// It may have been granted before it was lost, and nothing was run after that.
+/// Asserts that it may have been granted before it was lost, and that nothing was executed after
+/// that.
 #[track_caller]
 fn expect_token_at_most(words: &[Result<Value, String>], what: &str) {
     let told = words.iter().filter_map(|word| word.clone().ok()).take(1);
@@ -310,7 +313,8 @@ fn a_flush_leaves_nobody_unanswered() {
         let server = Server::start();
         let mut client = server.client();
         client.granted("RLOCK.ACQUIRE gate zoe LEASE 600000");
-        // Each holds one lock by a session, waits for another one's, and the last one for `gate`.
+        // Each holds one lock by a session and waits for the next one's; the last one waits for
+        // `gate`.
         let owners = ["ann", "bob", "cid", "dan"];
         let mut sessions = owners.map(|owner| {
             let mut session = Waiter::connect(&server);
@@ -369,8 +373,8 @@ fn a_session_that_demotes_its_own_server_is_answered_and_closed() {
     }
 }
 
-/// Two would be sure of one lock: who reads its token before its connection is closed holds, and
-/// who does not read it does not.
+/// Otherwise, two could be sure of one lock: whoever reads its token before its connection is
+/// closed holds the lock.
 #[test]
 fn a_grant_that_was_told_stands_though_a_session_elsewhere_is_lost_at_once() {
     for wait in ["RLOCK.ACQUIRE gate ann", "RLOCK.MACQUIRE 1 gate ann"] {
@@ -383,7 +387,7 @@ fn a_grant_that_was_told_stands_though_a_session_elsewhere_is_lost_at_once() {
         client.all(&["MULTI", "RLOCK.RELEASE gate zoe", "DEL of:ann", "EXEC"]);
         let is_told = !ann.last_words().is_empty();
         until(5_000, || client.gauges() == (0, 0, 0));
-        // Where the reply is handed over in the step that grants, nobody knows whether it was read.
+        // If the reply is sent in the step that grants, nobody knows whether it was read.
         let stands = is_told || !server.version().is_since([7, 4], [8, 0]);
         assert_eq!(client.number("RLOCK.HOLDS gate ann"), i64::from(stands), "{wait}");
         assert!(is_told || !stands, "{wait}: nobody was told of a grant that stands");
@@ -399,7 +403,7 @@ fn a_session_that_is_lost_in_the_very_reply_to_its_wait_gets_the_reply_and_is_cl
     let mut ann = Waiter::connect(&server);
     ann.number("RLOCK.ACQUIRE gate ann LEASE 600000 SESSION");
     ann.park(&server, "RLOCK.MACQUIRE 2 door gate ann BLOCK 0 WITHTTL");
-    // Nobody looks at the key that has expired before the reply does.
+    // Nobody opens the expired key before the reply does.
     client.ask("PEXPIRE gate 1");
     let expired_at = now_ms() + 1;
     until(5_000, || now_ms() > expired_at);

@@ -1,12 +1,12 @@
-//! A lock whose slot moves between two primaries: who waits is sent after it, nobody is granted
-//! twice, and the hold goes along. `hall` is in the lower half of the slots, so with node 0.
+//! A lock whose slot moves between two primaries: waiters are sent to the target, nobody is granted
+//! twice, and the hold moves along. `hall` is in the lower half of the slots, on node 0.
 
 use rlock_testkit::{Cluster, Listener, Waiter, aof_commands, items, now_ms, until};
 
 const HALL: u16 = 4903;
 const EVENTS: [&str; 2] = ["notify-keyspace-events", "KEd"];
 
-/// It got exactly one reply, which says that its lock is, or will be, elsewhere.
+/// Asserts that it got exactly one reply, which says that its lock is, or will be, elsewhere.
 #[track_caller]
 pub(crate) fn sent_away(waiter: &mut Waiter) {
     let error = waiter.error();
@@ -36,7 +36,8 @@ fn a_lock_moves_with_its_slot_and_who_waits_is_sent_after_it() {
     assert_eq!((source.counted("acquired"), source.counted("handed_off")), (1, 0));
     assert_eq!(target.shows("hall"), "write: ann write 2");
     assert_eq!(target.lock("hall").hold("ann", "write").token, token);
-    // MIGRATE says what is left of the key's time; the deadline in the value is to the millisecond.
+    // MIGRATE sends the key's remaining time; the deadline in the value is exact to the
+    // millisecond.
     let left_ms = target.lock("hall").hold("ann", "write").ttl_ms;
     assert!((deadline_ms - now_ms() - left_ms).abs() < 1_000, "{left_ms} ms are left");
     let mut bob = Waiter::parked(cluster.node(1), "RLOCK.ACQUIRE hall bob BLOCK 0");
@@ -56,7 +57,7 @@ fn a_lock_that_has_not_moved_yet_is_handed_over_where_it_is() {
     cluster.begin_move(HALL, 0, 1);
     source.ask("RLOCK.RELEASE hall ann");
     bob.granted();
-    // By the timer, which asks whether the slot is served here.
+    // The timer does this: it asks whether the slot is served here.
     cid.granted();
     let events = ["acquired", "released", "acquired", "expired", "acquired"];
     assert_eq!(ears.heard(&mut source), events.map(|event| format!("rlock.{event} hall")));
@@ -71,8 +72,8 @@ fn a_lock_that_has_not_moved_yet_is_handed_over_where_it_is() {
 fn a_key_that_left_a_slot_on_the_move_is_granted_to_nobody_there() {
     let cluster = Cluster::of_two();
     let (mut source, mut target) = (cluster.client(0), cluster.client(1));
-    // Left by MIGRATE, and by its end: whoever comes now is sent to the target, so nobody may enter
-    // here.
+    // The key has left by MIGRATE, or has ended: whoever comes now is sent to the target, so nobody
+    // may enter here.
     for ending in ["MIGRATE", "DEL hall", "PEXPIRE hall 1"] {
         source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
         let mut bob = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE hall bob BLOCK 0");
@@ -109,10 +110,10 @@ fn on_a_node_that_imports_the_slot_who_waits_is_granted_or_told_to_try_again() {
         waiter
     };
     let (mut bob, mut cid) = (wait("bob"), wait("cid"));
-    // In the command of somebody whom the source has sent here.
+    // This happens in the command of a client that the source has sent here.
     asking("RLOCK.RELEASE hall ann");
     bob.granted();
-    // By the timer, when bob's lease is over: nobody has said that the lock is here.
+    // The timer does this when bob's lease has expired: nobody has reported that the lock is here.
     sent_away(&mut cid);
     let mut dan = Waiter::connect(cluster.node(1));
     dan.ask("ASKING");
@@ -148,7 +149,7 @@ fn tickets_of_a_slot_that_moved_get_no_turn_and_are_forgotten() {
     let cluster = Cluster::of_two_with(&EVENTS);
     let mut source = cluster.client(0);
     let mut ears = Listener::to(cluster.node(0));
-    // A free lock: bob has its turn, and there is no key whose removal could be noticed.
+    // The lock is free: bob has its turn, and there is no key whose removal could be noticed.
     source.all(&[
         "RLOCK.ACQUIRE hall ann",
         "RLOCK.ACQUIRE hall bob QUEUE 1000",
@@ -180,8 +181,8 @@ fn a_slot_that_comes_back_finds_a_queue_that_can_be_served() {
     target.refused("RLOCK.ACQUIRE hall bob QUEUE 60000");
     cluster.move_slot(HALL, 1, 0);
     assert_eq!(source.lock("hall").hold("eve", "write").token, token);
-    // No key had to go when the slot left: the tickets are still in their places, and served. That
-    // another lock has come to the name is seen when somebody asks.
+    // No key was removed when the slot left: the tickets still have their places, and are served.
+    // Another lock that has come to the name is seen when somebody asks.
     source.refused("RLOCK.ACQUIRE hall bob QUEUE 60000");
     assert_eq!(source.queue("hall"), "bob write queue, cid write queue");
     source.ask("RLOCK.RELEASE hall eve");
@@ -238,14 +239,14 @@ fn locks_with_one_hash_tag_are_taken_together_and_each_effect_names_one() {
 fn a_cycle_of_waits_is_found_on_one_node_and_not_across_two() {
     let cluster = Cluster::of_two();
     let mut clients = [cluster.client(0), cluster.client(1)];
-    // `hall` and `yard` are with node 0, `door` is with node 1.
+    // `hall` and `yard` are on node 0, `door` is on node 1.
     clients[0].granted("RLOCK.ACQUIRE hall ann");
     clients[0].granted("RLOCK.ACQUIRE yard bob");
     clients[1].granted("RLOCK.ACQUIRE door cid");
     let _ann = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE yard ann BLOCK 0");
     let error = clients[0].error("RLOCK.ACQUIRE hall bob BLOCK 0");
     assert!(error.starts_with("DEADLOCK "), "{error}");
-    // Each node knows its own waits only; time ends the others.
+    // Each node knows only its own waits; a time limit ends the others.
     let _cid = Waiter::parked(cluster.node(0), "RLOCK.ACQUIRE hall cid BLOCK 0");
     let mut ann = Waiter::connect(cluster.node(1));
     ann.say("RLOCK.ACQUIRE door ann BLOCK 200");

@@ -4,14 +4,15 @@ use rlock_testkit::{Cluster, LockView, Server, Waiter, now_ms, time_ms, until};
 
 const HALL: u16 = 4903;
 
-/// It was redirected to another node: with its connection closed, or, on Valkey 9, without.
+/// Asserts that it was redirected to another node: with its connection closed, or, on Valkey 9,
+/// without.
 #[track_caller]
 fn not_granted(waiter: &mut Waiter) {
     let error = waiter.reply().unwrap_err();
     assert!(error.starts_with("UNBLOCKED ") || error.starts_with("MOVED "), "{error}");
 }
 
-/// Whether a time between the first two can be one between the other two, to the millisecond.
+/// Whether a time between the first two may equal one between the other two, to the millisecond.
 fn may_be_one(first: [i64; 2], second: [i64; 2]) -> bool {
     first[0] <= second[1] + 1 && second[0] <= first[1] + 1
 }
@@ -32,7 +33,7 @@ fn a_replica_that_takes_over_has_every_hold_and_issues_greater_tokens() {
         (lock.lasting(), [time_ms(&replies[0]) + ttl_ms, time_ms(&replies[2]) + ttl_ms])
     };
 
-    // In order, by hand.
+    // A planned failover, by hand.
     let token = primary.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
     primary.granted("RLOCK.ACQUIRE hall ann READ LEASE 600000");
     let mut ann = Waiter::connect(cluster.node(0));
@@ -55,7 +56,7 @@ fn a_replica_that_takes_over_has_every_hold_and_issues_greater_tokens() {
     assert!(next > token);
     assert_eq!(promoted.shows("{hall}:2"), "write: ann write 1");
 
-    // By its death, when every grant has reached the other one.
+    // A failover by the primary's death, when every grant has reached the replica.
     until(30_000, || cluster.client(0).info("replication", "master_link_status").is_some());
     promoted.ask("RLOCK.RENEW hall bob LEASE 600000");
     until(30_000, || promoted.number("WAIT 1 1000") == 1);
@@ -87,7 +88,7 @@ fn while_the_cluster_is_down_a_session_lasts_as_long_as_its_lease() {
     cluster.node_mut(1).kill_9();
     until(20_000, || client.text("CLUSTER INFO").contains("cluster_state:fail"));
     let down_ms = now_ms();
-    // Renewals fall due and cannot be written: the holds are there, until their leases end.
+    // Renewals fall due and cannot be written: the holds exist until their leases expire.
     until(5_000, || now_ms() > down_ms + 1_800);
     short.expect_silence();
     assert_eq!(short.last_words(), []);

@@ -1,5 +1,6 @@
-//! Many at two locks, at one of them or at both, whose slot moves to and fro: nobody is granted
-//! beside another one, everybody is answered once. `RLOCK_MOVES` says how often it moves.
+//! Many clients at two locks, at one of them or at both, whose slot moves to and fro: no two of
+//! them hold one lock, and each gets exactly one reply. `RLOCK_MOVES` says how often the slot
+//! moves.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use rlock_testkit::{Cluster, Waiter, integer, now_ms, until};
 const HALL: u16 = 4903;
 const ACTORS: u64 = 8;
 
-/// A lock as those see it who have entered: who is inside, and the greatest token so far.
+/// A lock as its holders see it: who holds it, and the greatest token so far.
 #[derive(Default)]
 struct Room {
     inside: Vec<String>,
@@ -47,7 +48,7 @@ impl Seen {
     }
 }
 
-/// One who goes where the cluster sends it.
+/// A client that goes where the cluster sends it.
 struct Follower<'c> {
     cluster: &'c Cluster,
     at: usize,
@@ -85,7 +86,8 @@ impl Follower<'_> {
     }
 }
 
-/// Waits, enters, leaves, until it is over. How often it was granted, and sent on.
+/// Waits, acquires and releases, until the test ends. Returns how often it was granted, and how
+/// often it was redirected.
 fn act(cluster: &Cluster, seen: &Seen, number: u64) -> (u64, u64) {
     let connections = [0, 1].map(|node| Waiter::connect(cluster.node(node)));
     let mut follower = Follower { cluster, at: 0, connections, sent_on: 0 };
@@ -117,7 +119,7 @@ fn act(cluster: &Cluster, seen: &Seen, number: u64) -> (u64, u64) {
     (granted, follower.sent_on)
 }
 
-/// Waits for both locks, enters, leaves.
+/// Waits for both locks, acquires and releases them.
 fn take_both(follower: &mut Follower<'_>, seen: &Seen, number: u64) {
     let who = format!("group-{number} WRITE");
     let keys = "2 {hall}:1 {hall}:0";

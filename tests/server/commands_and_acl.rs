@@ -1,4 +1,4 @@
-//! What the server itself says of the commands, and whom it lets use them.
+//! What the server itself reports about the commands, and who may use them.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use redis::Value;
 use crate::users::users_of_operations;
 use rlock_testkit::{Client, Server, flat_map, integer, items, say_not_seen, text};
 
-/// Command, flags that it has, flags that it must not have, arity, whether its first word is a key;
-/// of `RLOCK.APPLY`, every word but the last is one.
+/// The command, flags that it has, flags that it must not have, its arity, and whether its first
+/// word is a key; every word of `RLOCK.APPLY` but the last is one.
 type Description = (&'static str, &'static [&'static str], &'static [&'static str], i64, bool);
 
 const COMMANDS: [Description; 17] = [
@@ -31,7 +31,7 @@ const COMMANDS: [Description; 17] = [
     ("rlock.apply", &["write", "admin"], &["readonly", "denyoom"], -3, true),
 ];
 
-/// Which of our commands stand in which category.
+/// Which of our commands are in which category.
 const CATEGORIES: [(&str, &[&str]); 8] = [
     (
         "rlock",
@@ -146,7 +146,8 @@ fn a_category_lets_a_user_have_its_commands_and_no_others() {
         client.ask(&rule);
         for (command, _, _, arity, _) in COMMANDS {
             let short = command.trim_start_matches("rlock.");
-            // What takes as long as there are holders, or ends what others hold, may be judged so.
+            // A command whose time grows with the holders, or that ends others' holds, may be in
+            // this category.
             let may_be = match category {
                 "fast" => &["force", "info", "queues", "help", "apply"][..],
                 "slow" => &["macquire", "mrelease", "mrenew"],
@@ -338,7 +339,8 @@ fn a_recommended_application_locks_and_hears_what_is_its_own() {
     }
 }
 
-/// What the clients and examples of this repository send, by that very user.
+/// What the clients and examples of this repository send, by a user with the recommended
+/// permissions.
 #[test]
 fn a_recommended_application_may_do_what_the_clients_do() {
     let server = recommended();
@@ -349,12 +351,12 @@ fn a_recommended_application_may_do_what_the_clients_do() {
     for line in ["PING", "CLIENT ID", "CLIENT SETNAME worker", "COMMAND COUNT", "WAIT 0 100"] {
         app.ask(line);
     }
-    // By the run ID, they know which server this is.
+    // By the run ID, clients know which server this is.
     assert!(app.info("server", "run_id").is_some());
     if server.version().puts_modules_into_categories() {
         app.ask("CLIENT SETINFO LIB-NAME worker");
     }
-    // In another database, too: the user's channels name none.
+    // This works in another database, too: the user's channels name none.
     for database in [0, 9] {
         app.ask(&format!("SELECT {database}"));
         let token = app.granted("RLOCK.ACQUIRE app:door ann WRITE SESSION DEPTH 1 LEASE 60000");
@@ -387,7 +389,7 @@ fn an_application_may_be_let_hear_of_its_own_turns_only() {
     for line in [
         "SUBSCRIBE __keyevent@0__:rlock.turn:billing:bob",
         "PSUBSCRIBE __keyevent@*__:rlock.turn:*",
-        // A part of what it may hear, and yet not letter by letter the same.
+        // This pattern is a part of what the user may hear, but is not literally the same.
         "PSUBSCRIBE __keyevent@0__:rlock.turn:app:worker:*",
     ] {
         assert!(application(&server).error(line).starts_with("NOPERM "), "{line}");
@@ -416,7 +418,7 @@ fn an_application_may_be_let_ask_for_the_map_of_slots() {
     assert!(!may(&mut client, "failover"));
 }
 
-/// What docs/operations.md warns of.
+/// What docs/operations.md warns about.
 #[test]
 fn what_is_dangerous_is_forbidden_with_its_category_where_there_is_one() {
     let server = Server::start();

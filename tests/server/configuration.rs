@@ -1,4 +1,4 @@
-//! The settings: how they are given, their bounds, and what the log warns of.
+//! The settings: how they are given, their bounds, and the warnings in the log.
 
 use rlock_testkit::{Client, DEPTH_MAX, LEASE_MS_MAX, Server, flat_map, text, until};
 
@@ -85,7 +85,7 @@ fn a_bad_argument_refuses_to_load_and_the_log_names_it() {
         ("max-depth 3 %s%n%s 5", "%s%n%s"),
     ] {
         let log = Server::refused_log(arguments);
-        // Not the line with which the server repeats the whole of its configuration.
+        // The line with which the server repeats its whole configuration does not count.
         let mut lines = log.lines().filter(|line| line.to_lowercase().contains("rlock"));
         let is_named = lines.any(|line| line.contains(named));
         assert!(is_named, "{named} is not named for {arguments:?} in\n{log}");
@@ -181,7 +181,7 @@ fn a_module_loaded_while_the_server_runs_takes_settings_and_arguments() {
     let mut client = server.client();
     let module = rlock_testkit::module();
     let module = module.to_str().unwrap();
-    // A failed load leaves nothing behind that could hurt the server.
+    // A failed load leaves nothing behind that could harm the server.
     for bad in ["CONFIG rlock.max-depth 0", "ARGS max-depth 0", "ARGS max-depth"] {
         client.error(&format!("MODULE LOADEX {module} {bad}"));
         client.ask("CONFIG SET timeout 5");
@@ -198,7 +198,7 @@ fn a_module_loaded_while_the_server_runs_takes_settings_and_arguments() {
     assert_eq!(client.shows("door"), "write: ann write 1");
 }
 
-/// How many lines of the log come from the module (`<rlock>`), warn, and name this setting.
+/// How many lines of the log are warnings of the module (`<rlock>`) that name this setting.
 fn warnings(server: &Server, setting: &str) -> usize {
     let log = server.log();
     let warned = log.lines().filter(|line| line.contains(" # "));

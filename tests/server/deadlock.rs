@@ -1,5 +1,5 @@
 //! Owners that wait for each other: the last of them, which would close the cycle, gets
-//! `-DEADLOCK`, and nobody else notices. Only cycles are reported.
+//! `-DEADLOCK`, and nobody else is affected. Only cycles are reported.
 
 use rlock_testkit::{Client, Server, Waiter, until};
 
@@ -37,7 +37,8 @@ fn the_last_of_three_in_a_cycle_is_told_so_and_the_others_go_on() {
     bob.still_waits(&mut client);
     assert_eq!(client.queue("lock:ann"), "");
     assert_eq!(client.counted("deadlocks"), 1);
-    // Without waiting nothing is wrong with it; nor with a ticket, whose owner is free to act.
+    // A request that does not wait closes no cycle; neither does a ticket, whose owner is free to
+    // act.
     client.refused("RLOCK.ACQUIRE lock:ann cid");
     client.refused("RLOCK.ACQUIRE lock:ann cid QUEUE 60000");
     client.ask("RLOCK.RELEASE lock:cid cid");
@@ -85,7 +86,7 @@ fn readers_and_writers_wait_for_each_other_too() {
     client.granted("RLOCK.ACQUIRE door bob READ");
     client.granted("RLOCK.ACQUIRE gate cid");
     let _bob = Waiter::parked(&server, "RLOCK.ACQUIRE gate bob READ BLOCK 0");
-    // It waits for both readers, of whom one waits for it.
+    // It waits for both readers, one of which waits for it.
     told_of_a_cycle(&mut client, "RLOCK.ACQUIRE door cid BLOCK 0", "door", 2);
     client.granted("RLOCK.ACQUIRE door cid READ BLOCK 0");
 }
@@ -121,7 +122,7 @@ fn a_reader_does_not_wait_for_a_reader_ahead() {
     client.granted("RLOCK.ACQUIRE door ann");
     client.granted("RLOCK.ACQUIRE gate cid");
     let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob READ BLOCK 0");
-    // bob, ahead of cid, waits for cid at another lock: they enter the door together all the same.
+    // bob, ahead of cid, waits for cid at another lock: nevertheless, they enter the door together.
     let mut bob_too = Waiter::parked(&server, "RLOCK.ACQUIRE gate bob BLOCK 0");
     let mut cid = Waiter::parked(&server, "RLOCK.ACQUIRE door cid READ BLOCK 0");
     client.ask("RLOCK.RELEASE door ann");
@@ -137,7 +138,7 @@ fn a_ticket_waits_for_nobody_and_nobody_waits_for_a_ticket() {
     client.refused("RLOCK.ACQUIRE lock:bob ann QUEUE 60000");
     let mut bob = waits_for(&server, "bob", "ann");
     bob.still_waits(&mut client);
-    // A ticket ahead in line of one that waits for its owner.
+    // A ticket is ahead in line of one that waits for its owner.
     client.refused("RLOCK.ACQUIRE lock:zoe ann QUEUE 60000");
     let mut other = waits_for(&server, "bob", "zoe");
     other.still_waits(&mut client);
@@ -231,7 +232,7 @@ fn a_search_that_would_look_at_too_many_gives_up_and_is_counted() {
     for number in 0..1_100 {
         client.granted(&format!("RLOCK.ACQUIRE door r{number} READ LEASE 600000"));
     }
-    // Where nobody waits, nothing is searched.
+    // While nobody waits, there is no search.
     client.granted("RLOCK.ACQUIRE gate bob");
     let _other = Waiter::parked(&server, "RLOCK.ACQUIRE gate cy BLOCK 0");
     let mut writer = Waiter::parked(&server, "RLOCK.ACQUIRE door w BLOCK 0");
@@ -256,7 +257,7 @@ fn names_of_any_bytes_make_one_printable_line_of_error_and_log() {
     assert!(server.log().contains(&cycle));
 }
 
-/// The same numbers on every run.
+/// Random numbers that are the same in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -272,7 +273,7 @@ impl Dice {
 fn eight_owners_who_take_eight_locks_in_random_order_never_stand_still() {
     const SEED: u64 = 0x5eed_0001;
     let server = Server::with(&["rlock.default-lease-ms", "600000"]);
-    // A reply that does not come within the client's patience is a standstill.
+    // A reply that does not come within the client's time limit means a standstill.
     std::thread::scope(|scope| {
         for owner in 0..8 {
             let mut client = server.client();
@@ -290,7 +291,8 @@ fn eight_owners_who_take_eight_locks_in_random_order_never_stand_still() {
     assert!(client.counted("deadlocks") > 0, "seed {SEED}: nothing was tried");
 }
 
-/// Takes four of eight locks, one by one; whoever closes a cycle lets go of all and begins again.
+/// Takes four of eight locks, one by one; a client that would close a cycle releases all and begins
+/// again.
 fn take_four(client: &mut Client, owner: u64, dice: &mut Dice) {
     'again: loop {
         let mut held = Vec::new();

@@ -1,4 +1,4 @@
-//! What an append-only file promises, and when it does not yet: `rlock_aof_incomplete`.
+//! What an append-only file guarantees, and when it does not do so yet: `rlock_aof_incomplete`.
 
 use rlock_testkit::{Client, Server, until};
 
@@ -24,8 +24,8 @@ fn is_writing(client: &mut Client) -> bool {
     fields.into_iter().any(|field| client.info_number("persistence", field) > 0)
 }
 
-/// A primary without a file, and a replica with one whose full sync is over and whose rewrite is
-/// not.
+/// A primary without a file, and a replica with one, which has completed its full sync but not yet
+/// its rewrite.
 fn just_synced() -> (Server, Server) {
     let (primary, replica) = (Server::primary(&[]), Server::primary(&ALWAYS));
     fill(&mut primary.client());
@@ -50,7 +50,7 @@ fn a_replica_says_that_its_file_is_incomplete_after_a_full_sync() {
     replica.kill_9();
     drop(primary);
     replica.start_again();
-    // The server's own gap: what it acknowledged is in no file that it loads.
+    // This is the server's own gap: what it acknowledged is in no file that it loads.
     assert_eq!(replica.client().number("RLOCK.HOLDS gap ann"), i64::from(!has_gap));
 }
 
@@ -72,7 +72,7 @@ fn what_a_replica_acknowledges_once_its_file_is_complete_survives() {
     assert!(!is_incomplete(&mut client));
 }
 
-/// A promoted server goes on with that file.
+/// A promoted server continues to use that file.
 #[test]
 fn a_server_that_is_promoted_after_its_full_sync_says_so_too() {
     let (primary, replica) = just_synced();

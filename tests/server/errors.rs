@@ -2,12 +2,12 @@
 
 use rlock_testkit::{Client, DEPTH_MAX, LEASE_MS_MAX, Server, TOKEN_END, Wire, until};
 
-/// What someone would call himself to forge a reply, cut one short, or be formatted.
+/// A name with which somebody might try to forge a reply, cut one short, or have it formatted.
 const HOSTILE: &[u8] = b"a\r\n+OK\r\n$5\0%s%n%x\\\x7f\xff\x1b[2J";
-/// The same as an error may show it.
+/// The same name as an error may show it.
 const HOSTILE_SHOWN: &str = "a\\x0d\\x0a+OK\\x0d\\x0a$5\\x00%s%n%x\\x5c\\x7f\\xff\\x1b[2J";
 
-/// The error has this prefix and says these words, in whichever case.
+/// Asserts that the error has this prefix and contains these words, in upper or lower case.
 #[track_caller]
 fn assert_names(error: &str, prefix: &str, words: &[&str]) {
     assert!(error.starts_with(&format!("{prefix} ")), "{error}");
@@ -18,7 +18,7 @@ fn assert_names(error: &str, prefix: &str, words: &[&str]) {
     }
 }
 
-/// The error has this prefix and shows this name exactly so.
+/// Asserts that the error has this prefix and shows exactly this name.
 #[track_caller]
 fn assert_shows(error: &str, prefix: &str, name: &str) {
     assert!(error.starts_with(&format!("{prefix} ")), "{error}");
@@ -318,7 +318,7 @@ fn a_server_that_cannot_save_refuses_changes_and_answers_questions() {
     let server = Server::with(&["save", "3600 1000", "stop-writes-on-bgsave-error", "yes"]);
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
-    // A folder of that name cannot be replaced by the file.
+    // The file cannot replace a folder of that name.
     std::fs::create_dir_all(server.folder().join("dump.rdb/in-the-way")).unwrap();
     client.ask("BGSAVE");
     until(20_000, || {

@@ -1,5 +1,6 @@
-//! What can happen to a waiter: it is unblocked, killed, or cut off before, in and after the very
-//! loop iteration of its grant. Each gets exactly one reply, and none that departed holds a lock.
+//! What can happen to a waiter: it is unblocked, killed, or disconnected before, in and after the
+//! very loop iteration of its grant. Each gets exactly one reply, and none that departed holds a
+//! lock.
 
 use redis::Value;
 
@@ -35,7 +36,7 @@ fn client_unblock_says_nil_in_the_form_that_was_asked_for() {
     let line = "RLOCK.ACQUIRE door bob BLOCK 60000 WITHTTL";
     let (_server, mut client, [mut bob]) = held_and_waited_for([line]);
     client.ask(&format!("CLIENT UNBLOCK {} TIMEOUT", bob.id()));
-    // As at a time-out: until when ann's hold is in the way.
+    // As at a timeout: the time until which ann's hold is in the way.
     assert!((500_000..=600_001).contains(&bob.refused_with_ttl()));
     assert_eq!(client.gauges(), (0, 0, 0));
 }
@@ -80,8 +81,8 @@ fn the_head_that_leaves_lets_in_those_who_waited_only_for_it() {
     assert_eq!(client.shows("door"), "read: ann read 1, cid read 1, dan read 1");
 }
 
-/// Says these at once: they are carried out in one turn of the server's loop, in a transaction or
-/// not.
+/// Sends these at once: they are executed in one iteration of the server's loop, in a transaction
+/// or not.
 fn in_one_turn(server: &Server, lines: &[&str], is_transaction: bool) -> Vec<Value> {
     let mut teller = Waiter::connect(server);
     if !is_transaction {
@@ -178,7 +179,7 @@ fn a_grant_that_was_written_to_a_connection_that_then_ends_lasts_for_its_lease()
     let line = "RLOCK.ACQUIRE door bob LEASE 300 BLOCK 0";
     let (_server, mut client, [mut bob, mut cid]) = held_and_waited_for([line, CID]);
     client.ask("RLOCK.RELEASE door ann");
-    // It has the reply and crashes: the server cannot know how far its work has got.
+    // It has the reply and crashes: the server cannot know how far its work has progressed.
     until(5_000, || bob.has_reply());
     let id = bob.id();
     drop(bob);
@@ -208,7 +209,8 @@ fn client_unblock_of_one_whose_own_command_let_it_in_changes_nothing() {
     let mut bob = Waiter::connect(&server);
     let mut teller = Waiter::connect(&server);
     let unblock = format!("CLIENT UNBLOCK {} TIMEOUT", bob.id());
-    // Read in one turn and in this order, the server asks for the reply before the module sends it.
+    // The server reads both in one iteration and in this order, so it asks for the reply before the
+    // module sends it.
     until(5_000, || {
         client.all(&["RLOCK.FORCE door", "RLOCK.CANCEL door rex", "RLOCK.CANCEL door bob"]);
         client.granted("RLOCK.ACQUIRE door zoe");
@@ -216,7 +218,7 @@ fn client_unblock_of_one_whose_own_command_let_it_in_changes_nothing() {
         client.refused("RLOCK.ACQUIRE door bob LIMIT 1 QUEUE 60000");
         client.ask("RLOCK.RELEASE door zoe");
         server.freeze();
-        // Nobody is in its way once it has given up its ticket, which stands behind a turn.
+        // Nobody is in its way once it has given up its ticket, which is behind a turn.
         bob.say("RLOCK.MACQUIRE 1 door bob MODES 3 LEASE 600000 BLOCK 60000");
         teller.say(&unblock);
         server.thaw();
@@ -235,7 +237,7 @@ fn client_unblock_with_error_in_the_turn_of_the_grant_takes_it_back_where_the_er
     in_one_turn(&server, &["RLOCK.RELEASE door ann", &unblock], false);
     let first = bob.reply();
     if first.is_ok() && !server.version().is_since([7, 4], [8, 0]) {
-        // The older servers let the token through, and say the error behind it.
+        // The older servers send the token, and then the error.
         assert!(bob.error().starts_with("UNBLOCKED "));
     }
     bob.expect_silence();

@@ -1,5 +1,5 @@
-//! What can happen to a lock that is waited for, outside of RLOCK: its key goes, moves, is read
-//! anew or becomes something else. The queue stays at the name, and whoever is first enters.
+//! What can happen to a lock that is waited for, outside of RLOCK: its key is removed, moved,
+//! loaded again or replaced. The queue stays at the name, and the first in line enters.
 
 use redis::Value;
 
@@ -27,7 +27,7 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    /// `bob` has entered, and those behind him still wait.
+    /// Asserts that `bob` has entered, and that those behind him still wait.
     #[track_caller]
     fn bob_enters(&mut self) {
         self.bob.granted();
@@ -158,7 +158,7 @@ fn the_queue_outlives_a_reload() {
 #[test]
 fn a_reload_that_loses_the_lock_lets_the_first_in_line_enter() {
     let mut scene = scene();
-    // What is saved is from before the lock.
+    // The saved file is from before the lock.
     let rdb = scene.server.folder().join("dump.rdb");
     scene.client.ask("SELECT 5");
     scene.client.ask("SELECT 0");
@@ -193,7 +193,7 @@ fn neither_a_longer_expiry_nor_none_keeps_a_lock_beyond_its_lease() {
         client.ask(line);
         bob.granted();
         assert!(rlock_testkit::now_ms() >= client.deadline_of(integer(&replies[1])));
-        // The hold that follows has its own end again.
+        // The next hold has its own deadline again.
         until(10_000, || client.number("EXISTS door") == 0);
     }
 }
@@ -204,7 +204,7 @@ fn a_lock_that_is_evicted_is_handed_over() {
     let mut listener = Listener::to(&scene.server);
     scene.client.ask("CONFIG SET maxmemory-policy allkeys-lru");
     let mut teller = Waiter::connect(&scene.server);
-    // The only key there is, and the memory is too much already.
+    // This is the only key, and memory is already exceeded.
     teller.say_all(&["CONFIG SET maxmemory 1", "SET some text", "CONFIG SET maxmemory 0"]);
     (0..3).for_each(|_| drop(teller.reply()));
     scene.bob_enters();
@@ -219,7 +219,7 @@ fn a_lock_that_is_evicted_again_and_again_leaves_a_server_that_serves() {
     scene.client.ask("CONFIG SET maxmemory-policy allkeys-random");
     scene.client.ask("CONFIG SET maxmemory 1");
     scene.bob.granted();
-    // Everything is evicted as soon as it is there; a ticket's turn needs no memory.
+    // Every key is evicted as soon as it exists; a ticket's turn needs no memory.
     for _ in 0..20 {
         scene.client.attempt("SET some text").ok();
     }

@@ -1,5 +1,5 @@
-//! `RLOCK.FORCE` and what only looks: `HOLDS`, `CHECK`, `INFO`, `HELP`, and the server's own
-//! queries.
+//! `RLOCK.FORCE` and the commands that only read: `HOLDS`, `CHECK`, `INFO`, `HELP`, and the
+//! server's own.
 
 use redis::Value;
 

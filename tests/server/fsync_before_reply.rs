@@ -1,13 +1,13 @@
-//! With `appendfsync always` a reply means that the disk has the change. Not even `kill -9` could
-//! show that, since the page cache outlives the process: so the order of the system calls is looked
-//! at, from outside, with strace.
+//! With `appendfsync always`, a reply means that the disk has the change. Not even `kill -9` could
+//! show that, since the page cache survives the process: so strace shows the order of the system
+//! calls from outside.
 
 use std::fs;
 use std::process::Command;
 
 use rlock_testkit::{Client, Server, say_not_seen, until};
 
-/// What strace writes of a server's life, and the server.
+/// A server, and the system calls that strace records of it.
 struct Traced {
     server: Server,
     calls: std::path::PathBuf,

@@ -1,10 +1,10 @@
-//! What the module does by itself is held to what the server asks of a command: too few replicas,
-//! a disk that cannot be written.
+//! The module does by itself only what the server would allow a command to do: not with too few
+//! replicas, nor with a disk that cannot be written.
 
 use rlock_testkit::{Client, Server, Waiter, is_connected, now_ms, until};
 
-/// Two locks that ann holds for two seconds, in which a busy machine shuts the gate, too; bob waits
-/// for one, and cid has a ticket for the other.
+/// Two locks that ann holds for two seconds, which is enough for a busy machine to shut the gate;
+/// bob waits for one of them, and cid has a ticket for the other.
 fn waited_for(server: &Server) -> (Client, Waiter) {
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE door ann LEASE 2000");
@@ -14,7 +14,8 @@ fn waited_for(server: &Server) -> (Client, Waiter) {
     (client, bob)
 }
 
-/// While it is shut nobody is granted, and when it opens all is done that was due.
+/// Asserts that nobody is granted while the gate is shut, and that everything due is done when it
+/// opens.
 fn is_respected(server: &Server, shut: impl Fn(&mut Client), open: impl Fn(&mut Client)) {
     let (mut client, mut bob) = waited_for(server);
     let mut eve = Waiter::connect(server);
@@ -22,7 +23,7 @@ fn is_respected(server: &Server, shut: impl Fn(&mut Client), open: impl Fn(&mut 
     let mut dan = Waiter::parked(server, "RLOCK.ACQUIRE door dan BLOCK 2000");
     shut(&mut client);
     until(10_000, || client.shows("door") == "free:" && client.shows("gate") == "free:");
-    // A wait ends at its time, and a session with its lease: "connected" means "held".
+    // A wait ends at its time, and a session with its lease: whoever is connected holds the lock.
     dan.refused();
     eve.expect_close();
     bob.still_waits(&mut client);
@@ -49,7 +50,7 @@ fn nothing_is_granted_where_too_few_replicas_would_hear_of_it() {
     );
 }
 
-/// A snapshot that fails, because its file cannot be renamed to the name of a folder.
+/// A snapshot that fails, because its file cannot replace a folder.
 #[test]
 fn nothing_is_granted_while_the_server_refuses_writes_because_a_snapshot_failed() {
     let server = Server::with(&["save", "3600 1", "enable-protected-configs", "yes"]);
@@ -87,7 +88,7 @@ fn a_session_is_not_renewed_where_too_few_replicas_would_hear_of_it() {
     drop(bob);
 }
 
-/// A gate that relies on a command of the server's stands open, or shut, where that is renamed.
+/// Otherwise, the gate would always be open, or always shut, where the command is renamed.
 #[test]
 fn the_gate_needs_no_command_that_may_be_renamed() {
     let server = without(&["RENAMENX", "EXISTS", "TOUCH", "ROLE", "DEL", "EXPIRE"]);
@@ -98,7 +99,7 @@ fn the_gate_needs_no_command_that_may_be_renamed() {
     bob.granted();
 }
 
-/// Where the server does not say what it is set to, nobody is warned of what it may not be.
+/// If the server does not report a setting, there is no warning about it.
 #[test]
 fn nobody_is_warned_of_settings_that_are_not_known() {
     let server = without(&["CONFIG"]);

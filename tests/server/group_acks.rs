@@ -156,7 +156,7 @@ fn too_few_replicas_and_callers_that_cannot_be_blocked_are_refused() {
     assert_eq!(client.number("RLOCK.MRELEASE 2 a c ann"), 2);
 }
 
-/// The append-only file has the grant in one unit, and so its end.
+/// In the append-only file, the grant is one unit, and so is its end.
 #[test]
 fn a_grant_and_its_revocation_are_one_unit_each_in_the_file() {
     let (primary, replica) =
@@ -170,7 +170,7 @@ fn a_grant_and_its_revocation_are_one_unit_each_in_the_file() {
         let ours = all.iter().skip_while(|command| command.get(1).is_none_or(|key| key != b"a"));
         ours.map(|command| String::from_utf8_lossy(&command[0]).into_owned()).collect()
     };
-    // A command about one of the keys would end the hold there first, in a unit of its own.
+    // A command about one of the keys would first end the hold there, in a unit of its own.
     until(5000, || shape().len() > 1);
     assert_eq!(shape(), ["RLOCK.APPLY", "MULTI", "RLOCK.APPLY", "RLOCK.APPLY", "EXEC"]);
     assert_eq!(shows(&mut client, "a b"), FREE);

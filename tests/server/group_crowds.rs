@@ -13,11 +13,12 @@ use rlock_testkit::{
     until,
 };
 
-/// Requests for several locks in a short run, to each lock a hundred.
+/// Requests for several locks in a short run; in a long one, a hundred for each lock.
 const GROUPS: usize = 3000;
 /// Connections that ask at the same time.
 const PEOPLE: usize = 300;
-/// Between two looks at what everybody waits for: requests, or milliseconds without one.
+/// How many requests, or milliseconds without one, pass between two looks at what everybody waits
+/// for.
 const LOOK_AFTER: usize = 500;
 const LOOK_AFTER_MS: i64 = 100;
 
@@ -34,11 +35,11 @@ struct Asked {
     is_group: bool,
 }
 
-/// One who asks, holds for a moment, releases, and asks again.
+/// A client that asks, holds for a moment, releases, and asks again.
 struct Person {
     connection: Waiter,
     asked: Option<Asked>,
-    /// Replies to come before that of the request.
+    /// How many replies come before that of the request.
     ignored: usize,
 }
 
@@ -46,7 +47,7 @@ struct Crowd {
     rng: Rng,
     people: Vec<Person>,
     keys: usize,
-    /// Requests for several locks that are still to be sent.
+    /// How many requests for several locks are still to be sent.
     left: usize,
     sent: u64,
     /// How many requests got a token, nil, and `-DEADLOCK`.
@@ -56,7 +57,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// What one asks next: the words, and what for.
+    /// The next request: the words, and what is asked for.
     fn ask(&mut self) -> (String, Asked) {
         self.sent += 1;
         let owner = format!("o{}", self.sent);
@@ -68,7 +69,7 @@ impl Crowd {
             let count = self.rng.usize(2..6);
             let mut keys = BTreeSet::from([key]);
             while keys.len() < count {
-                // Some locks are wanted more than others.
+                // Some locks are wanted by more clients than others.
                 let next = self.rng.usize(0..self.keys);
                 keys.insert(if self.rng.u8(0..4) > 0 { next } else { next % 50 });
             }
@@ -101,7 +102,7 @@ impl Crowd {
         (line, Asked { keys: vec![key], owner, is_group: false })
     }
 
-    /// Lets everybody who has a reply go on; returns whether anybody had one.
+    /// Lets everybody who has a reply continue; returns whether anybody had one.
     fn go_on(&mut self) -> bool {
         let mut is_anything = false;
         for at in 0..self.people.len() {
@@ -147,7 +148,7 @@ impl Crowd {
     }
 }
 
-/// All locks at one moment: nobody waits without a cause that is shown.
+/// Looks at all locks at one moment: nobody waits without a cause that is shown.
 fn look(client: &mut Client, keys: usize) -> i64 {
     client.ask("MULTI");
     for key in 0..keys {
@@ -166,7 +167,8 @@ fn look(client: &mut Client, keys: usize) -> i64 {
         let stands = rows.iter().filter(|row| integer(&row["turn"]) == 0).count();
         waiting += integer(&shown_there["queue-length"]);
         assert!(stands == 0 || has_turn || is_held, "k{key} is free, and somebody waits: {rows:?}");
-        // Where a lock is reserved for one who waits for several, that one stands at another lock.
+        // If a lock is reserved for a client that waits for several, that client waits at another
+        // lock.
         let reserved =
             rows.iter().filter(|row| integer(&row["turn"]) == 1 && text(&row["kind"]) == "block");
         for row in reserved {
@@ -249,7 +251,7 @@ struct Process {
 }
 
 impl Process {
-    /// One that says these lines; the last one may block.
+    /// Starts one that sends these lines; the last one may block.
     fn saying(server: &Server, lines: &[&str]) -> Process {
         let mut child = Command::new(cli_program())
             .args(["-s", &server.socket().display().to_string()])
@@ -267,7 +269,7 @@ impl Process {
         Process { child, id: digits.parse().unwrap() }
     }
 
-    /// `kill -9`, until the server has noticed.
+    /// Kills it with `kill -9`, and waits until the server has noticed.
     fn kill(mut self, client: &mut Client) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -294,7 +296,7 @@ fn killed_processes_leave_no_lock_reserved_and_no_part_of_a_grant() {
             assert_eq!(client.number("RLOCK.MRELEASE 2 a b cy"), 2);
             assert_eq!(client.number("RLOCK.RELEASE c bob"), 0);
         } else {
-            // It waits, and then it holds, and another one waits for it.
+            // It waits, then it holds, and another one waits for it.
             let mut next = Waiter::parked(&server, "RLOCK.MACQUIRE 3 c a b dan BLOCK 0");
             assert_eq!(client.number("RLOCK.RELEASE c bob"), 0);
             until(5_000, || client.number("RLOCK.HOLDS c ann") == 1);

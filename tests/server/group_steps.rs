@@ -1,5 +1,5 @@
-//! S4: no step keeps the server busy for long, however many wait for however many locks, and what
-//! others do with those locks costs no more for it.
+//! S4: no step keeps the server busy for long, however many clients wait for however many locks,
+//! and what others do with those locks costs no more because of that.
 
 use rlock_testkit::{Client, Server, Waiter, until};
 
@@ -12,8 +12,8 @@ const STEP_US: u64 = 10_000;
 
 /// What disturbs a round only adds to what is measured: other processes, a test that looks late and
 /// sees several steps as one, and the kernel, which counts the time of a running process in ticks
-/// of up to 4 ms. So one round of five must be within the bounds. A round notes those that it
-/// exceeds; whatever else is wrong fails at once.
+/// of up to 4 ms. So one round of five must be within the bounds. A round returns the bounds that
+/// it exceeds; anything else that is wrong fails at once.
 pub fn one_of_five_rounds(round: fn(&mut Vec<String>)) {
     let mut exceeded = Vec::new();
     for _ in 0..5 {
@@ -38,7 +38,7 @@ fn keys(from: usize) -> String {
     (from..KEYS).map(key).collect::<Vec<_>>().join(" ")
 }
 
-/// So many connections, each of which waits for all keys, in the mode of these words.
+/// Opens this many connections, each of which waits for all keys, in the mode of these words.
 fn wait(server: &Server, client: &mut Client, count: usize, words: &str) -> Vec<Waiter> {
     let mut groups: Vec<Waiter> = (0..count).map(|_| Waiter::connect(server)).collect();
     for (place, group) in groups.iter_mut().enumerate() {
@@ -48,8 +48,8 @@ fn wait(server: &Server, client: &mut Client, count: usize, words: &str) -> Vec<
     groups
 }
 
-/// What the server itself takes to close so many connections that it blocks at as many keys: it
-/// closes all of them in one step.
+/// The time that the server itself takes to close this many connections that are blocked at as many
+/// keys: it closes all of them in one step.
 fn closing_us(count: usize) -> u64 {
     let server = Server::without_module();
     let mut client = server.client();
@@ -66,7 +66,7 @@ fn closing_us(count: usize) -> u64 {
     })
 }
 
-/// The longest step of a scene: the command, and what follows until `is_over`.
+/// The longest step of a scene: of the command, and of what follows until `is_over`.
 fn step(
     exceeded: &mut Vec<String>,
     what: &str,
@@ -98,7 +98,7 @@ fn step_within(
     }
 }
 
-/// What a pair at this key costs, in nanoseconds of the server's processor time.
+/// The cost of a pair at this key, in nanoseconds of the server's processor time.
 fn pair_ns(client: &mut Client, key: &str, words: &str) -> u64 {
     const PAIRS: u64 = 400;
     let path = format!("/proc/{}/schedstat", client.info_number("server", "process_id"));
@@ -117,7 +117,7 @@ fn pair_ns(client: &mut Client, key: &str, words: &str) -> u64 {
     (0..3).map(|_| measure(client)).min().unwrap()
 }
 
-/// All of them wait for the first key; the others are idle.
+/// All of them wait for the first key; the other keys are idle.
 #[test]
 fn a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only() {
     one_of_five_rounds(
@@ -166,7 +166,7 @@ fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only
         groups[round as usize].granted();
     }
     let all = keys(0);
-    // Each frees the first key, at which all of them stand, and leaves the others held.
+    // Each command frees the first key, at which all of them wait, and leaves the others held.
     step(
         exceeded,
         "FORCE",
@@ -203,7 +203,7 @@ fn round_of_a_thousand_groups_that_wait_keep_the_server_busy_in_short_steps_only
     assert_eq!(number(&mut client, "rlock_groups_granted"), 9, "and the stranger's request");
 }
 
-/// READ at all keys but the last, where they stand: all of them enter together.
+/// READ at all keys but the last, where they wait: all of them enter together.
 #[test]
 fn five_hundred_read_groups_are_let_in_in_short_steps() {
     one_of_five_rounds(round_of_five_hundred_read_groups_are_let_in_in_short_steps);
@@ -252,7 +252,8 @@ fn round_of_five_hundred_read_groups_are_let_in_in_short_steps(exceeded: &mut Ve
     }
 }
 
-/// What one owner waits for elsewhere, or here in another way, does not make its requests dearer.
+/// What one owner waits for elsewhere, or here in another way, does not make its requests more
+/// expensive.
 #[test]
 fn the_waits_of_one_owner_cost_as_much_as_those_of_many() {
     one_of_five_rounds(round_of_the_waits_of_one_owner_cost_as_much_as_those_of_many);

@@ -126,8 +126,8 @@ fn a_group_that_closes_a_cycle_is_refused() {
     ann.granted();
 }
 
-/// The release and the grant that it leads to are one transaction, with effects in key order. A
-/// file that is cut off within it loads all holds of the grant, or none.
+/// The release and the grant that follows it are one transaction, with effects in key order. A file
+/// that is cut off within it loads all holds of the grant, or none.
 #[test]
 fn a_file_cut_within_the_grant_of_a_wait_loads_all_of_it_or_none() {
     let settings = ["appendonly", "yes", "appendfsync", "always", "aof-load-truncated", "yes"];

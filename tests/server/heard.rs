@@ -8,11 +8,11 @@ use rlock_testkit::{Client, Server, Waiter, cli_program, is_connected, until};
 /// How often each kind of grant is tried: the caller must read and close within one iteration of
 /// the server's loop.
 const ROUNDS: usize = 20;
-/// A waiter that asks for so long a lease that only a release or a revocation can end it here.
+/// A waiter that asks for a lease so long that only a release or a revocation can end it here.
 const BOB: &str = "RLOCK.ACQUIRE door bob LEASE 600000 BLOCK 0";
 
 /// Clients with a large reply each, which the server writes after that of a grant in the same
-/// iteration of its loop: until it sees a connection close, milliseconds pass.
+/// iteration of its loop: so milliseconds pass until it sees a connection close.
 struct Crowd {
     sleeper: Waiter,
     clients: Vec<Client>,
@@ -53,18 +53,19 @@ fn closes_at_once(mut waiter: Waiter) -> impl FnOnce() -> (i64, i64) {
     move || heard.join().unwrap()
 }
 
-/// Bob holds the lock with this token although his connection has closed.
+/// Asserts that bob holds the lock with this token, although his connection has closed.
 #[track_caller]
 fn stands(client: &mut Client, id: i64, token: i64, round: usize) {
     until(5_000, || !is_connected(client, id));
-    // Whatever comes of the close is done with the next request.
+    // The consequences of the closed connection are processed with the next request.
     client.ask("RLOCK.ACQUIRE door eve");
     let shown = client.shows("door");
     assert_eq!(shown, "write: bob write 1", "round {round}: the grant {token} was revoked");
     assert_eq!(client.lock("door").hold("bob", "write").token, token);
 }
 
-/// Ann's release runs after `before` in its connection, in the iteration in which `ends` ends that.
+/// Ann's release runs after `before` on her connection, in the iteration in which `ends` ends that
+/// command.
 fn releases_behind(server: &Server, before: &str, ends: &str) {
     let mut client = server.client();
     let mut crowd = Crowd::of(server);
@@ -101,7 +102,7 @@ fn a_grant_by_a_release_behind_a_blocked_acquire_stands_though_its_reader_closes
 #[test]
 fn a_grant_by_a_release_behind_wait_stands_though_its_reader_closes_at_once() {
     let server = Server::start();
-    // Nobody acknowledges, so WAIT ends by its time, here during the server's sleep.
+    // Nobody acknowledges, so WAIT times out, here while the server sleeps.
     releases_behind(&server, "WAIT 1 200", "PING");
 }
 
@@ -135,7 +136,7 @@ fn pair() -> (Server, Server) {
     (primary, replica)
 }
 
-/// A caller asks for acknowledgments, which arrive with much else.
+/// A caller asks for acknowledgments, which arrive together with many others.
 fn acknowledged_later(lines: [&str; 2], left: &str) {
     let (primary, replica) = pair();
     let mut client = primary.client();

@@ -1,11 +1,11 @@
-//! Commands that the server holds back in a pause: they run past the filter when the pause is over,
-//! but not those of a session that was lost meanwhile.
+//! Commands that the server holds back during a pause: they bypass the filter when the pause ends,
+//! but the commands of a session that was lost meanwhile are not executed.
 
 use redis::Value;
 
 use rlock_testkit::{Server, Waiter, is_connected, until};
 
-/// Ann holds `door` by a session, bob waits for it.
+/// Ann holds `door` by a session, and bob waits for it.
 fn with_session(server: &Server, lease_ms: u32) -> (Waiter, Waiter) {
     let mut ann = Waiter::connect(server);
     ann.number(&format!("RLOCK.ACQUIRE door ann LEASE {lease_ms} SESSION"));
@@ -13,7 +13,8 @@ fn with_session(server: &Server, lease_ms: u32) -> (Waiter, Waiter) {
     (ann, bob)
 }
 
-/// Who holds `door` loses it right behind the command that ends the pause: so many holds.
+/// The holder of `door` loses it right behind the command that ends the pause. Returns how many
+/// holds there are.
 fn lost_with_the_pause(server: &Server) -> Value {
     let mut teller = Waiter::connect(server);
     teller.say_all(&["CLIENT UNPAUSE", "RLOCK.FORCE door"]);

@@ -1,4 +1,4 @@
-//! `RLOCK.APPLY` sent by hand: an effect as servers write it is taken, anything else is refused
+//! `RLOCK.APPLY` sent by hand: an effect as servers write it is accepted, anything else is refused
 //! and changes nothing.
 
 use rlock_testkit::{Client, LockView, Noise, Server, aof_commands, now_ms, until};
@@ -40,8 +40,8 @@ fn send(client: &mut Client, words: &[Vec<u8>]) -> Result<redis::Value, String> 
     client.attempt_bytes(&words)
 }
 
-/// Sends a tampered effect at a key that holds a lock. Refused: nothing has changed. Taken: what
-/// stands there is a lock that can exist, or nothing.
+/// Sends a changed effect at a key that holds a lock. If it is refused, nothing has changed; if it
+/// is accepted, there is a lock that can exist, or nothing.
 #[track_caller]
 fn try_to_apply(client: &mut Client, words: &[Vec<u8>], what: &str) -> bool {
     let before = (client.dump("door"), client.key_ends_at("door"));
@@ -63,7 +63,7 @@ fn try_to_apply(client: &mut Client, words: &[Vec<u8>], what: &str) -> bool {
     }
 }
 
-/// Two readers with what every effect may name.
+/// Creates two readers with everything that an effect may name.
 #[track_caller]
 fn set_up(client: &mut Client) {
     client.ask("DEL door");
@@ -124,7 +124,7 @@ fn an_effect_cut_short_or_with_bytes_or_words_added_is_refused_or_sound() {
     }
 }
 
-/// Of the effects at several locks all are taken, or none.
+/// Of effects at several locks, all are accepted, or none.
 #[test]
 fn effects_at_two_locks_with_any_one_byte_changed_are_both_refused_or_both_sound() {
     let written_by = Server::with(&["appendonly", "yes", "appendfsync", "always"]);
@@ -219,7 +219,7 @@ fn a_tampered_effect_at_another_type_leaves_it_or_makes_a_sound_lock() {
                 let is_taken = send(&mut client, &changed).is_ok();
                 match client.text("TYPE door").as_str() {
                     "string" => assert_eq!(client.text("GET door"), "value"),
-                    // Begun with a deadline in the past, it is gone at once.
+                    // It began with a deadline in the past, so it has ended at once.
                     "rlock-key" | "none" => assert!(is_taken),
                     other => panic!("{other} after byte {at} became {new:#04x}"),
                 }
@@ -245,7 +245,8 @@ fn effects_sent_twice_or_out_of_order_leave_sound_locks() {
     client.granted("RLOCK.ACQUIRE door ann");
 }
 
-/// The line that renews a hold may come long after the one that began it, whose deadline is past.
+/// The line that renews a hold may come long after the one that began it, whose deadline has
+/// passed.
 #[test]
 fn an_append_only_file_that_a_client_sends_keeps_the_holds_that_were_renewed() {
     let server = Server::with(&["appendonly", "yes"]);
@@ -257,7 +258,7 @@ fn an_append_only_file_that_a_client_sends_keeps_the_holds_that_were_renewed() {
     let mut to = other.client();
     for words in aof_commands(server.folder()) {
         to.ask_bytes(&words.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        // A look at the key in between, as others may have.
+        // Another client may look at the key in between.
         to.number("EXISTS door");
     }
     assert_eq!(to.dump("door"), client.dump("door"));

@@ -7,7 +7,7 @@ use redis::Value;
 
 use rlock_testkit::{Client, LockView, Payload, Server};
 
-/// The first byte says which of the server's own types follows. Another one is not for us to read.
+/// The first byte says which of the server's own types follows. The module never reads another one.
 const TYPE_LEN: usize = 1;
 
 /// A client, and the payloads of locks of every shape, uncompressed so that every byte counts.
@@ -30,7 +30,7 @@ fn samples(server: &Server) -> (Client, Vec<Payload>) {
     (client, payloads)
 }
 
-/// Restores the payload. Where the server takes it, it must be a lock that works.
+/// Restores the payload. If the server accepts it, it must be a lock that works.
 #[track_caller]
 fn try_to_restore(client: &mut Client, payload: &Payload, what: &str) -> bool {
     let sealed = payload.sealed();
@@ -89,7 +89,7 @@ fn a_payload_cut_short_or_with_bytes_added_or_left_out_is_refused_or_sound() {
         for at in TYPE_LEN..value.len() {
             let cut = Payload { body: [&value[..at], version].concat() };
             let is_taken = try_to_restore(&mut client, &cut, &format!("cut at {at}"));
-            // Cut by two bytes, the server reads those of the version in their stead.
+            // If two bytes are missing, the server reads those of the version instead.
             assert!(!is_taken || at == value.len() - 2, "cut at {at}");
             let without_one = Payload { body: [&value[..at], &value[at + 1..], version].concat() };
             try_to_restore(&mut client, &without_one, &format!("without byte {at}"));

@@ -5,7 +5,7 @@ use std::thread;
 
 use rlock_testkit::{Server, Waiter, until};
 
-/// Says a hundred commands at a time until its connection is closed or `is_over`.
+/// Sends a hundred commands at a time until its connection is closed, or `is_over`.
 fn pipelines(server: &Server, own: usize, is_over: &AtomicBool) {
     let lines = vec!["SET mark value"; 100];
     while !is_over.load(Relaxed) {

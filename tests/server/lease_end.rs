@@ -11,7 +11,7 @@ use rlock_testkit::{
     time_ms, time_us, until,
 };
 
-/// Milliseconds from `deadline_ms` to now, of which there must not be fewer than none.
+/// The milliseconds from `deadline_ms` to now, which must not be negative.
 #[track_caller]
 fn late_ms(deadline_ms: i64) -> i64 {
     let late_ms = now_ms() - deadline_ms;
@@ -19,7 +19,7 @@ fn late_ms(deadline_ms: i64) -> i64 {
     late_ms
 }
 
-/// Holds `door` for ann, with a lease that is as short. Its deadline.
+/// Has ann hold `door` with this lease. Returns its deadline.
 #[track_caller]
 fn ann_holds(client: &mut Client, lease_ms: u64) -> i64 {
     let line = format!("RLOCK.ACQUIRE door ann LEASE {lease_ms}");
@@ -27,7 +27,8 @@ fn ann_holds(client: &mut Client, lease_ms: u64) -> i64 {
     client.deadline_of(integer(&replies[1]))
 }
 
-/// zed holds `door`, and these wait for it in this order: so ann's lease begins when zed releases.
+/// zed holds `door`, and these wait for it in this order: so ann's lease begins when zed releases
+/// it.
 fn behind_zed<const N: usize>(server: &Server, waiters: [&str; N]) -> [Waiter; N] {
     server.client().granted("RLOCK.ACQUIRE door zed LEASE 600000");
     waiters.map(|words| Waiter::parked(server, &format!("RLOCK.ACQUIRE door {words} BLOCK 0")))
@@ -53,7 +54,7 @@ fn the_grant_follows_the_deadline_and_is_never_before_it() {
     lateness.assert_prompt();
 }
 
-/// By a clock that is finer than the server's milliseconds.
+/// Measured with a clock that is finer than the server's milliseconds.
 #[test]
 fn a_lease_lasts_no_less_than_was_asked_for_and_no_more_than_that_is_said() {
     let server = Server::start();
@@ -64,7 +65,8 @@ fn a_lease_lasts_no_less_than_was_asked_for_and_no_more_than_that_is_said() {
         let line = format!("RLOCK.ACQUIRE door ann LEASE {lease_ms} WITHTTL");
         let replies = client.all(&[&line, "PTTL door", "RLOCK.INFO door"]);
         assert_eq!(integer(&items(&replies[0])[1]), lease_ms);
-        // On a server that may expire a key within its last millisecond, the key gets the next one.
+        // On a server that may expire a key within its last millisecond, the key's expiry is one
+        // millisecond later.
         let longer_ms = 1 - client.deadline_of(0);
         assert!(integer(&replies[1]) <= lease_ms + longer_ms);
         assert!(LockView::read(&replies[2]).holds.iter().all(|hold| hold.ttl_ms <= lease_ms));
@@ -76,8 +78,8 @@ fn a_lease_lasts_no_less_than_was_asked_for_and_no_more_than_that_is_said() {
     }
 }
 
-/// Nobody waits, so the server's own expiry ends them; often, so that it finds many in their last
-/// millisecond.
+/// Nobody waits, so the server's own expiry ends them; this is repeated, so that it finds many in
+/// their last millisecond.
 #[test]
 fn the_server_ends_no_lease_before_its_deadline() {
     let server = Server::with(&["notify-keyspace-events", "KEd", "hz", "500"]);
@@ -300,7 +302,7 @@ fn what_readers_of_the_state_see_is_over_at_the_deadline_not_at_the_grant() {
     until(5_000, || client.shows("door") == "write: bob write 1");
 }
 
-/// Somebody else's command at the lock does not see what is over either.
+/// Another client's command at the lock does not see an expired hold, either.
 #[test]
 fn a_command_that_comes_right_after_the_deadline_finds_the_next_one_inside() {
     let server = Server::start();

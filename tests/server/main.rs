@@ -1,5 +1,5 @@
-//! RLOCK as its users meet it: a real server with the built module, seen only from outside.
-//! One program for all subjects, so that it links once; `testkit/` starts the servers.
+//! RLOCK as its users see it: a real server with the built module, tested only from outside. All
+//! subjects are in one program, so that it is linked once; `testkit/` starts the servers.
 
 // A test fails by panicking, and its numbers are small.
 #![allow(

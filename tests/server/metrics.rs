@@ -1,4 +1,4 @@
-//! `INFO rlock`: what is there now, and what has been.
+//! `INFO rlock`: the current numbers, and the totals.
 
 use rlock_testkit::{Client, Server, until};
 
@@ -127,7 +127,7 @@ fn the_number_of_locks_is_right_when_the_server_frees_them_in_the_background() {
     for flush in ["FLUSHALL ASYNC", "FLUSHALL SYNC", "UNLINK 1 2 3 4 5 6 7 8 9"] {
         for _ in 0..50 {
             for key in 1..10 {
-                // Enough readers that freeing them is worth a thread to the server.
+                // So many readers that the server frees them in a thread.
                 for reader in 0..4 {
                     client.ask(&format!("RLOCK.ACQUIRE {key} reader:{reader} READ"));
                 }

@@ -1,8 +1,8 @@
-//! Unlock messages: what is said, once, by whom, and what is not said.
+//! Unlock messages: what is published, once, by which server, and what is not published.
 
 use rlock_testkit::{Client, Listener, Server, integer, now_ms, until};
 
-/// A server that says everything of this module, someone who listens, and a client.
+/// A server that publishes all events of this module, a listener, and a client.
 fn speaking_server() -> (Server, Listener, Client) {
     let server = Server::with(&["notify-keyspace-events", "KEd"]);
     let listener = Listener::to(&server);
@@ -10,7 +10,7 @@ fn speaking_server() -> (Server, Listener, Client) {
     (server, listener, client)
 }
 
-/// Asks for each line and compares what is heard after it.
+/// Sends each line, and compares the events that follow.
 #[track_caller]
 fn play(client: &mut Client, listener: &mut Listener, steps: &[(&str, &[&str])]) {
     for (line, events) in steps {
@@ -151,7 +151,7 @@ fn every_removal_is_said_once(client: &mut Client, listener: &mut Listener) {
         client.granted("RLOCK.ACQUIRE door ann READ LEASE 60000");
         listener.heard(client);
         client.ask(removal);
-        // Where it is said a moment later it must still be said once.
+        // If it is published a moment later, it must still be published once.
         let heard = listener.heard_after_a_turn(client);
         assert_eq!(heard, ["rlock.removed door"], "{removal}");
     }
@@ -378,7 +378,7 @@ fn a_replica_says_a_removal_before_what_comes_after_it() {
     let mut here = Listener::to(&primary);
     let mut there = Listener::to(&replica);
     client.granted("RLOCK.ACQUIRE door ann LEASE 60000");
-    // In one transaction, so that all of it reaches the replica in one turn of its loop.
+    // In one transaction, so that the replica gets all of it in one iteration of its loop.
     for line in ["MULTI", "DEL door", "RLOCK.ACQUIRE door bob", "RENAME door gate"] {
         client.ask(line);
     }
@@ -426,8 +426,8 @@ fn a_replica_says_that_a_lock_is_removed_once() {
     }
 }
 
-/// Says `line`, which makes the key, and waits until the key's time is over, without touching it
-/// again, so that it is still there.
+/// Sends `line`, which creates the key, and waits until the key's time has passed, without touching
+/// it, so that it still exists.
 #[track_caller]
 fn until_over(client: &mut Client, line: &str, key: &str) {
     let replies = client.all(&[line, &format!("PEXPIRETIME {key}")]);

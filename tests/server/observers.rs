@@ -26,7 +26,7 @@ fn observer(server: &Server, key: &str, token: i64) -> Waiter {
     Waiter::parked(server, &format!("RLOCK.AWAIT {key} {token} BLOCK 0"))
 }
 
-/// Its one reply.
+/// The one reply of this observer.
 #[track_caller]
 fn told(observer: &mut Waiter) -> (i64, String) {
     let reply = observer.answer();
@@ -155,7 +155,7 @@ fn whatever_changes_the_key_is_seen() {
         let expected = if is_other { (other, "cid".into()) } else { nobody() };
         assert_eq!(told(&mut observer), expected, "{lines:?}");
     }
-    // And what comes to a free name.
+    // These bring a value to a free name.
     for line in ["RENAME other door", "RESTORE door 0", "SWAPDB 0 1"] {
         client.ask("FLUSHALL");
         let token = client.granted("RLOCK.ACQUIRE other cid LEASE 600000");
@@ -190,7 +190,7 @@ fn another_type_is_wrongtype_at_once_and_later() {
     let mut held = observer(&server, "door", ann);
     client.ask("SET door x");
     assert!(held.error().starts_with("WRONGTYPE "));
-    // A reader leaves the name free without a word to observers.
+    // When a reader leaves the name free, observers get no reply.
     client.ask("DEL door");
     client.granted("RLOCK.ACQUIRE door ann READ");
     let mut read = observer(&server, "door", 0);
@@ -352,13 +352,13 @@ fn none_of_a_thousand_misses_a_state_that_lasts_and_they_are_told_in_order() {
     assert_eq!(client.counted("observers"), 0);
 }
 
-/// A server, these observers, and who hands `door` on.
+/// A server, these observers, and the client that hands `door` on.
 struct Stage {
     _server: Server,
     client: Client,
     waiter: Waiter,
     observers: Vec<Waiter>,
-    /// Hand-offs so far, and the tokens that hold `door` and `side` now.
+    /// The number of hand-offs so far, and the tokens that hold `door` and `side` now.
     number: usize,
     door: i64,
     side: i64,
@@ -374,7 +374,8 @@ impl Stage {
         Self { _server: server, client, waiter, observers, number: 0, door, side }
     }
 
-    /// How long the next hand-off of `door` takes, in microseconds, while all observe this lock.
+    /// How long the next hand-off of `door` takes, in microseconds, while all observe the lock
+    /// `observed`.
     fn hand_off(&mut self, observed: &str) -> u128 {
         let line = format!("RLOCK.AWAIT {observed} {} BLOCK 0", self.token(observed));
         let client = &mut self.client;
@@ -403,7 +404,8 @@ impl Stage {
         if key == "door" { self.door } else { self.side }
     }
 
-    /// The same with the server's own lists: what so many blocked connections cost without us.
+    /// The same for the server's own lists: what so many blocked connections cost without the
+    /// module.
     fn push(&mut self) -> u128 {
         self.observers.iter_mut().for_each(|one| one.say("BLPOP crowd 0"));
         self.waiter.say("BLPOP list 0");

@@ -1,8 +1,8 @@
-//! Lock commands called by another module: as without BLOCK, and never with a session.
+//! Lock commands that another module calls: they act as without BLOCK, and never with a session.
 
 use rlock_testkit::{Client, Compiled, Listener, Server, Waiter, say_not_seen};
 
-/// A server that has the other module, too; none where no C compiler is.
+/// A server that has loaded the other module, too; `None` if there is no C compiler.
 fn with_caller() -> Option<Server> {
     let built = Compiled::of("caller")?;
     let server = Server::start();
@@ -23,7 +23,7 @@ fn another_module_that_would_have_to_wait_is_told_so_at_once() {
     assert_eq!(client.gauges(), (0, 1, 0));
 }
 
-/// Redis 7.0 knows no such calls.
+/// Redis 7.0 has no such calls.
 #[test]
 fn another_module_that_allows_its_calls_to_block_is_told_at_once_all_the_same() {
     let Some(server) = with_caller() else { return };

@@ -1,5 +1,5 @@
-//! A session whose lease is over by the time the server sees that: the process was stopped, and
-//! another one may have granted its locks since.
+//! A session whose lease has expired by the time the server sees that: the process was stopped, and
+//! another one may have granted its locks meanwhile.
 
 use redis::Value;
 
@@ -16,8 +16,9 @@ fn pair(settings: &[&str]) -> (Server, Server) {
     (primary, replica)
 }
 
-/// Forty sessions hold locks here and say something; the process is stopped, its replica promoted,
-/// and others are granted the locks there. When it goes on, nothing of what they said is run.
+/// Forty sessions hold locks here and send commands; the process is stopped, its replica is
+/// promoted, and others are granted the locks there. When the process continues, none of these
+/// commands is executed.
 #[track_caller]
 fn nothing_runs_after_the_stop(words: &str, expires: bool, says: impl Fn(usize) -> String) {
     let (primary, replica) = pair(&[]);
@@ -62,7 +63,7 @@ fn a_stopped_primary_runs_no_command_of_a_session_that_is_over() {
     }
 }
 
-/// Their sizes differ, by which Redis 7.0 knows commands.
+/// They differ in size, by which Redis 7.0 recognizes commands.
 #[test]
 fn a_stopped_primary_runs_no_script_and_no_transaction_of_a_session_that_is_over() {
     nothing_runs_after_the_stop("LEASE 1000", false, |number| {
@@ -93,7 +94,7 @@ fn a_stopped_primary_serves_no_blocked_session_that_is_over() {
     assert_eq!(client.number("EXISTS out"), 0);
 }
 
-/// Whoever has a session of its own is not held up by the sessions of others.
+/// A client that has a session of its own is not delayed by the sessions of others.
 #[test]
 fn a_session_that_is_over_takes_no_other_connection_along() {
     let server = Server::start();
@@ -124,7 +125,7 @@ fn a_session_whose_first_acknowledgment_was_slow_lasts() {
     let mut ann = Waiter::connect(&primary);
     let began_ms = now_ms();
     ann.say("RLOCK.ACQUIRE door ann SESSION LEASE 9000 ACKS 1");
-    // The rest of the lease is for a busy replica.
+    // The rest of the lease leaves time for a busy replica.
     until(10_000, || now_ms() > began_ms + 6_900);
     replica.thaw();
     ann.granted();

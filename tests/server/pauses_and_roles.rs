@@ -138,7 +138,7 @@ fn a_session_that_cannot_be_renewed_in_a_long_pause_is_over_and_its_connection_c
     client.ask("CLIENT UNPAUSE");
     ann.expect_close();
     assert_eq!(client.shows("door"), "free:");
-    // Its end is counted when it is found, by a sweep or by the server.
+    // The end is counted when a sweep or the server finds it.
     until(5_000, || client.counted("expired") == 1);
     assert_eq!(client.gauges(), (0, 0, 0));
 }

@@ -1,8 +1,8 @@
-//! How the wait for acknowledgments ends where they do not come.
+//! How the wait for acknowledgments ends if they do not come.
 
 use rlock_testkit::{Client, Server, Waiter, until};
 
-/// A primary whose replica has acknowledged, and is frozen.
+/// A primary whose replica has acknowledged, and is then frozen.
 fn without_acks(settings: &[&str]) -> (Server, Server) {
     let primary = Server::primary(settings);
     let replica = Server::replica_of(&primary, &[]);
@@ -12,7 +12,7 @@ fn without_acks(settings: &[&str]) -> (Server, Server) {
     (primary, replica)
 }
 
-/// So many callers wait for acknowledgments.
+/// Waits until this many callers wait for acknowledgments.
 fn until_pending(client: &mut Client, count: i64) {
     until(5000, || client.info_number("rlock", "rlock_acks_pending") == count);
 }

@@ -1,4 +1,4 @@
-//! `LIMIT n`: at most so many readers at once; `MAXQUEUE m`: no place behind so many who wait; and
+//! `LIMIT n`: at most n readers at once; `MAXQUEUE m`: no place if m already wait; and
 //! `RLOCK.PLACE`.
 
 use redis::Value;
@@ -133,7 +133,8 @@ fn one_of_two_owners_that_wait_for_each_others_only_permit_is_told_so() {
     let _ann = Waiter::parked(&server, "RLOCK.ACQUIRE two ann LIMIT 1 BLOCK 0");
     let error = client.error("RLOCK.ACQUIRE one bob LIMIT 1 BLOCK 0");
     assert!(error.starts_with("DEADLOCK "), "{error}");
-    // Under a higher limit somebody else may leave: nothing is said, and the wait is bounded.
+    // Under a higher limit, another reader may leave: nothing is published, and the wait is
+    // bounded.
     client.granted("RLOCK.ACQUIRE one eve LIMIT 2 LEASE 600000");
     client.refused("RLOCK.ACQUIRE one bob LIMIT 2 BLOCK 20");
 }
@@ -161,13 +162,13 @@ fn a_queue_that_is_long_enough_takes_nobody_more() {
     client.refused("RLOCK.ACQUIRE pool dan LIMIT 2 QUEUE 60000 MAXQUEUE 1");
     client.refused("RLOCK.ACQUIRE pool dan LIMIT 2 QUEUE 60000 MAXQUEUE 2");
     assert_eq!(client.queue("pool"), "cid read block, dan read queue");
-    // It has its place, also as a blocked wait.
+    // It keeps its place, also as a blocked wait.
     client.refused("RLOCK.ACQUIRE pool dan LIMIT 2 QUEUE 60000 MAXQUEUE 0");
     let mut dan = Waiter::parked(&server, "RLOCK.ACQUIRE pool dan LIMIT 2 BLOCK 0 MAXQUEUE 0");
     client.ask("RLOCK.FORCE pool");
     cid.granted();
     dan.granted();
-    // Where nobody is in the way there is no queue; without a wait it has no effect.
+    // If nobody is in the way, there is no queue; without a wait, it has no effect.
     client.granted("RLOCK.ACQUIRE free ann LEASE 600000 BLOCK 0 MAXQUEUE 0");
     client.refused("RLOCK.ACQUIRE free bob MAXQUEUE 0");
 }
@@ -201,7 +202,7 @@ fn waiters_are_shown_with_their_limit_and_their_connection() {
         .map(|row| (integer(&row["limit"]), integer(&row["client"])))
         .collect();
     assert_eq!(rows, [(2, cid.id()), (0, dan.id()), (7, 0)]);
-    // What that number is for.
+    // This is what the number is for.
     client.ask(&format!("CLIENT KILL ID {}", rows[0].1));
     until(5_000, || client.queue("pool") == "dan write block, eve read queue");
 }

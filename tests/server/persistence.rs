@@ -1,13 +1,13 @@
-//! What outlives the process: holds, depths, tokens and deadlines to the millisecond.
+//! What survives the process: holds, depths, tokens and deadlines to the millisecond.
 
 use rlock_testkit::{Client, Server, aof_commands, integer, items, now_ms, text, until};
 
-/// Everything that must be the same afterwards, of every lock in the scene.
+/// Everything that must be the same afterward, for every lock in the scene.
 type Picture = Vec<(String, String, Vec<u8>, i64)>;
 
 const KEYS: [&str; 6] = ["writer", "readers", "both", "deep", "lapsed", "persisted"];
 
-/// Locks of every shape, with deadlines that all differ.
+/// Creates locks of every form, whose deadlines all differ.
 fn set_the_scene(client: &mut Client) {
     for line in [
         "RLOCK.ACQUIRE writer ann LEASE 600001",
@@ -31,7 +31,8 @@ fn set_the_scene(client: &mut Client) {
     }
 }
 
-/// What can be seen of the scene: holds with tokens, the value's digest and bytes, the key's end.
+/// What can be seen of the scene: holds with tokens, the value's digest and bytes, the key's
+/// expiry.
 #[track_caller]
 fn picture(client: &mut Client) -> Picture {
     let see = |key: &&str| {
@@ -42,7 +43,7 @@ fn picture(client: &mut Client) -> Picture {
     KEYS.iter().map(see).collect()
 }
 
-/// Key by key, so that a failure is short.
+/// Compares key by key, so that a failure is short.
 #[track_caller]
 fn assert_same(before: &Picture, after: &Picture) {
     for (before, after) in before.iter().zip(after) {
@@ -52,7 +53,7 @@ fn assert_same(before: &Picture, after: &Picture) {
 
 #[test]
 fn a_digest_and_a_dump_tell_deadlines_tokens_and_depths_apart() {
-    // Else the comparisons below would prove nothing.
+    // Otherwise, the comparisons below would prove nothing.
     let server = Server::start();
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE door ann LEASE 60000");
@@ -200,7 +201,7 @@ fn a_lease_goes_on_running_while_the_server_is_down() {
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE gate ann READ LEASE 300");
     client.granted("RLOCK.ACQUIRE gate bob READ LEASE 600000");
-    // The last lease to end is the one that is looked at.
+    // The hold with the latest deadline is compared.
     let token = client.granted("RLOCK.ACQUIRE door ann LEASE 300");
     let key_ends_at = client.key_ends_at("door");
     server.kill_9();
@@ -220,7 +221,7 @@ fn a_dumped_lock_is_restored_whole() {
     let before = picture(&mut client);
     for (key, (_, _, dump, ends_at)) in KEYS.iter().zip(&before) {
         client.ask(&format!("DEL {key}"));
-        // -1, which never ends, is 0 to RESTORE.
+        // RESTORE uses 0 for a key that never expires, PTTL -1.
         let (key, ends_at) = (key.as_bytes(), (*ends_at).max(0).to_string());
         client.ask_bytes(&[b"RESTORE", key, ends_at.as_bytes(), dump, b"ABSTTL"]);
     }
@@ -293,7 +294,7 @@ fn a_persisted_key_outlasts_its_holds_and_is_free() {
     let server = Server::start();
     let mut client = server.client();
     for lengthen in ["PERSIST door", "EXPIRE door 600"] {
-        // A busy server ends the READ hold late, and removes the key if both are over by then.
+        // A busy server ends the READ hold late, and removes the key if both have expired by then.
         let lines = ["RLOCK.ACQUIRE door ann LEASE 2000", "RLOCK.ACQUIRE door ann READ LEASE 500"];
         let replies = client.all(&[lines[0], lines[1], lengthen]);
         let token = integer(&replies[0]);
@@ -306,7 +307,7 @@ fn a_persisted_key_outlasts_its_holds_and_is_free() {
         assert!(client.error("RLOCK.RENEW door ann").starts_with("NOTHELD "));
         assert!(client.granted("RLOCK.ACQUIRE door bob LEASE 60000") > token);
         assert_eq!(client.shows("door"), "write: bob write 1");
-        // And from then on the key lives as long as its holds again.
+        // From then on, the key lives as long as its holds again.
         assert!((0..=60_000).contains(&client.lives_ms("door")));
         client.ask("RLOCK.RELEASE door bob");
         assert_eq!(client.number("EXISTS door"), 0);
@@ -336,8 +337,8 @@ fn an_aof_sent_to_another_server_makes_the_same_locks() {
         client.ask_bytes(&words);
     }
     let (mut before, mut after) = (picture(&mut server.client()), picture(&mut client));
-    // A primary that is not loading removes at once what comes to it with its deadline in the past,
-    // so that only what lives is the same there.
+    // A primary that is not loading removes at once what arrives with a deadline in the past, so
+    // only the other keys are the same there.
     let lapsed = KEYS.iter().position(|key| *key == "lapsed").unwrap();
     assert_eq!(before.remove(lapsed).0, after.remove(lapsed).0);
     assert_same(&before, &after);
@@ -371,7 +372,7 @@ fn a_change_is_one_command_in_the_aof_and_a_refusal_is_none() {
         "RLOCK.ACQUIRE door cid READ LEASE 600000",
         "RLOCK.FORCE door",
         "RLOCK.ACQUIRE door ann LEASE 600000 DEPTH 1",
-        // A reply that changes nothing is a promise, too: its client may WAIT for it.
+        // A reply that changes nothing is a promise, too: its client may send WAIT for it.
         "RLOCK.ACQUIRE door ann LEASE 1000 DEPTH 1",
         "RLOCK.RENEW door ann LEASE 1000",
     ] {

@@ -19,12 +19,12 @@ fn whatever_promises_a_deadline_has_the_key_live_so_long() {
         assert!(client.number("PTTL door") > 50_000, "{promise}");
         client.ask("RLOCK.FORCE door");
     }
-    // A further reader's grant promises the key to both.
+    // A further reader's grant extends the key for both.
     client.ask("RLOCK.ACQUIRE door ann READ LEASE 60000");
     client.ask("PEXPIRE door 1500");
     client.ask("RLOCK.ACQUIRE door bob READ LEASE 50000");
     assert!(client.number("PTTL door") > 50_000);
-    // A key that its user made live for ever stays so.
+    // A key that its user has made persistent stays persistent.
     client.ask("PERSIST door");
     client.ask("RLOCK.RENEW door ann LEASE 1000");
     assert_eq!(client.number("PTTL door"), -1);
@@ -45,7 +45,7 @@ fn a_promise_that_changes_nothing_moves_the_replication_offset() {
     ] {
         client.ask(line);
         let after = client.info_number("replication", "master_repl_offset");
-        // More than the second's PING of the server.
+        // This is more than the PING that the server sends each second.
         assert!(after > offset + 20, "{line}: {offset} became {after}");
         offset = after;
     }
@@ -107,7 +107,7 @@ fn cancel_ends_blocked_waits_too() {
     client.refused("RLOCK.ACQUIRE door bob QUEUE 60000");
     assert_eq!(client.number("RLOCK.CANCEL door bob"), 3);
     first.refused();
-    // It was queued behind the first one, which was still there when the second got its reply.
+    // It was queued behind the first one, which still existed when the second got its reply.
     assert!(second.refused_with_ttl() >= -1);
     cid.still_waits(&mut client);
     assert_eq!(client.number("RLOCK.CANCEL door bob"), 0);
@@ -175,7 +175,7 @@ fn who_may_use_only_the_locks_database_is_granted_there_until_it_loses_that() {
         }
         cid.granted();
         client.ask("RLOCK.RELEASE door cid");
-        // A sweep has no caller: its own database is another one.
+        // A sweep has no caller: it may run in another database.
         client.granted("RLOCK.ACQUIRE door ann LEASE 50");
         client.ask("ACL SETUSER bob db=3");
         let mut bob = Waiter::connect_as(&server, "bob");
@@ -216,8 +216,8 @@ fn a_session_by_another_modules_transaction_is_refused() {
     assert_eq!(client.number("EXISTS door"), 0);
 }
 
-/// The first grant's own connection gets its token, and the loss of the second one takes nothing
-/// from it.
+/// The first grant's own connection gets its token, and the loss of the second one does not affect
+/// it.
 #[test]
 fn a_connection_that_is_about_to_be_closed_is_never_granted() {
     let server = Server::start();
@@ -235,8 +235,8 @@ fn a_connection_that_is_about_to_be_closed_is_never_granted() {
     until(5_000, || client.gauges() == (0, 0, 0));
 }
 
-/// On Redis 7.0 and 7.2 the reply would go out in the midst of the script, whose effects are not in
-/// the append-only file before it ends.
+/// On Redis 7.0 and 7.2, the reply would be sent during the script, whose effects are not in the
+/// append-only file before it ends.
 #[test]
 fn a_grant_is_told_when_the_script_is_over_that_gave_it() {
     let server = Server::start();
@@ -245,7 +245,7 @@ fn a_grant_is_told_when_the_script_is_over_that_gave_it() {
     client.granted("RLOCK.ACQUIRE door ann LEASE 60000");
     let mut bob = Waiter::parked(&server, LINE);
     let mut script = Waiter::connect(&server);
-    // A comment stands where a space would end the word.
+    // A comment is used where a space would end the word.
     script.say(
         "EVAL local--[[]]t=redis.call('TIME')[1];redis.call('RLOCK.RELEASE','door','ann');\
          while(redis.call('TIME')[1]-t<2)do--[[]]end 0",
@@ -256,7 +256,7 @@ fn a_grant_is_told_when_the_script_is_over_that_gave_it() {
     bob.granted();
 }
 
-/// The replica, and the file, know of the promise as well as the primary.
+/// The replica and the file have the promise, as the primary does.
 #[test]
 fn what_is_promised_after_a_shorter_expiry_lasts_on_a_replica_and_after_a_restart() {
     let mut primary = Server::primary(&["appendonly", "yes"]);

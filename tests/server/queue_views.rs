@@ -1,4 +1,4 @@
-//! Those who wait, as an operator sees them: `RLOCK.INFO`, `RLOCK.QUEUES`, `INFO rlock`.
+//! The waiters, as an operator sees them: `RLOCK.INFO`, `RLOCK.QUEUES`, `INFO rlock`.
 
 use redis::Value;
 

@@ -1,8 +1,8 @@
-//! Readers and writers, step by step, with what is left after each step.
+//! Readers and writers, step by step, with the state after each step.
 
 use rlock_testkit::{Client, Server, flat_map, integer, items, until};
 
-/// One step: what is asked, what is replied (`t` = a token, `-` = nil, `!X` = error X, else the
+/// One step: the request, the reply (`t` = a token, `-` = nil, `!X` = error X, otherwise the
 /// number), and what `RLOCK.INFO` shows then.
 type Step = (&'static str, &'static str, &'static str);
 
@@ -263,7 +263,7 @@ fn a_thousand_readers_hold_together() {
         client.granted(&format!("RLOCK.ACQUIRE door reader:{reader} READ LEASE 90000"));
     }
     assert_eq!(client.lock("door").holds.len(), 1_000);
-    // 100 of them unless more are asked for.
+    // 100 of them, unless more are asked for.
     let listed = flat_map(&client.ask("RLOCK.INFO door"));
     assert_eq!(integer(&listed["holder-count"]), 1_000);
     assert_eq!(items(&listed["holders"]).len(), 100);

@@ -1,4 +1,4 @@
-//! `RLOCK.RELEASE`: a level, a part, the whole; and what is nobody's to release.
+//! `RLOCK.RELEASE`: one level, several, or all; and what its caller may not release.
 
 use rlock_testkit::{Client, Server, until};
 

@@ -1,4 +1,4 @@
-//! An administrator has taken `CLIENT` away, with which the module closes connections.
+//! An administrator has disabled `CLIENT`, with which the module closes connections.
 
 use rlock_testkit::Server;
 

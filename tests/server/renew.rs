@@ -1,4 +1,4 @@
-//! `RLOCK.RENEW`: deadlines move later, never earlier, and nothing begins by it.
+//! `RLOCK.RENEW`: deadlines move later, never earlier, and no hold begins.
 
 use rlock_testkit::{LEASE_MS_MAX, Server, until};
 

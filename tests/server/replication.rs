@@ -1,4 +1,4 @@
-//! A replica has the same locks as its primary, by whatever way they came, and decides nothing.
+//! A replica has the same locks as its primary, however they arrived, and decides nothing.
 
 use rlock_testkit::{Client, Server, Waiter, aof_commands, now_ms, say_not_seen, until};
 
@@ -199,7 +199,7 @@ fn a_release_goes_along_as_it_was_asked_for_where_that_says_all() {
     client.granted("RLOCK.ACQUIRE door ann READ LEASE 600000");
     client.granted("RLOCK.ACQUIRE door ann UPGRADE LEASE 600000");
     let token = client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
-    // Sent twice they would do more than once.
+    // If these were replicated as commands and executed twice, they would count twice.
     by_effect(&mut client, "RLOCK.RELEASE door ann DEPTH 1");
     by_effect(&mut client, "RLOCK.RELEASE door ann");
     for line in ["RLOCK.RELEASE door ann", "rlock.release door ann ALL"] {
@@ -207,12 +207,13 @@ fn a_release_goes_along_as_it_was_asked_for_where_that_says_all() {
         client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
     }
     client.error(&format!("RLOCK.RELEASE door ann TOKEN {token}"));
-    // Somebody is let in, or a lease is found to be over, in the same step.
+    // The same step lets a waiter in, or finds an expired lease.
     let mut bob = Waiter::parked(&server, "RLOCK.ACQUIRE door bob READ BLOCK 0");
     by_effect(&mut client, "RLOCK.RELEASE door ann");
     bob.granted();
     client.granted("RLOCK.ACQUIRE door bob READ LEASE 600000 DEPTH 1");
-    // Read at once: the server sleeps until the lease is over, and notices it at the release.
+    // The server reads both at once: it sleeps until the lease has expired, and notices that at the
+    // release.
     client.all(&[
         "RLOCK.ACQUIRE door cid READ LEASE 1",
         "DEBUG SLEEP 0.05",
@@ -224,7 +225,7 @@ fn a_release_goes_along_as_it_was_asked_for_where_that_says_all() {
     assert_eq!(sent(&mut client, "RLOCK.RELEASE door bob DEPTH 0"), [""; 0]);
 }
 
-/// The limits of a server are for its clients, not for what its primary decided.
+/// A server's limits apply to its clients, not to what its primary decided.
 #[test]
 fn a_replica_with_other_limits_has_the_same_holds() {
     let primary = Server::primary(&[]);
@@ -256,7 +257,7 @@ fn a_replica_restarted_from_its_own_aof_has_every_lock() {
     client.ask("RLOCK.RELEASE readers ann");
     client.ask("RLOCK.ACQUIRE writer ann LEASE 900000");
     replica.until_in_sync_with(&primary);
-    // What came by the full sync is in the AOF only when that has been written anew.
+    // What arrived by the full sync is in the AOF only after the rewrite.
     let mut there = replica.client();
     until(20_000, || {
         let is_rewriting = there.info_number("persistence", "aof_rewrite_in_progress");
@@ -386,7 +387,7 @@ fn a_lock_that_begins_anew_replaces_what_the_replica_still_had() {
     for _ in 0..5 {
         client.granted("RLOCK.ACQUIRE door ann LEASE 200");
         client.granted("RLOCK.ACQUIRE door ann READ LEASE 200");
-        // Untouched, so that the primary finds it when it grants.
+        // Nobody touches it, so the primary finds it when it grants.
         let ends_at = client.key_ends_at("door");
         until(5_000, || now_ms() > ends_at + 1);
         client.granted("RLOCK.ACQUIRE door bob READ LEASE 600000");

@@ -1,9 +1,9 @@
-//! What is not ours to mend: it befalls other commands and other modules in the same way, and
-//! docs/servers.md says so. Each test shows that first, and then what holds for us.
+//! Faults of the servers, which affect other commands and other modules in the same way, as
+//! docs/servers.md says. Each test first shows that, and then what applies to RLOCK.
 
 use rlock_testkit::{Client, Cluster, Compiled, Server, Waiter, module, say_not_seen, until};
 
-/// Says this in the server, which is done with after that. Whether it has survived it.
+/// Sends this to the server, which is not used afterward. Returns whether it has survived.
 fn survives(server: Server, by: &mut Waiter, line: &str) -> Option<Server> {
     by.say_all(&[line, "QUIT"]);
     if by.last_words().is_empty() {
@@ -13,8 +13,8 @@ fn survives(server: Server, by: &mut Waiter, line: &str) -> Option<Server> {
     Some(server)
 }
 
-/// Redis 8 forgets a module whose settings it does not like once the module is there; Redis 7.0
-/// keeps it. Redis 7.2 and 7.4 and Valkey die, of any module that has a data type.
+/// Redis 8 unloads a module whose settings it rejects after loading it; Redis 7.0 keeps it. Redis
+/// 7.2 and 7.4 and Valkey crash with any module that has a data type.
 #[test]
 fn an_unknown_setting_on_the_load_line_leaves_a_server_that_can_load_it() {
     let Some(typed) = Compiled::of("typed") else { return };
@@ -30,7 +30,7 @@ fn an_unknown_setting_on_the_load_line_leaves_a_server_that_can_load_it() {
     let mut client = server.client();
     let module = module().display().to_string();
     client.error(&format!("MODULE LOADEX {module} CONFIG rlock.bogus 1"));
-    // A step of the clock would ring one, in a module that is no longer there.
+    // A step of the clock would ring a timer in a module that is no longer loaded.
     assert_eq!(kernel_timers(&server), 0);
     if client.attempt("RLOCK.HELP").is_err() {
         client.ask(&format!("MODULE LOAD {module}"));
@@ -49,8 +49,8 @@ fn kernel_timers(server: &Server) -> usize {
     links.filter(|link| link.to_string_lossy().contains("timerfd")).count()
 }
 
-/// Redis 8.6, built with the C library's malloc, takes the time at which the key expires for the
-/// size of an allocation.
+/// Redis 8.6, built with the C library's malloc, uses the key's expiry time as the size of an
+/// allocation.
 #[test]
 fn memory_usage_tells_the_size_of_a_lock_where_it_does_of_other_modules_keys() {
     let Some(typed) = Compiled::of("typed") else { return };
@@ -93,7 +93,7 @@ fn one_who_asked_for_no_touch_hands_over_like_any_other() {
     }
 }
 
-/// Redis 8.0 and Valkey 8.1 die when such a client makes a key that another one waits for.
+/// Redis 8.0 and Valkey 8.1 crash when such a client creates a key that another one waits for.
 #[test]
 fn one_who_asked_for_no_touch_may_bring_a_lock_to_where_somebody_waits() {
     let mut server = Server::start();
@@ -124,8 +124,8 @@ fn one_who_asked_for_no_touch_may_bring_a_lock_to_where_somebody_waits() {
     assert!(bob.granted() > token);
 }
 
-/// Redis 7.0 and 7.2 and Valkey 7.2 queue nothing while memory is short, not even a GET; the others
-/// queue what needs none.
+/// While memory is short, Redis 7.0 and 7.2 and Valkey 7.2 queue nothing, not even a GET; the
+/// others queue commands that need no memory.
 #[test]
 fn without_memory_a_release_is_let_in_and_queued_where_a_get_is() {
     let server = Server::start();
@@ -147,7 +147,7 @@ fn without_memory_a_release_is_let_in_and_queued_where_a_get_is() {
     assert_eq!(client.ask_bytes(&[b"EVAL", script, b"1", b"wall"]), redis::Value::Int(0));
 }
 
-/// Whether a transaction of this command is carried out; else it is refused as without memory.
+/// Whether a transaction of this command is executed; otherwise, it is refused for lack of memory.
 #[track_caller]
 fn queued(client: &mut Client, line: &str) -> bool {
     client.ask("MULTI");
@@ -164,8 +164,8 @@ fn queued(client: &mut Client, line: &str) -> bool {
     true
 }
 
-/// A connection that a pause holds back waits for no lock: an operator who ends waits one by one
-/// may still meet one.
+/// A connection that a pause holds back waits for no lock, but an operator who ends waits one by
+/// one may still hit one.
 #[test]
 fn one_who_is_held_back_by_a_pause_is_not_to_be_unblocked() {
     let server = Server::start();
@@ -180,7 +180,7 @@ fn one_who_is_held_back_by_a_pause_is_not_to_be_unblocked() {
     let mut other = Waiter::connect(&server);
     other.say("SET key value");
     until(5_000, || client.info_number("clients", "blocked_clients") == 2);
-    // Some patch releases of older series do not die of it either: 8.0.6, but not 8.0.2.
+    // Some patch releases of older series survive this: 8.0.6, but not 8.0.2.
     let dies = operator.number(&format!("CLIENT UNBLOCK {} ERROR", other.id())) == 1;
     assert!(!dies || !version.is_since([8, 2], [9, 1]), "{version:?}");
     let Some(server) = survives(server, &mut operator, &format!("CLIENT UNBLOCK {id}")) else {
@@ -219,8 +219,8 @@ fn the_log_warns_of_the_faults_that_the_documentation_names() {
     assert_eq!(log.contains("-memory|usage"), (kind, series) == ("Redis", "8.6"), "{log}");
 }
 
-/// Redis 8.4 and later ignore that the target refuses the keys, for want of replicas, and complete
-/// the move without them; Valkey gives the move up.
+/// Redis 8.4 and later ignore that the target refuses the keys because of too few replicas, and
+/// complete the move without them; Valkey cancels the move.
 #[test]
 fn a_slot_that_moves_at_once_to_a_node_without_enough_replicas_keeps_its_keys_or_stays() {
     let slot = 4903;

@@ -1,5 +1,6 @@
-//! `SESSION`: a hold that lasts as long as a connection. The connection's end, by whatever cause,
-//! ends it and lets the next in line enter; and whatever else ends the hold closes the connection.
+//! `SESSION`: a hold that lasts as long as a connection. The end of the connection, whatever the
+//! cause, ends the hold and lets the next in line enter; and whatever else ends the hold closes the
+//! connection.
 
 use redis::Value;
 
@@ -20,7 +21,8 @@ fn scene() -> (Server, Client, Waiter, Waiter) {
     (server, client, ann, bob)
 }
 
-/// `bob` has entered because a connection ended, and nothing is left of its session.
+/// Asserts that `bob` has entered because a connection ended, and that nothing remains of its
+/// session.
 #[track_caller]
 fn bob_enters(client: &mut Client, bob: &mut Waiter) {
     bob.granted();
@@ -125,7 +127,7 @@ fn while_the_connection_lives_the_server_renews_the_lease() {
     until(20_000, || {
         let hold = client.lock("door").hold("ann", "write").clone();
         assert_eq!(hold.token, token);
-        // Renewed every third, so that two thirds are always left; less where this machine is busy.
+        // Renewed after each third, so two thirds always remain; less if this machine is busy.
         assert!((100..=3_000).contains(&hold.ttl_ms), "{hold:?}");
         now_ms() > began_ms + 4_000
     });
@@ -222,7 +224,8 @@ fn who_ends_the_hold_of_its_own_session_hears_so_before_the_connection_is_closed
 fn a_script_that_ends_the_hold_of_its_callers_session_goes_on_as_the_same_user() {
     let server = Server::start();
     let mut client = server.client();
-    // The server takes a connection's user away when it closes it: not in the midst of a script.
+    // The server removes a connection's user when it closes it: this may not happen during a
+    // script.
     client.ask("CONFIG SET requirepass secret");
     client.ask("SET treasure gold");
     client.ask("ACL SETUSER guest on >secret ~door +eval +client +rlock.acquire +rlock.force +get");
@@ -273,7 +276,7 @@ fn the_connection_that_asked_last_has_the_tie() {
     assert_eq!(client.gauges(), (1, 0, 1));
     first.expect_silence();
     drop(first);
-    // A re-entry without SESSION leaves the tie where it is.
+    // A re-entry without SESSION leaves the hold tied to the same connection.
     client.granted("RLOCK.ACQUIRE door ann");
     assert_eq!(client.session_of("door", "ann"), second.id());
     assert_eq!(client.shows("door"), "write: ann write 2");
@@ -381,7 +384,7 @@ fn a_primary_that_is_demoted_closes_the_connections_of_its_sessions() {
     ann.expect_close();
     bob.last_words();
     assert_eq!(client.gauges(), (0, 0, 0));
-    // The hold is data, and stays.
+    // The hold is data, and remains.
     assert_eq!(client.shows("door"), "write: ann write 1");
 }
 
@@ -393,7 +396,7 @@ fn after_a_failover_the_lease_ends_what_was_a_session() {
     ann.number("RLOCK.ACQUIRE door ann LEASE 2000 SESSION");
     replica.until_in_sync_with(&primary);
     let mut client = replica.client();
-    // The replica knows nothing of sessions, but of their renewals.
+    // The replica does not know the session, but gets its renewals.
     assert_eq!(client.session_of("door", "ann"), 0);
     let deadline_ms = client.key_ends_at("door");
     until(10_000, || client.key_ends_at("door") > deadline_ms);

@@ -7,7 +7,7 @@ use rlock_testkit::{
     Client, Cluster, Listener, Server, aof_commands, integer, items, newest_aof, text, until,
 };
 
-/// How many times as often as in a short run.
+/// How often to do it, in a short run and in a long one (`RLOCK_SEVERAL` times as often).
 fn times(short: usize) -> usize {
     let factor = std::env::var("RLOCK_SEVERAL").map_or(1, |factor| factor.parse().unwrap());
     short * factor
@@ -62,7 +62,7 @@ fn a_transaction_and_a_script_run_it_as_one_step() {
     assert!(error.contains("SESSION needs a connection"), "{error}");
 }
 
-/// What a server under `maxmemory` refuses is what takes memory.
+/// Under `maxmemory`, a server refuses only what takes memory.
 #[test]
 fn a_full_server_lets_locks_be_renewed_and_released() {
     let server = Server::start();
@@ -88,8 +88,8 @@ fn the_server_finds_every_key() {
     }
 }
 
-/// No text of a number lets a user lock a key to which it has no right: what the server cannot read
-/// as the number of keys is refused.
+/// No text of a number lets a user lock a key without permission: what the server cannot read as
+/// the number of keys is refused.
 #[test]
 fn no_number_of_keys_opens_a_key_without_the_right_to_it() {
     const NUMBERS: [&str; 22] = [
@@ -129,7 +129,7 @@ fn no_number_of_keys_opens_a_key_without_the_right_to_it() {
                 let words =
                     [command, number.as_bytes(), keys[0].as_bytes(), keys[1].as_bytes(), b"ann"];
                 let words: Vec<&[u8]> = words.into_iter().collect();
-                // With 1 it is a request of one key, whose owner is the second name.
+                // With 1, it is a request for one key, whose owner is the second name.
                 let is_own = number == "1" && keys[0] == "mine:1";
                 match guest.attempt_bytes(&words) {
                     Ok(_) => panic!("{number} {keys:?} was taken"),
@@ -257,7 +257,7 @@ fn a_file_with_a_grant_of_single_effects_is_loaded() {
     let bytes = fs::read(newest_aof(server.folder())).unwrap();
     let commands = aof_commands(server.folder());
     let [name, keys @ .., payload] = commands.last().unwrap().as_slice() else { panic!() };
-    // The three are equally long: the same owner, mode, token and deadline.
+    // The three are equally long, with the same owner, mode, token and deadline.
     let effects: Vec<&[u8]> = payload.chunks(payload.len() / keys.len()).collect();
     let mut unit: Vec<Vec<&[u8]>> = vec![vec![b"MULTI"]];
     unit.extend(keys.iter().zip(&effects).map(|(key, effect)| vec![&name[..], key, effect]));
@@ -271,7 +271,7 @@ fn a_file_with_a_grant_of_single_effects_is_loaded() {
     assert_eq!(KEYS.map(|key| client.dump(key)), dumps);
 }
 
-/// A command as the file has it.
+/// A command in the form of the file.
 fn resp(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words.iter().map(AsRef::as_ref) {
@@ -294,7 +294,7 @@ fn a_reader_on_a_replica_never_sees_a_part_of_a_grant() {
             let mut client = primary.client();
             for _ in 0..times(2_500) {
                 let token = client.granted("RLOCK.MACQUIRE 3 c a b ann");
-                // The first one lasts until the reader has seen it.
+                // The first grant lasts until the reader has seen it.
                 until(20_000, || is_all_seen.load(Ordering::Relaxed));
                 client.number(&format!("RLOCK.MRELEASE 3 a b c ann TOKEN {token}"));
             }

@@ -1,5 +1,5 @@
 //! What a slot brings with it, however it moves: key by key, as every server can, or in one step
-//! (Valkey since 9.0, Redis since 8.4). `hall` is in the lower half of the slots, so with node 0.
+//! (Valkey since 9.0, Redis since 8.4). `hall` is in the lower half of the slots, on node 0.
 
 use std::fs;
 
@@ -36,8 +36,8 @@ fn move_hall(cluster: &Cluster, way: Way) -> bool {
     true
 }
 
-/// A cluster whose node 0 has issued tokens with a clock that was this far ahead and is right
-/// again: its own file says so. Its tokens stay ahead.
+/// A cluster whose node 0 has issued tokens with a clock that was this far ahead and has been
+/// corrected: its own file shows that. Its tokens stay ahead.
 fn cluster_ahead(ahead_us: i64) -> Cluster {
     let file = ["appendonly", "yes", "appendfsync", "always", "aof-use-rdb-preamble", "no"];
     let mut cluster = Cluster::of_two_with(&file);
@@ -71,7 +71,7 @@ fn held(client: &mut Client) -> Vec<String> {
     keys.iter().map(|key| format!("{key}: {:?}", client.lock(key).lasting())).collect()
 }
 
-/// The token was issued by a primary, whatever its clock said.
+/// A primary issued the token, whatever its clock showed.
 #[track_caller]
 fn no_lock_is_lost_for_the_clock_that_issued_its_token(way: Way) {
     for ahead_us in [120 * SECOND_US, 365 * DAY_US] {
@@ -133,13 +133,13 @@ fn a_client_restores_no_token_far_ahead_at_a_node_that_serves_the_slot() {
     assert!(error.starts_with("MOVED "), "{error}");
     let next = target.granted("RLOCK.ACQUIRE door eve");
     assert!(next < token + DAY_US, "a refused token is forgotten");
-    // The slot is on its way to this node.
+    // The slot is being moved to this node.
     restore(&mut target, "RESTORE-ASKING", "hall").unwrap();
     target.ask("ASKING");
     assert_eq!(target.lock("hall").hold("ann", "write").token, token + DAY_US);
 }
 
-/// The slot's data is on its way, and its changes follow, until [`move_ends`]. False if the servers
+/// The slot's data is being sent, and its changes follow, until [`move_ends`]. False if the servers
 /// cannot move a slot in one step.
 fn move_begins(cluster: &Cluster) -> bool {
     let mut source = cluster.client(0);
@@ -151,7 +151,7 @@ fn move_begins(cluster: &Cluster) -> bool {
             "snapshotting -> replicating"
         }
         Version::Redis(..) => {
-            // As many bytes as a slot could have: the move takes some seconds.
+            // As many bytes as a slot could have: the move takes several seconds.
             for number in 0..100 {
                 source.ask(&format!("SET {{hall}}#{number} x"));
             }
@@ -193,7 +193,7 @@ fn a_slot_that_moves_at_once_takes_its_locks_along_and_sends_who_waits_after_the
         return;
     }
     sent_away(&mut bob);
-    // At once, and not at the next renewal of its session, which is minutes away.
+    // At once, and not at the next renewal of its session, minutes later.
     dan.expect_close();
     until(5_000, || source.gauges() == (0, 0, 0) && source.counted("locks") == 0);
     assert_eq!(ears[0].heard_after_a_turn(&mut source), [""; 0]);
@@ -215,8 +215,8 @@ fn what_is_done_while_a_slot_moves_at_once_is_moved_too_and_told_once() {
     source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
     source.granted("RLOCK.ACQUIRE hall ann LEASE 600000");
     source.granted("RLOCK.ACQUIRE {hall}:2 bob LEASE 600000");
-    // Their leases end at the source while the slot moves: of one that stands alone, and of one
-    // beside another.
+    // Their leases end at the source while the slot moves: of a lock with one hold, and of one with
+    // two.
     source.granted("RLOCK.ACQUIRE {hall}:4 eve LEASE 1500");
     source.granted("RLOCK.ACQUIRE {hall}:5 eve READ LEASE 1500");
     source.granted("RLOCK.ACQUIRE {hall}:5 fay READ LEASE 600000");
@@ -250,7 +250,7 @@ fn what_is_done_while_a_slot_moves_at_once_is_moved_too_and_told_once() {
     assert_eq!(counted, [0, 0, 0]);
 }
 
-/// Whoever changes several locks, and in whatever way, the target has the same.
+/// However several locks are changed, the target has the same state.
 #[test]
 fn what_is_done_to_several_locks_while_their_slot_moves_at_once_is_moved_too() {
     let cluster = Cluster::of_two_with(&EVENTS);
@@ -263,7 +263,7 @@ fn what_is_done_to_several_locks_while_their_slot_moves_at_once_is_moved_too() {
     if !move_begins(&cluster) {
         return;
     }
-    // The timer ends the lease of the one, and grants both to the other.
+    // The timer ends the lease of one of them, and grants both to the other.
     let line = "RLOCK.MACQUIRE 2 {hall}:5 {hall}:6 eve LEASE 600000 BLOCK 0";
     let token = Waiter::parked(cluster.node(0), line).granted();
     source.number("RLOCK.MRELEASE 2 {hall}:1 {hall}:2 ann");

@@ -1,4 +1,4 @@
-//! `RLOCK.SLOWLOG`: what lasted long last night, and why.
+//! `RLOCK.SLOWLOG`: what took long, and why.
 
 use redis::Value;
 

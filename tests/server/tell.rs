@@ -8,7 +8,7 @@ pub fn waiting() -> Value {
     Value::SimpleString("WAITING".into())
 }
 
-/// A request of which the reply says that a message follows.
+/// Sends a request whose reply says that a message follows.
 #[track_caller]
 pub fn waits(client: &mut Client, line: &str) {
     assert_eq!(client.ask(line), waiting(), "{line}");
@@ -19,7 +19,7 @@ pub fn tells(client: &mut Client) -> [i64; 3] {
     ["tells", "told", "untold"].map(|name| client.counted(name))
 }
 
-/// The numbers of words that a message has, and its words.
+/// A message as its words.
 pub fn words(message: &str) -> Vec<&str> {
     message.split(' ').collect()
 }
@@ -84,7 +84,7 @@ fn t3_exactly_one_message_for_each_waiting() {
         waits(&mut client, &format!("RLOCK.ACQUIRE door o{id} READ BLOCK 0 TELL ch {id}"));
     }
     client.ask("RLOCK.RELEASE door ann");
-    // More than a portion: some of it is done in the next iteration of the loop.
+    // More than a portion: the rest is done in the next iteration of the loop.
     for id in 0..300 {
         ears.granted(&id.to_string());
     }
@@ -176,12 +176,12 @@ fn t5_whoever_does_not_listen_costs_the_queue_nothing() {
     }
     let mut ears = Subscriber::to(&server, "ch");
     waits(&mut client, "RLOCK.ACQUIRE door bob BLOCK 0 TELL ch 1");
-    // A pattern is no subscriber of a shard channel.
+    // A pattern does not count as a subscriber of a shard channel.
     let mut events = Listener::to(&server);
     client.ask("CONFIG SET notify-keyspace-events KEd");
     events.heard(&mut client);
     gone.leave("gone");
-    // One step: what follows in the same transaction sees its outcome.
+    // One step: what follows in the same transaction sees its result.
     client.all(&["MULTI", "RLOCK.RELEASE door ann", "EXEC"]);
     ears.granted("1");
     ears.expect_silence();
@@ -216,7 +216,7 @@ fn t7_asking_again_takes_the_place_and_the_old_request_gets_no_message() {
     waits(&mut client, "RLOCK.ACQUIRE door cid DEPTH 1 BLOCK 0 TELL old 2");
     waits(&mut client, "RLOCK.ACQUIRE door bob DEPTH 1 LEASE 50000 MAXQUEUE 1 BLOCK 0 TELL new 3");
     assert_eq!((client.number("RLOCK.PLACE door bob"), client.counted("tells")), (1, 2));
-    // Another mode is a wait of its own.
+    // A request in another mode is a wait of its own.
     waits(&mut client, "RLOCK.ACQUIRE door bob READ DEPTH 1 BLOCK 0 TELL new 4");
     assert_eq!(client.counted("tells"), 3);
     assert_eq!(client.number("RLOCK.CANCEL door bob"), 2);
@@ -228,7 +228,7 @@ fn t7_asking_again_takes_the_place_and_the_old_request_gets_no_message() {
     client.ask("RLOCK.RELEASE door cid");
     let (token, ms) = new.granted("6");
     assert!(ms > 30_000, "{ms}");
-    // After the grant an ordinary request returns the token.
+    // After the grant, an ordinary request returns the token.
     assert_eq!(client.granted("RLOCK.ACQUIRE door bob DEPTH 1 BLOCK 0 TELL new 7"), token);
     old.expect_silence();
     new.expect_silence();
@@ -364,7 +364,7 @@ fn t10_transactions_and_scripts() {
     let mut few = server.client_of("few");
     let script = "return redis.call('RLOCK.ACQUIRE','door','dan','BLOCK','0','TELL','ch','3')";
     assert_eq!(text(&few.ask_bytes(&[b"EVAL", script.as_bytes(), b"0"])), "WAITING");
-    // The message leaves after the transaction, in which it would be in the way of a reply.
+    // The message is sent after the transaction; within it, it would be among the replies.
     client.all(&["MULTI", "RLOCK.RELEASE door ann", "RLOCK.RELEASE door bob", "EXEC"]);
     assert_eq!(words(&ears.heard())[..2], ["1", "token"]);
     assert_eq!(words(&ears.heard())[..2], ["2", "token"]);

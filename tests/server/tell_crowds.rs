@@ -1,5 +1,5 @@
 //! Very many requests that wait for messages, over few connections: in which order they are served,
-//! what they take, and what becomes of those whose connection is killed.
+//! what memory they take, and what happens to those whose connection is killed.
 
 use std::collections::VecDeque;
 
@@ -12,9 +12,9 @@ use crate::tell::waiting;
 
 const CONNECTIONS: usize = 20;
 const REQUESTS: usize = 5000;
-/// So many requests of one connection stand in a row.
+/// This many requests of one connection are neighbors in the queue.
 const BATCH: usize = 10;
-/// What a request may take where all names have 39 bytes.
+/// The memory that a request may take if all names have 39 bytes.
 const BYTES_EACH: i64 = 350;
 const PATIENCE_MS: u64 = 20_000;
 
@@ -85,7 +85,7 @@ fn five_thousand_requests_of_twenty_connections_are_served_in_order() {
     let mut all: Vec<Option<Shared>> =
         (0..CONNECTIONS).map(|number| Some(Shared::connect(&server, number))).collect();
     client.granted(&format!("RLOCK.ACQUIRE {KEY} holder LEASE 3600000"));
-    // Each connection's buffers have the size that they need.
+    // The buffers of each connection have their necessary size.
     for one in all.iter_mut().flatten() {
         let echo = |number| format!("ECHO {}", one.line(number).replace(' ', "-"));
         let lines: Vec<String> = (0..BATCH).map(echo).collect();
@@ -127,7 +127,7 @@ fn five_thousand_requests_of_twenty_connections_are_served_in_order() {
         while next < REQUESTS && next > REQUESTS / 2 && seat_of(next) == killed {
             next += 1;
         }
-        // In one write, so that nothing comes between.
+        // In one write, so that nothing comes in between.
         let lines =
             [format!("RLOCK.RELEASE {KEY} {}", owner(number)), format!("RLOCK.AWAIT {KEY} 0")];
         one.connection.say_all(&lines.each_ref().map(String::as_str));

@@ -18,7 +18,7 @@ fn t12_the_right_to_the_channel_is_checked_twice() {
     assert!(refused.starts_with("NOPERM"), "{refused}");
     waits(&mut client, "RLOCK.ACQUIRE door bob BLOCK 0 TELL allowed 1");
     waits(&mut admin, "RLOCK.ACQUIRE door cid BLOCK 0 TELL allowed 2");
-    // The right to the channel, then the user.
+    // The user loses the permission for the channel, and then the user itself is removed.
     admin.ask("ACL SETUSER app resetchannels");
     admin.ask("RLOCK.RELEASE door ann");
     ears.granted("2");
@@ -27,7 +27,7 @@ fn t12_the_right_to_the_channel_is_checked_twice() {
     let mut client = server.client_of("app");
     waits(&mut client, "RLOCK.ACQUIRE door bob BLOCK 0 TELL allowed 3");
     waits(&mut admin, "RLOCK.ACQUIRE door dan BLOCK 0 TELL allowed 4");
-    // The right to the lock: as for a blocked connection.
+    // The permission for the lock, as for a blocked connection.
     admin.ask("ACL SETUSER app -rlock.acquire");
     admin.ask("RLOCK.RELEASE door cid");
     assert!(ears.heard().starts_with("3 error NOPERM "));
@@ -217,7 +217,8 @@ fn t19_a_wait_with_tell_closes_a_cycle() {
     waits(&mut client, "RLOCK.ACQUIRE two ann BLOCK 0 TELL ch 1");
     let refused = client.error("RLOCK.ACQUIRE one bob BLOCK 0 TELL ch 2");
     assert!(refused.starts_with("DEADLOCK"), "{refused}");
-    // So does a ticket whose owner asks again with TELL; refused, it stays a ticket.
+    // The same goes for a ticket whose owner asks again with TELL; if that is refused, it remains a
+    // ticket.
     client.refused("RLOCK.ACQUIRE one bob QUEUE 60000");
     let refused = client.error("RLOCK.ACQUIRE one bob BLOCK 0 TELL ch 3");
     assert!(refused.starts_with("DEADLOCK"), "{refused}");
@@ -245,7 +246,7 @@ fn t20_limits() {
             "{refused}"
         );
     }
-    // Who has a place takes it.
+    // An owner that has a place keeps it.
     waits(&mut client, "RLOCK.ACQUIRE door bob BLOCK 0 TELL ch 4");
     waits(&mut client, "RLOCK.AWAIT hall 0 BLOCK 0 TELL ch 2");
     assert_eq!(client.counted("tells"), 2);
@@ -270,7 +271,7 @@ fn groups_wait_for_messages() {
     assert_eq!(client.number(&format!("RLOCK.MRELEASE 2 a b bob TOKEN {token}")), 2);
     ears.granted("2");
     other.expect_silence();
-    // Nobody listens to a group: those behind it are served in the same step.
+    // Nobody listens for a group: those behind it are served in the same step.
     waits(&mut client, "RLOCK.MACQUIRE 2 a b eve BLOCK 0 TELL nobody 4");
     waits(&mut client, "RLOCK.ACQUIRE a fay BLOCK 0 TELL ch 5");
     client.ask("RLOCK.RELEASE a cid");

@@ -1,11 +1,12 @@
-//! `QUEUE`: a place in line for connections that must not block. The reply is immediate; who is
-//! refused asks again before its window ends, and the lock is kept for it when its turn comes.
+//! `QUEUE`: a place in line for connections that must not block. The reply is immediate; an owner
+//! that is refused asks again before its window ends, and the lock is reserved for it when its turn
+//! comes.
 
 use redis::Value;
 
 use rlock_testkit::{Client, Listener, Server, Waiter, items, now_ms, text, until};
 
-/// A server that says everything, with `door` held by `ann`.
+/// A server that publishes all events, with `door` held by `ann`.
 fn held() -> (Server, Client) {
     let server = Server::with(&["notify-keyspace-events", "KEd"]);
     let mut client = server.client();
@@ -46,7 +47,7 @@ fn a_turn_is_said_to_its_owner_and_the_lock_is_kept_for_it() {
     client.refused("RLOCK.ACQUIRE door cid");
     let reply = client.ask("RLOCK.ACQUIRE door eve WITHTTL");
     assert_eq!(items(&reply), [Value::Nil, Value::Int(-1)]);
-    // Its turn: with or without a word of the queue.
+    // It is the ticket's turn, with or without words for the queue.
     client.granted("RLOCK.ACQUIRE door bob");
     assert_eq!(listener.heard(&mut client), ["rlock.acquired door"]);
     assert_eq!(client.queue("door"), "cid write queue");
@@ -78,7 +79,7 @@ fn the_channel_of_a_turn_has_its_owners_bytes_as_they_are() {
         client.ask_bytes(&[b"RLOCK.ACQUIRE", b"door", b"ann"]);
         client.ask_bytes(&[b"RLOCK.ACQUIRE", b"door", owner, b"QUEUE", b"60000"]);
         client.ask_bytes(&[b"RLOCK.RELEASE", b"door", b"ann"]);
-        // Else it would wait for ever: the mark comes after whatever was published.
+        // Otherwise, it would wait forever: the mark comes after whatever was published.
         client.ask_bytes(&[b"PUBLISH", &channel, b"mark"]);
         let message = ears.receive();
         assert_eq!(text(&items(&message)[2]), "door", "{}", owner.escape_ascii());
@@ -90,7 +91,7 @@ fn the_channel_of_a_turn_has_its_owners_bytes_as_they_are() {
 fn a_turn_that_nobody_takes_up_passes_on_by_itself() {
     let (server, mut client) = held();
     let mut listener = Listener::to(&server);
-    // Taken before it is sent: the server may have read its clock long before the reply is here.
+    // Read before it is sent: the server may have read its clock long before the reply arrives.
     let window_ends_ms = now_ms() + 299;
     client.all(&[
         "RLOCK.ACQUIRE door bob QUEUE 300",
@@ -199,12 +200,12 @@ fn readers_tickets_have_their_turns_together_and_the_blocked_readers_behind_them
     assert_eq!(client.queue("door"), turns);
     client.granted("RLOCK.ACQUIRE door r4 READ QUEUE 60000");
     client.granted("RLOCK.ACQUIRE door r1 READ");
-    // A reader who never queued stands behind the writer.
+    // A reader that never queued is behind the writer.
     client.refused("RLOCK.ACQUIRE door r5 READ");
     for owner in ["r1", "r3", "r4"] {
         client.ask(&format!("RLOCK.RELEASE door {owner}"));
     }
-    // One has its turn still.
+    // One of them still has its turn.
     w.still_waits(&mut client);
     assert_eq!(client.number("RLOCK.CANCEL door r2"), 1);
     w.granted();
@@ -324,7 +325,7 @@ fn more_tickets_than_configured_are_refused_and_change_nothing() {
     let error = client.error("RLOCK.ACQUIRE door cid QUEUE 60000");
     assert!(error.starts_with("TOOMANY ") && error.contains("rlock.max-tickets"), "{error}");
     assert_eq!(client.gauges(), (0, 2, 0));
-    // Who has one may ask again.
+    // An owner that has a ticket may ask again.
     client.refused("RLOCK.ACQUIRE door bob QUEUE 60000");
     client.ask("RLOCK.CANCEL door bob");
     client.refused("RLOCK.ACQUIRE door cid QUEUE 60000");

@@ -1,16 +1,17 @@
-//! Fencing tokens: each greater than every one before, whatever happened to the data.
+//! Fencing tokens: each is greater than all before, whatever happened to the data.
 
 use rlock_testkit::{Client, Payload, Server, TOKEN_END, Version, now_ms, until, with_token};
 
-/// As far ahead of the clock as a client may bring a token, about.
+/// About as far ahead of the clock as a client may set a token.
 const AHEAD_US: i64 = 50_000_000;
 
-/// Settings of a server that has a file of commands, as far ahead on the disk as in memory.
+/// Settings of a server with an append-only file, whose tokens may be as far ahead on disk as in
+/// memory.
 fn aof(preamble: &'static str) -> [&'static str; 6] {
     ["appendonly", "yes", "appendfsync", "always", "aof-use-rdb-preamble", preamble]
 }
 
-/// Rewrites the append-only file, and waits until it counts.
+/// Rewrites the append-only file, and waits until the new one is in use.
 fn rewrite(client: &mut Client) {
     // The server may be rewriting it already, from an earlier state.
     until(20_000, || client.attempt("BGREWRITEAOF").is_ok());
@@ -27,7 +28,7 @@ fn until_rewritten(client: &mut Client) {
     assert_eq!(status.as_deref(), Some("ok"));
 }
 
-/// Whether a file that counts has a command of the module.
+/// Whether a file that is in use has a command of the module.
 fn is_in_the_aof(server: &Server, word: &str) -> bool {
     let files = std::fs::read_dir(server.folder().join("appendonlydir")).unwrap();
     files
@@ -35,8 +36,8 @@ fn is_in_the_aof(server: &Server, word: &str) -> bool {
         .any(|bytes| bytes.windows(word.len()).any(|part| part == word.as_bytes()))
 }
 
-/// Puts a lock on `key` whose token was issued by a clock that is `ahead_us` ahead of ours, the way
-/// it would come from another server: as a payload. Gives back its token.
+/// Puts a lock on `key` whose token was issued by a clock that is `ahead_us` ahead of ours, as it
+/// would come from another server: as a payload. Returns its token.
 fn plant_a_token_ahead(server: &Server, key: &str, ahead_us: i64) -> i64 {
     let mut client = server.client();
     client.ask("CONFIG SET rdbcompression no");
@@ -195,8 +196,8 @@ fn a_promoted_replica_passes_over_every_token_of_a_full_sync() {
 fn a_promoted_replica_passes_over_tokens_of_its_primary_that_it_never_saw() {
     let mut primary = Server::primary(&[]);
     let replica = Server::replica_of(&primary, &[]);
-    // The primary begins anew, so that its tokens are as far ahead of the clock as they may be, and
-    // the replica never hears of them.
+    // The primary starts again, so that its tokens are as far ahead of the clock as they may be,
+    // and the replica never receives them.
     replica.freeze();
     primary.kill_9();
     primary.start_again();
@@ -238,7 +239,7 @@ fn restore_refuses_a_token_more_than_a_minute_ahead_and_forgets_it() {
     assert!(next > token + AHEAD_US && next < token + 2 * AHEAD_US, "{next}");
 }
 
-/// Redis 7.0 cannot save it beside the keys: there it is the clock alone.
+/// Redis 7.0 cannot save it beside the keys: there, only the clock counts.
 #[test]
 fn a_token_ahead_is_passed_over_after_a_restart_though_no_lock_is_left() {
     let mut server = Server::start();
@@ -267,7 +268,7 @@ fn a_token_ahead_outlives_rewritten_files_though_no_lock_is_left() {
             server.start_again();
             client = server.client();
             assert_eq!(client.number("DBSIZE"), 0);
-            // Not a grant: that would be in the file itself.
+            // No grant is sent, because the file would contain it.
             rewrite(&mut client);
             server.kill_9();
             server.start_again();

@@ -44,7 +44,7 @@ fn a_refusal_in_a_transaction_undoes_nothing_before_it() {
     client.ask("RLOCK.RELEASE gate ann");
     client.ask("RLOCK.ACQUIRE door ann");
     let replies = client.attempt("EXEC");
-    // redis-rs makes the one error among the replies the result of the whole.
+    // redis-rs returns the only error among the replies as the whole result.
     assert!(!matches!(replies, Ok(Value::Nil)), "{replies:?}");
     assert_eq!(client.shows("door"), "write: ann write 2");
     assert_eq!(client.shows("gate"), "write: bob write 1");
@@ -144,7 +144,8 @@ fn what_changes_nothing_breaks_no_watch() {
 fn a_script_sees_one_moment_even_when_a_lease_ends_meanwhile() {
     let server = Server::start();
     let mut client = server.client();
-    // Whatever the script sees first it must see to its end, or see a clean change: never an error.
+    // Whatever the script sees first, it must see until its end, or see a clean change: never an
+    // error.
     let script = "redis.call('RLOCK.ACQUIRE', KEYS[1], 'ann', 'LEASE', '5') for i = 1, 50000 do \
                   redis.call('RLOCK.HOLDS', KEYS[1], 'ann') end return \
                   redis.call('RLOCK.ACQUIRE', KEYS[1], 'bob', 'LEASE', '60000')";

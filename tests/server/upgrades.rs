@@ -1,4 +1,4 @@
-//! `UPGRADE`: a reader that asks for WRITE too, and those who wait beside it.
+//! `UPGRADE`: a reader that asks for WRITE too, and those that wait beside it.
 
 use rlock_testkit::{Server, Waiter};
 
@@ -93,7 +93,7 @@ fn an_upgrader_that_gives_up_keeps_its_read() {
     ann.refused();
     cid.granted();
     assert_eq!(client.shows("door"), "read: ann read 1, bob read 1, cid read 1");
-    // And now another one may try.
+    // Now another one may try.
     let [mut bob] = parked(&server, ["bob UPGRADE BLOCK 0"]);
     client.ask("RLOCK.RELEASE door ann");
     client.ask("RLOCK.RELEASE door cid");

@@ -1,4 +1,4 @@
-//! The users of `docs/operations.md`, and who else says what they may do.
+//! The users of `docs/operations.md`, and other places that say what they may do.
 
 use crate::documented::page_named;
 use rlock_testkit::{Server, items, text};
@@ -53,8 +53,8 @@ fn the_high_availability_set_has_the_documented_users() {
     }
 }
 
-/// Whatever the runbook's prose names may be sent by the operator, or is one of the commands that
-/// the page leaves to an administrator. The sessions show it of what they send.
+/// The operator may send whatever the runbook names, unless the page leaves the command to an
+/// administrator. The sessions test what they send.
 #[test]
 fn the_operator_may_send_what_the_runbook_names() {
     let server = Server::of(&format!("notify-keyspace-events KEd\n{}", users_of_operations()));
@@ -67,7 +67,7 @@ fn the_operator_may_send_what_the_runbook_names() {
     let mut named = 0;
     for span in page.spans() {
         let (word, rest) = span.split_once(' ').unwrap_or((&span, ""));
-        // What applications send is in the sessions.
+        // The sessions test what applications send.
         let is_of_applications =
             ["RLOCK.ACQUIRE", "RLOCK.RENEW", "RLOCK.RELEASE", "READ"].contains(&word);
         if word != word.to_uppercase()

@@ -16,54 +16,55 @@ use rlock_testkit::{flat_map, integer, items, text, until};
 pub use told::Cut;
 use told::Ears;
 
-/// No server of a run is away for as long.
+/// The longest time for which a server of a run is unavailable.
 const AWAY_MS_MAX: u64 = 20_000;
 
-/// In the error to a command of a session that has lost its hold.
+/// A part of the error to a command of a session that has lost its hold.
 const LOST_SESSION: &str = "rlock.session-was-lost";
 
-/// A client that gets an error because nobody may write for now asks again so much later.
+/// After an error that says that nobody may write for now, a client asks again after this time.
 const REFUSED_MS: u64 = 20;
 
-/// Of a key and an actor's number.
+/// The URL for a key and an actor's number.
 type UrlOf = dyn Fn(&str, u32) -> String + Send + Sync;
 
-/// What the clients know of the fault that is at work.
+/// What the clients know about the current fault.
 pub struct Site {
     /// Where the lock of a key is now, as this actor sees it.
     pub url_of: Box<UrlOf>,
-    /// Whether a hold is one only when a replica has it, by WAIT.
+    /// Whether a hold counts only when a replica has it, by WAIT.
     pub waits_for_replica: bool,
-    /// The lease of those who have no reason for another one.
+    /// The lease of clients that have no reason for another one.
     pub lease_ms: u64,
-    /// Which lock it is.
+    /// Which kind of lock it is.
     pub words: Words,
-    /// While there are two primaries: who holds long then, is seen to hold beside another one.
+    /// Whether there are two primaries: then, long holds make overlaps visible.
     pub is_cut: Arc<AtomicBool>,
 }
 
 impl Site {
-    /// One server that stays where it is.
+    /// One server, which stays the same.
     pub fn fixed(url: String) -> Site {
         let url_of = Box::new(move |_: &str, _| url.clone());
         let (words, is_cut) = (words::rlock, Arc::default());
         Site { url_of, waits_for_replica: false, lease_ms: 30_000, words, is_cut }
     }
 
-    /// One server at a time, which may become another one.
+    /// One server at a time, which may be replaced by another one.
     pub fn moving(url: Arc<RwLock<String>>) -> Site {
         let url_of = Box::new(move |_: &str, _| url.read().unwrap().clone());
         Site { url_of, waits_for_replica: true, lease_ms: 3000, ..Site::fixed(String::new()) }
     }
 }
 
-/// Where operations are recorded: kept here, or sent to another process as they happen.
+/// Where operations are recorded: here, or in another process to which they are sent as they
+/// happen.
 pub enum Notes {
     Kept(Arc<Mutex<Notebook>>),
     Told,
 }
 
-/// One actor's operations, and the one that is not answered yet.
+/// One actor's operations, and the one that has no reply yet.
 #[derive(Default)]
 pub struct Notebook {
     pub ops: Vec<Op>,
@@ -76,7 +77,7 @@ struct Link {
     id: i64,
 }
 
-/// Name and connection of one who does one thing at a time.
+/// A client that does one thing at a time: its name and its connection.
 pub struct Actor {
     pub number: u32,
     pub rng: fastrand::Rng,
@@ -89,11 +90,11 @@ pub struct Actor {
     /// How many connections it has had.
     links: u32,
     notes: Notes,
-    /// Part of the owner's name: one who hung up is another one afterwards.
+    /// Part of the owner's name: after a client has hung up, it is another owner.
     life: u32,
-    /// The tokens of what it holds.
+    /// The tokens of its holds.
     held: BTreeMap<(String, Mode), i64>,
-    /// Keys of which it does not know what it holds.
+    /// Keys for which it does not know whether it holds the lock.
     unsure: Vec<String>,
     marks: u64,
 }
@@ -118,12 +119,12 @@ impl Actor {
         }
     }
 
-    /// The name that it holds by.
+    /// Its name as an owner.
     pub fn owner(&self) -> String {
         format!("a{}.{}", self.number, self.life)
     }
 
-    /// WRITE for as long as the site says, without waiting: what workloads start from.
+    /// Asks for WRITE with the site's lease, without waiting: workloads change this.
     pub fn ask(&self) -> Ask {
         let lease_ms = self.site.lease_ms;
         let (mode, wait) = (Mode::Write, Wait::No);
@@ -149,12 +150,12 @@ impl Actor {
         reply
     }
 
-    /// One level down.
+    /// Releases one level.
     pub fn release(&mut self, key: &str, mode: Mode) -> Reply {
         self.release_to(key, mode, None)
     }
 
-    /// Down to that depth, or one level.
+    /// Releases down to that depth, or one level.
     pub fn release_to(&mut self, key: &str, mode: Mode, down_to: Option<i64>) -> Reply {
         let token = self.token(key, mode);
         let reply = self.tell(key, Asked::Release { mode, down_to, token });
@@ -164,12 +165,12 @@ impl Actor {
         reply
     }
 
-    /// Extends what it holds by the usual lease.
+    /// Extends its hold by the usual lease.
     pub fn renew(&mut self, key: &str, mode: Mode) -> Reply {
         self.renew_for(key, mode, self.site.lease_ms)
     }
 
-    /// Extends what it holds; with its token, so that a lost hold is noticed.
+    /// Extends its hold; with its token, so that a lost hold is noticed.
     pub fn renew_for(&mut self, key: &str, mode: Mode, lease_ms: u64) -> Reply {
         let Some(token) = self.token(key, mode) else { return Reply::NotHeld };
         self.tell(key, Asked::Renew { mode, lease_ms, token, acks: 0 })
@@ -185,23 +186,23 @@ impl Actor {
         self.tell(key, Asked::Cancel)
     }
 
-    /// Who waits.
+    /// Asks who waits.
     pub fn info(&mut self, key: &str) -> Reply {
         self.tell(key, Asked::Info)
     }
 
-    /// How long it still holds, as the server sees it.
+    /// Asks how long its hold lasts, as the server sees it.
     pub fn look(&mut self, key: &str, mode: Mode) -> Reply {
         let Some(token) = self.token(key, mode) else { return Reply::NotHeld };
         self.tell(key, Asked::Look { mode, token })
     }
 
-    /// Adds one to the counter that `key` guards, if its token is still good.
+    /// Adds one to the counter that `key` guards, if its token is still valid.
     pub fn count(&mut self, key: &str, token: i64) -> Reply {
         self.tell(key, Asked::Count { token })
     }
 
-    /// Closes its connection without a word, and comes back as another owner.
+    /// Closes its connection without releasing, and comes back as another owner.
     pub fn hang_up(&mut self, key: &str) {
         let sent_ns = now_ns();
         let id = self.link.take().map_or(0, |link| link.id);
@@ -212,14 +213,13 @@ impl Actor {
         self.unsure.clear();
     }
 
-    /// Where no replica has a release for now, to mend takes until one is back: it goes on as
-    /// another owner, and what it held ends with its lease.
+    /// Becomes another owner instead of `mend`, which would wait until a replica has its release.
     pub fn start_anew(&mut self) {
         let key = self.unsure[0].clone();
         self.hang_up(&key);
     }
 
-    /// Says that it will wait, and hangs up instead, some time before it is answered.
+    /// Sends a request that waits, and hangs up before the reply.
     pub fn ask_and_hang_up(&mut self, key: &str, ask: Ask, after_ms: u64) {
         let asked = Asked::Acquire(ask);
         let command = (self.site.words)(key, &self.owner(), &asked);
@@ -232,7 +232,7 @@ impl Actor {
         self.hang_up(key);
     }
 
-    /// The same command twice in one go, as a client library does that missed a reply.
+    /// Sends the same command twice in one write, as a client library does that missed a reply.
     pub fn acquire_twice(&mut self, key: &str, ask: Ask) -> [Reply; 2] {
         let replies = self.tell_twice(key, Asked::Acquire(ask));
         if let [_, Reply::Token(token)] = replies {
@@ -241,7 +241,8 @@ impl Actor {
         replies
     }
 
-    /// Lets go down to `depth`, and says so twice. By the name only: the second one is no error.
+    /// Releases down to `depth`, and sends that twice. Without a token: then the second one is no
+    /// error.
     pub fn release_twice(&mut self, key: &str, mode: Mode, depth: i64) -> [Reply; 2] {
         let asked = Asked::Release { mode, down_to: Some(depth), token: None };
         let replies = self.tell_twice(key, asked);
@@ -251,12 +252,12 @@ impl Actor {
         replies
     }
 
-    /// Before anything new: finds out what became of its holds where a reply was lost, and lets go.
+    /// Before anything new: finds out which holds it has where a reply was lost, and releases them.
     pub fn mend(&mut self) {
         self.unsure.sort();
         self.unsure.dedup();
         for key in std::mem::take(&mut self.unsure) {
-            // First, so that nothing is granted any more.
+            // This comes first, so that nothing is granted anymore.
             self.cancel(&key);
             for mode in [Mode::Write, Mode::Read] {
                 self.renew(&key, mode);
@@ -268,12 +269,12 @@ impl Actor {
         }
     }
 
-    /// Whether a reply was lost and not yet made up for.
+    /// Whether a reply was lost, and `mend` has not been called since.
     pub fn is_unsure(&self) -> bool {
         !self.unsure.is_empty()
     }
 
-    /// A connection beside its own, if there is a server.
+    /// A further connection, if there is a server.
     pub fn ears(&self, key: &str) -> Option<redis::Connection> {
         let client = redis::Client::open((self.site.url_of)(key, self.number)).unwrap();
         client.get_connection().ok()
@@ -320,7 +321,8 @@ impl Actor {
         replies.map(|(reply, _)| reply)
     }
 
-    /// Whether all replies so far were one each: the next one answers the next question.
+    /// Checks that there was exactly one reply to each request so far: the next one answers the
+    /// next question.
     pub fn echo(&mut self, key: &str) {
         self.marks += 1;
         let mark = format!("mark-{}-{}", self.number, self.marks);
@@ -337,8 +339,8 @@ impl Actor {
         self.consider(key, &reply);
     }
 
-    /// Where a primary may die and be succeeded, waits until a replica has what was done. When that
-    /// was. A release that none is known to have may be undone with the primary: as good as lost.
+    /// If a primary may die, waits until a replica has what was done. Returns when that was. A
+    /// release that may be on no replica may be undone with the primary, so it counts as lost.
     fn secure(&mut self, asked: &Asked, reply: &mut Reply) -> Option<u64> {
         let is_release = matches!((asked, &*reply), (Asked::Release { .. }, Reply::Number(_)));
         let is_change = is_release || matches!(reply, Reply::Token(_) | Reply::Number(1));
@@ -362,7 +364,7 @@ impl Actor {
         None
     }
 
-    /// Draws the conclusions from an error.
+    /// Notes what an error says about its holds.
     fn consider(&mut self, key: &str, reply: &Reply) {
         let is_trouble = matches!(reply, Reply::Lost | Reply::Never | Reply::Error(_));
         if is_trouble {
@@ -375,7 +377,7 @@ impl Actor {
         }
     }
 
-    /// The connection to where the lock of `key` is.
+    /// The connection to the server of the lock `key`.
     #[track_caller]
     fn linked(&mut self, key: &str) -> &mut Link {
         until(AWAY_MS_MAX, || {
@@ -389,7 +391,7 @@ impl Actor {
         self.link.as_mut().unwrap()
     }
 
-    /// Writes down what is about to be asked, should there be no reply to write down. When it is.
+    /// Records a request before it is sent, in case there is no reply. Returns the time.
     fn announce(&mut self, key: &str, asked: &Asked) -> u64 {
         let id = self.linked(key).id;
         let sent_ns = now_ns();
@@ -451,8 +453,8 @@ impl Actor {
 
 fn connected(url: &str, number: u32) -> Result<Link, RedisError> {
     let mut connection = redis::Client::open(url)?.get_connection()?;
-    // Without a time-out: with one, a signal to this process would end the wait as an error. Who
-    // gets no reply is found when the crowd is to end.
+    // Without a timeout: with one, a signal to this process would end the wait with an error.
+    // Clients without a reply are found when the crowd has to end.
     packed(&format!("CLIENT SETNAME actor-{number}")).exec(&mut connection)?;
     let id = packed("CLIENT ID").query(&mut connection)?;
     Ok(Link { url: url.to_owned(), connection, id })
@@ -472,7 +474,7 @@ fn reply_to(asked: &Asked, received: Result<Value, RedisError>) -> Reply {
 
 fn of_error(error: &RedisError) -> Reply {
     match error.code() {
-        // What a connection hears that is being closed.
+        // The error on a connection that is being closed.
         Some(_) if error.detail().is_some_and(|text| text.contains(LOST_SESSION)) => Reply::Lost,
         Some("NOTHELD") => Reply::NotHeld,
         Some("DEADLOCK") => Reply::Deadlock,
@@ -481,7 +483,7 @@ fn of_error(error: &RedisError) -> Reply {
     }
 }
 
-/// How long the hold by this token lasts.
+/// How long the hold with this token lasts.
 fn ttl_of(info: &Value, mode: Mode, token: i64) -> Reply {
     let fields = flat_map(info);
     let mut holds = items(&fields["holders"]).iter().map(flat_map);

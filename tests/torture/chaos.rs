@@ -110,7 +110,7 @@ pub fn run(lasts_ms: u64, seed: u64) -> Arc<Tally> {
     if let Some(complaint) = server.complaint() {
         tally.complain(format!("server down: {complaint}"));
     }
-    // It says what it thinks of a server that is down, and that was written down already.
+    // Dropping it reports a server that is down, which was recorded already.
     catch_unwind(AssertUnwindSafe(|| drop(server))).ok();
     tally
 }
@@ -143,7 +143,7 @@ impl Actor {
         }
     }
 
-    /// One connection, until it is closed by either side.
+    /// Uses one connection, until either side closes it.
     fn live(&mut self) -> RedisResult<()> {
         let mut link = connected(&self.url)?;
         self.ask(&mut link, "CLIENT SETNAME session")?;
@@ -152,7 +152,7 @@ impl Actor {
             let Some(token) = self.acquire(&mut link, &key)? else { continue };
             self.hold(&mut link, &key, token)?;
             if self.rng.u8(..8) == 0 {
-                // And what it has sent is on its way yet.
+                // Earlier commands may not have arrived yet.
                 let line = format!("SET n:{key} {token}:last");
                 link.send_packed_command(&packed(&line).get_packed_command())?;
                 return Ok(());
@@ -162,7 +162,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Its own lock, or any of them.
+    /// A lock: its own, or any of them.
     fn any_lock(&mut self) -> String {
         let is_own = self.number < LOCKS && self.rng.u8(..16) > 0;
         format!("chaos:{}", if is_own { self.number } else { self.rng.u32(..LOCKS) })
@@ -187,7 +187,7 @@ impl Actor {
     /// Uses the lock for a short time, while the connection is answered.
     fn hold(&mut self, link: &mut Connection, key: &str, token: i64) -> RedisResult<()> {
         let count = format!("n:{key}");
-        // The previous holder writes no more.
+        // The previous holder no longer writes.
         let mut last = self.read(link, &count)?;
         for _ in 0..self.rng.u8(..12) {
             self.expect(link, &count, &last)?;
@@ -360,7 +360,7 @@ impl Actor {
         told(packed(line).query(link))
     }
 
-    /// All of these at once.
+    /// Sends all of these at once.
     fn ask_all(&mut self, link: &mut Connection, lines: &[String]) -> RedisResult<()> {
         self.tally.operations.fetch_add(lines.len() as u64, Ordering::Relaxed);
         let bytes: Vec<u8> =

@@ -1,4 +1,4 @@
-//! Those who use the locks: threads of this program, or processes, which can be stopped and killed.
+//! The users of the locks: threads of this program, or processes, which can be stopped and killed.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -22,7 +22,7 @@ pub enum Crowd {
 }
 
 impl Crowd {
-    /// Sets all actors of `workload` to work in this program.
+    /// Starts all actors of `workload` in this program.
     pub fn threads(workload: &'static Workload, seed: u64, site: Arc<Site>) -> Crowd {
         let stop = Arc::new(Stop::default());
         let actors = 0..workload.actors;
@@ -36,7 +36,8 @@ impl Crowd {
         Crowd::Threads { actors: actors.collect(), stop }
     }
 
-    /// Lets them finish what they do. What all of them wrote down, in the order of asking.
+    /// Waits until they have finished. Returns what all of them recorded, in the order of the
+    /// requests.
     pub fn end(self) -> Vec<Op> {
         let mut ops: Vec<Op> = match self {
             Crowd::Threads { stop, actors } => {
@@ -49,7 +50,7 @@ impl Crowd {
         ops
     }
 
-    /// The processes, for a fault that is done to them.
+    /// The processes, for a fault that stops or kills them.
     pub fn processes(&mut self) -> &mut Processes {
         match self {
             Crowd::Processes(processes) => processes,
@@ -58,7 +59,7 @@ impl Crowd {
     }
 }
 
-/// What an actor wrote down; one that is not ready by now waits for a reply that never comes.
+/// What an actor recorded; one that is not ready by now waits for a reply that never comes.
 fn ended(actor: JoinHandle<()>, notebook: &Mutex<Notebook>) -> Vec<Op> {
     let is_ready = waited_for(|| actor.is_finished());
     if is_ready {
@@ -79,7 +80,8 @@ fn waited_for(mut is_so: impl FnMut() -> bool) -> bool {
     is_so()
 }
 
-/// One actor's working day: the workload over and over; then everything it may hold is let go.
+/// What one actor does: the workload, again and again; then it releases everything that it may
+/// hold.
 fn perform(workload: &Workload, mut actor: Actor) {
     while !actor.stop.is_set() {
         if actor.is_unsure() && workload.is_acked && actor.is_cut() {
@@ -110,7 +112,7 @@ fn leave_something(actor: &mut Actor) {
     actor.acquire(&key, ask);
 }
 
-/// Some processes with a share of the actors each.
+/// Processes that share the actors.
 pub struct Processes {
     program: PathBuf,
     workload: &'static Workload,
@@ -119,7 +121,7 @@ pub struct Processes {
     seed: u64,
     next_number: u32,
     running: Vec<Process>,
-    /// What those said that are gone.
+    /// What ended processes have printed.
     ops: Vec<Op>,
 }
 
@@ -130,7 +132,8 @@ struct Process {
     ops: JoinHandle<Vec<Op>>,
 }
 
-/// Who is not ready so long after the end of the load waits in vain: every wait and lease is over.
+/// An actor that is not ready this long after the end of the load waits in vain: every wait and
+/// lease has ended.
 const END_MS_MAX: u64 = 40_000;
 
 impl Processes {
@@ -139,7 +142,7 @@ impl Processes {
         Processes::of(program, workload, seed, url, lease_ms)
     }
 
-    /// Each is that program, which gets the same arguments as this one, and prints the same lines.
+    /// Starts that program for each, with the arguments of this one; it prints the same lines.
     pub fn of(
         program: PathBuf,
         workload: &'static Workload,
@@ -154,17 +157,17 @@ impl Processes {
         processes
     }
 
-    /// The place of the process in which this actor lives.
+    /// The index of the process of this actor.
     pub fn place_of(&self, actor: u32) -> Option<usize> {
         self.running.iter().position(|process| process.actors.contains(&actor))
     }
 
-    /// The actors of one of them.
+    /// The actors of one process.
     pub fn actors_of(&self, place: usize) -> Range<u32> {
         self.running[place].actors.clone()
     }
 
-    /// Stops one of them in its tracks, until `go_on`.
+    /// Stops one process until `go_on`.
     pub fn freeze(&self, number: usize) {
         self.signal(number, Signal::STOP);
     }
@@ -173,13 +176,13 @@ impl Processes {
         self.signal(number, Signal::CONT);
     }
 
-    /// Kills one with SIGKILL and starts another one, with other actors. What happened to the
-    /// connections of those who died.
+    /// Kills a process with SIGKILL and starts another one, with other actors. Returns what
+    /// happened to the connections of the killed one.
     pub fn kill_9(&mut self, number: usize) -> Vec<Event> {
         self.kill_9_and(number, || ())
     }
 
-    /// The same; `meanwhile` is done right after the signal, before there is another process.
+    /// Like `kill_9`; `meanwhile` is called right after the signal, before the next process starts.
     pub fn kill_9_and(&mut self, number: usize, meanwhile: impl FnOnce()) -> Vec<Event> {
         let mut process = self.running.remove(number);
         let from_ns = now_ns();
@@ -197,7 +200,7 @@ impl Processes {
         closed.map(|mark| Event { mark, from_ns, to_ns }).collect()
     }
 
-    /// How many run.
+    /// How many processes run.
     pub fn len(&self) -> usize {
         self.running.len()
     }
@@ -241,11 +244,11 @@ impl Processes {
     }
 }
 
-/// The operations that a process prints: each first when it is sent, then when it is answered.
+/// The operations that a process prints: each when it is sent, and again when it is answered.
 fn heard(lines: impl BufRead) -> Vec<Op> {
     let mut ops = Vec::new();
     let mut pending: BTreeMap<u32, Op> = BTreeMap::new();
-    // The last line of one who was killed may be half a line.
+    // The last line of a killed process may be incomplete.
     let said = lines.lines().map_while(Result::ok);
     for op in said.map_while(|line| serde_json::from_str::<Op>(&line).ok()) {
         if op.received_ns == 0 {
@@ -259,7 +262,7 @@ fn heard(lines: impl BufRead) -> Vec<Op> {
     ops
 }
 
-/// What was under way when its process died was lost then.
+/// An operation that was in progress when its process died was lost then.
 fn cut_off(op: Op, at_ns: u64) -> Op {
     match op.received_ns {
         0 => Op { received_ns: at_ns, reply: Reply::Lost, ..op },

@@ -1,4 +1,4 @@
-//! What was done and when, as the clients and faults saw it: all that the checkers read.
+//! What was done and when, as the clients and faults saw it: the checkers read nothing else.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub enum Wait {
     /// 0 = forever.
     Block(u64),
     Queue(u64),
-    /// With TELL. Whether it lost or gave up its subscription while it waited.
+    /// With TELL. `again` says whether it lost or gave up its subscription while it waited.
     Tell {
         ms: u64,
         again: bool,
@@ -73,7 +73,7 @@ pub enum Asked {
         mode: Mode,
         token: i64,
     },
-    /// A script that counts if RLOCK.CHECK says so.
+    /// Runs a script that counts if RLOCK.CHECK allows it.
     Count {
         token: i64,
     },
@@ -127,7 +127,7 @@ impl Reply {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Op {
     pub actor: u32,
-    /// The server's id of the connection.
+    /// The server's ID of the connection.
     pub connection: i64,
     /// Which of the actor's connections it was, since each server counts its own.
     pub link: u32,
@@ -164,17 +164,17 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// Whether holds may be lost by it.
+    /// Whether it may end holds.
     pub fn ends_holds(&self) -> bool {
         matches!(self, Mark::Wiped(_) | Mark::Failover)
     }
 
-    /// Whether queues are lost by it.
+    /// Whether it ends queues.
     fn ends_queues(&self) -> bool {
         matches!(self, Mark::Restart | Mark::Failover)
     }
 
-    /// Whether nobody is served meanwhile.
+    /// Whether nobody is served during it.
     fn is_outage(&self) -> bool {
         matches!(self, Mark::Outage | Mark::Restart | Mark::Failover | Mark::Refusal)
     }
@@ -200,11 +200,11 @@ pub struct Promise {
     pub may_close: bool,
     /// Waits may end early with nil.
     pub may_unblock: bool,
-    /// How other errors may begin.
+    /// The beginnings of other errors that may occur.
     pub errors: &'static [&'static str],
-    /// Callers ask for acknowledgments, and hear errors where there are none in time.
+    /// Whether callers ask for acknowledgments, and get errors if there are too few in time.
     pub is_acked: bool,
-    /// For how long a primary that was cut off still grants and renews. Until these leases end, its
+    /// How long a primary that was cut off still grants and renews. Until these leases end, its
     /// successor may grant the same locks; afterward, two owners of one lock are a violation.
     pub goes_on_ms: u64,
     /// A free lock goes to a waiter within this time, not counting outages. The server does it
@@ -220,10 +220,10 @@ impl Promise {
     }
 }
 
-/// Too few replicas, or too late.
+/// There were too few replicas, or they acknowledged too late.
 const UNCONFIRMED: [&str; 2] = ["NOREPLICAS", "NOACKS"];
 
-/// What holds as long as nothing but clients is at work.
+/// What is promised as long as only clients act.
 pub const FULL_PROMISE: Promise = Promise {
     holds_at_once: true,
     one_primary: true,
@@ -242,7 +242,7 @@ pub struct History {
 }
 
 impl History {
-    /// For how much of `from_ns..to_ns` nobody was served.
+    /// For how long nobody was served in `from_ns..to_ns`.
     pub fn outage_ns(&self, from_ns: u64, to_ns: u64) -> u64 {
         let outages = self.events.iter().filter(|event| event.mark.is_outage());
         let mut times: Vec<(u64, u64)> =
@@ -256,18 +256,18 @@ impl History {
         sum
     }
 
-    /// Whether queues were lost in that time.
+    /// Whether queues were lost in this time.
     pub fn lost_queues(&self, from_ns: u64, to_ns: u64) -> bool {
         let mut losses = self.events.iter().filter(|event| event.mark.ends_queues());
         losses.any(|event| event.from_ns < to_ns && event.to_ns > from_ns)
     }
 
-    /// The operations on `key` in that time, and the faults: at most 40 lines.
+    /// The operations on `key` in this time, and the faults: at most 40 lines.
     pub fn excerpt(&self, key: &str, from_ns: u64, to_ns: u64) -> Vec<String> {
         let overlaps = |from: u64, to: u64| from <= to_ns && to >= from_ns;
         let ops = self.ops.iter().filter(|op| op.key == key);
         let ops = ops.filter(|op| op.asked != Asked::Echo && overlaps(op.sent_ns, op.received_ns));
-        // Clients that must ask again later do so all the time.
+        // Clients that must ask again later do so all the time: these requests are left out.
         let ops = ops.filter(|op| !op.reply.is_refusal());
         let mut lines: Vec<(u64, String)> = ops.map(|op| (op.sent_ns, op.to_string())).collect();
         let events = self.events.iter().filter(|event| overlaps(event.from_ns, event.to_ns));

@@ -3,7 +3,7 @@
 //! how long (RLOCK_SECONDS), the seed of the choices (RLOCK_SEED), and which faults and workloads
 //! (FAULT and WORKLOAD, names separated by commas; default: all).
 
-// What must not happen panics here, and the numbers of a run are small.
+// An impossible case panics here, and the numbers of a run are small.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -40,13 +40,14 @@ use faults::Kind;
 use run::Outcome;
 use workloads::Workload;
 
-/// The least time for a pair.
+/// The shortest time for a pair.
 const LOAD_MS_MIN: u64 = 300;
 
-/// Shares out the remaining time.
+/// Divides the remaining time.
 struct Shares {
     ends_ns: u64,
-    /// What the last pair took beside its load: starting servers, the checks.
+    /// How long the last pair took in addition to its load: for starting servers, and for the
+    /// checks.
     besides_ms: u64,
 }
 
@@ -78,7 +79,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// How long, and with which seed.
+/// How long to run, and with which seed.
 fn wishes() -> (u64, u64) {
     let seconds = number("RLOCK_SECONDS").unwrap_or(60);
     (seconds, number("RLOCK_SEED").unwrap_or_else(|| fastrand::u64(..1_000_000_000)))
@@ -110,7 +111,7 @@ fn fail_over() -> ExitCode {
         sum.add(tally);
     }
     println!("{}\n{sum}, SEED={seed}", sum.kinds());
-    // `floor` has no control.
+    // The variant `floor` has no control group.
     let is_shown = sum.claimed(Sort::Plain) == 0 || sum.lost(Sort::Plain) > 0;
     if !is_shown {
         println!("the control has lost nothing: nothing is shown by this");
@@ -118,7 +119,7 @@ fn fail_over() -> ExitCode {
     if is_shown && sum.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Failovers with a grace, and some with a grace that is too short, where overlaps must be seen.
+/// Failovers with a grace period, and some with one that is too short, where overlaps must be seen.
 fn grace() -> ExitCode {
     let failovers = number("RLOCK_FAILOVERS").unwrap_or(100) as u32;
     let (_, seed) = wishes();
@@ -146,7 +147,7 @@ fn permits() -> ExitCode {
     if clean == workloads::THOUSAND.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The same work with Redisson's semaphore, by processes of that program.
+/// The same work with Redisson's semaphore, in processes of that program.
 fn redisson(program: &str) -> ExitCode {
     let (seconds, seed) = wishes();
     let tally = thousand::redisson::run(program.into(), seconds * 1000, seed);
@@ -182,7 +183,7 @@ fn torture() -> ExitCode {
     if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The workloads and faults that go together.
+/// The combinations of workloads and faults.
 fn pairs() -> Vec<(&'static Workload, &'static Kind)> {
     let [fault, workload] = ["FAULT", "WORKLOAD"].map(|name| env::var(name).unwrap_or_default());
     let is_wanted =
@@ -222,7 +223,7 @@ fn say(workload: &Workload, kind: &Kind, outcome: &Outcome) {
         percentile(50),
         percentile(99)
     );
-    // More of the same says nothing new.
+    // Repeated messages are left out.
     let mut said: Vec<&str> = Vec::new();
     for violation in violations {
         let checker = violation.split(':').next().unwrap_or_default();

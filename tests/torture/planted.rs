@@ -1,5 +1,5 @@
-//! The checkers of torture, checked: each is shown a history with one thing wrong in it, which it
-//! and nothing else must see; and a lock that is none, on a real server under the same load.
+//! Tests of the checkers: each gets a history with one error, which it must report, and no other
+//! checker may; and a lock that does not work, on a real server under the same load.
 
 // A test fails by panicking, and its numbers are small.
 #![allow(
@@ -12,7 +12,7 @@
     clippy::unwrap_used
 )]
 
-// Torture uses all of these, its tests a part.
+// Torture uses all of these, its tests only some.
 #[allow(dead_code)]
 mod actor;
 #[allow(dead_code)]

@@ -21,9 +21,9 @@ pub struct Outcome {
     pub holds: usize,
     pub windows: usize,
     pub blows: u32,
-    /// In milliseconds.
+    /// The hand-offs, in milliseconds.
     pub hand_offs: Vec<f64>,
-    /// Each with a short history around it.
+    /// The violations, each with a short history around it.
     pub violations: Vec<String>,
 }
 

@@ -1,6 +1,6 @@
-//! A witness that sends PING all the time. When even that is not answered, nobody was served: the
-//! server was down, or other work had the machine. A lost wake-up does not keep the server from
-//! answering, so it is not mistaken for that.
+//! A witness that sends PING all the time. If even that is not answered, nobody was served: the
+//! server was down, or other work kept the machine busy. A lost wake-up does not keep the server
+//! from answering, so it is not mistaken for that.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

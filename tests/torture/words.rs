@@ -1,4 +1,4 @@
-//! Commands, as they are sent to a server.
+//! The commands that are sent to a server.
 
 use redis::Cmd;
 
@@ -50,7 +50,7 @@ fn acknowledged(acks: u32) -> String {
     if acks > 0 { format!(" ACKS {acks}") } else { String::new() }
 }
 
-/// The same, and nobody acknowledges anything.
+/// The same commands, but without asking for acknowledgments.
 pub fn without_acks(key: &str, owner: &str, asked: &Asked) -> Cmd {
     let asked = match asked.clone() {
         Asked::Acquire(ask) => Asked::Acquire(Ask { acks: 0, ..ask }),
@@ -62,7 +62,7 @@ pub fn without_acks(key: &str, owner: &str, asked: &Asked) -> Cmd {
     rlock(key, owner, &asked)
 }
 
-/// Adds one to the counter that the lock guards, if the token is still good.
+/// Adds one to the counter that the lock guards, if the token is still valid.
 fn count(key: &str, token: i64) -> Cmd {
     const SCRIPT: &str = "if redis.call('RLOCK.CHECK',KEYS[1],ARGV[1])==1 \
         then return redis.call('INCR',KEYS[2]) end return false";

@@ -83,11 +83,11 @@ export class Driver implements Busy {
   trouble: unknown;
   /** When the request in progress becomes late, which the watch reports. */
   by = Infinity;
-  /** It asks for a hold that its owner has not: a drain ends it. */
+  /** Whether it asks for a hold that its owner does not have: a drain ends it. */
   isNew = false;
   /** Of an acquisition: when a server has last let it wait. */
   well = Infinity;
-  /** There was no server for as long as the client allows. */
+  /** Whether the wait has given up, because there was no server for as long as the client allows. */
   hasGivenUp = false;
   /** Of a hold: a renewal failed. */
   onFailed: ((trouble: unknown) => void) | undefined;

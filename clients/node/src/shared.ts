@@ -33,7 +33,7 @@ export interface Busy {
   readonly by: number;
   isLate(): void;
   tell(input: Input): void;
-  /** It asks for a hold that its owner has not: a drain ends it. */
+  /** Whether it asks for a hold that its owner does not have: a drain ends it. */
   readonly isNew: boolean;
 }
 

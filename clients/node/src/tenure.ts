@@ -168,7 +168,7 @@ export class Tenure {
     const { lease, renew } = this.asked;
     const due = this.sent + (renew === false ? lease : Math.floor(lease / 3));
     clearTimeout(this.timer);
-    // Not before its time: timers may fire slightly early.
+    // The timer may fire slightly early: nothing is done before its time.
     this.timer = setTimeout(() => this.begin(), Math.max(0, due - now() + 1)).unref();
   }
 
@@ -254,7 +254,7 @@ export class Tenure {
       }
       if (problem === undefined && this.isHeld) return this.extended(sent + ms, ahead);
       if (this.isLeaving) continue; // the release may have come first
-      // Or another value replaced the key.
+      // Another value may have replaced the key, too.
       if (problem instanceof Refused && ['NOTHELD', 'WRONGTYPE'].includes(problem.code)) this.lose();
       else if (problem !== undefined && !isPassing(problem)) throw problem;
       else if (problem !== undefined && now() >= until) throw unavailable(this.name, problem);

@@ -546,7 +546,7 @@ await test('a free lock that is released at once takes one timer, and nothing to
     FinalizationRegistry.prototype.register = register;
     globalThis.setTimeout = timer;
   }
-  // That of the renewal; the others belong to all holds and requests together.
+  // One is the ping of the renewal; the others belong to all holds and requests together.
   const others = 4 + (performance.now() - begin) / 50;
   assert(counts.timers <= 500 + others && counts.registered <= others, JSON.stringify(counts));
   await locks.close();

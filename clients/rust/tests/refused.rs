@@ -74,7 +74,7 @@ const CALLS: [Call; 9] = [
     }),
 ];
 
-/// Those that replicas answer.
+/// Requests that replicas answer.
 const LOOKS: [Call; 2] = [
     ("leader", |locker| {
         Box::pin(async move { locker.election("k").leader().await.map(drop).err() })

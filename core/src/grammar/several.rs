@@ -13,7 +13,7 @@ pub const KEYS_MAX: usize = 128;
 /// The keys of a command that names several, in the order of the request.
 #[derive(Clone, Debug, Default)]
 pub struct SeveralKeys<'a> {
-    /// The keys, each named once.
+    /// How many keys were named.
     pub(super) count: usize,
     /// The keys: each is named once.
     pub keys: Vec<&'a [u8]>,

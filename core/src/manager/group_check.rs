@@ -26,7 +26,7 @@ impl Manager {
                     Some(GroupStand::Line) => number == group.reached && group.stands,
                     None => number >= group.reached && !(number == group.reached && group.stands),
                 };
-                // The group is about to go back, or the queue is about to be served.
+                // It may differ while the group is about to go back, or the queue to be served.
                 let is_unserved = volatile.is_some_and(|volatile| volatile.is_unserved);
                 let is_right = is_right || is_unserved || self.groups.is_going_back(*waiter);
                 if !is_right || has_turn != (group.turns & bit(number) != 0) {

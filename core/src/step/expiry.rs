@@ -35,7 +35,7 @@ impl<'a> Step<'_, 'a> {
         if serves {
             self.serve();
         }
-        // That lets nobody in.
+        // Then nobody can enter.
         if self.effects.unchecked.is_none() {
             self.renew_sessions(portion);
         }

@@ -407,7 +407,7 @@ pub struct Effects<'a> {
     /// Blocked connections that were granted; they get their reply when replicas have acknowledged
     /// the grant.
     pub pending: Vec<WaiterId>,
-    /// Those of `pending` whose reply is a message, and what they asked for.
+    /// Waits in `pending` whose reply is a message, and what they asked for.
     pub told_pending: Vec<(WaiterId, Owner, Mode)>,
     /// Waits that ended because nobody would have got the reply.
     pub unheard: Vec<WaiterId>,

@@ -325,7 +325,7 @@ pub fn acks_to_renew<'a, L: OpenLocks<'a>>(
             holds.map(|hold| open.volatile.pending_acks(hold.token).unwrap_or(0)).max()
         })?;
         let Some(own) = own else {
-            // Not held: the reply names what the owner holds instead.
+            // What is asked for is not held: the reply names what the owner holds instead.
             let reply = locks.decide(place, Input::Renew(ask))?;
             return Ok(Err(ReplyAbout { reply, number }));
         };

@@ -20,7 +20,7 @@ pub const VERSION: u8 = 1;
 pub enum Malformed {
     /// An unknown version, perhaps that of a newer module.
     Version(u8),
-    /// Not this format: truncated, out of range, or followed by more bytes.
+    /// The bytes are not in this format: truncated, out of range, or followed by more bytes.
     Format,
     /// Well formed, but no lock can have this state.
     Contradiction,

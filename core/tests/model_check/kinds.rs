@@ -101,7 +101,7 @@ impl Kinds {
         }
     }
 
-    /// Those that never came.
+    /// Kinds that never came.
     pub fn missing(&self) -> Vec<Kind> {
         let unknown = self.0.keys().find(|kind| !ALL.contains(kind));
         assert_eq!(unknown, None, "a kind that is not in the table");

@@ -115,7 +115,7 @@ impl Acks {
         *lasts = until.max(*lasts);
     }
 
-    /// After each action of the server: acknowledgments prolong sessions.
+    /// Prolongs sessions by what replicas have acknowledged. Called after each action of a server.
     pub fn heard(&mut self, rest: &Rest, node: usize, machines: &[Machine]) {
         for (client, token, acks) in rest.sessions_by_acks() {
             let Some(written) = self.deadlines.get(&token) else { continue };

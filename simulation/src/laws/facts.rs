@@ -55,6 +55,6 @@ pub struct Renewal<'r> {
     pub only: Option<Token>,
     /// Its deadline, by its server's clock in milliseconds.
     pub until: u64,
-    /// It was reported.
+    /// Whether it was reported.
     pub is_told: bool,
 }

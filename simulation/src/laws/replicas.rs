@@ -10,7 +10,7 @@ use crate::machines::Machine;
 /// no waiters.
 const GRACE_MS: u64 = 1000;
 
-/// It has all.
+/// Whether it has everything.
 pub fn is_in_sync(node: usize, machines: &[Machine]) -> bool {
     let Some(link) = &machines[node].link else { return false };
     let primary = &machines[link.primary];
@@ -21,7 +21,7 @@ pub fn is_in_sync(node: usize, machines: &[Machine]) -> bool {
         && primary.server.history == machines[node].server.history
 }
 
-/// It is the same.
+/// Whether both have the same data.
 pub fn same(node: usize, machines: &[Machine]) -> Result<(), Broken> {
     let Some(link) = &machines[node].link else { return Ok(()) };
     let (here, there) = (&machines[node].server, &machines[link.primary].server);

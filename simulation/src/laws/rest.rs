@@ -60,7 +60,7 @@ pub struct Rest {
     unheard: Vec<Unheard>,
     /// Tokens that were issued here, and for which lock.
     issued: BTreeMap<Token, LockName>,
-    /// Those of these tokens that a renewal has reported to their owner.
+    /// The tokens of these that a renewal has reported to their owner.
     renewed: BTreeSet<Token>,
     /// Issued tokens that were in no reply before this step.
     untold: BTreeSet<Token>,

@@ -17,7 +17,7 @@ pub struct TokensSeen {
     /// The tokens issued in the present step, by lock. The token for several locks is issued before
     /// they are entered, so it may be smaller than that of another lock.
     step: BTreeMap<LockName, u64>,
-    /// That any server issued.
+    /// The greatest token that any server issued.
     issued: u64,
     /// The greatest token that had been issued when each reign began; the first entry belongs to no
     /// reign.

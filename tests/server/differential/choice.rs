@@ -1,5 +1,5 @@
-//! What is done to both: any command that the simulated server knows, and what else happens to
-//! connections and servers.
+//! What is done to both servers: any command that the simulated server knows, and whatever else
+//! happens to connections and servers.
 
 use fastrand::Rng;
 use rlock_simulation::command::{Ask, Command, Patience};
@@ -8,9 +8,9 @@ use rlock_simulation::several::{AskAll, KEYS, Keys, Want};
 use super::is_on_databases;
 use super::twins::Twins;
 
-/// Connections.
+/// The number of connections.
 pub const CONNECTIONS: usize = 5;
-/// Channels with a subscriber each.
+/// The number of channels, each with a subscriber.
 pub const CHANNELS: usize = 2;
 const OWNERS: u8 = 4;
 
@@ -27,19 +27,19 @@ pub enum Deed {
     HangUp(usize),
     /// `CLIENT UNBLOCK`, with an error or without.
     Unblock(usize, bool),
-    /// So many milliseconds pass.
+    /// This many milliseconds pass.
     Pass(u64),
-    /// Writes are paused so many milliseconds, which pass.
+    /// Writes are paused for this many milliseconds, which pass.
     Pause(u64),
-    /// There are too few replicas for so many milliseconds.
+    /// For this many milliseconds, there are too few replicas.
     TooFewReplicas(u64),
 }
 
-/// Commands of a transaction: as many as no reply has elements.
+/// The commands of a transaction: fewer than any reply has elements.
 const TOGETHER: usize = 3;
 
-/// Whether this may end somebody's session. Redis 7.0 closes that connection at once, so what
-/// follows in the same transaction finds its locks free, and elsewhere does not.
+/// Whether this may end another session. Redis 7.0 closes that connection at once, so what follows
+/// in the same transaction finds its locks free; later servers close it afterward.
 fn ends_sessions(line: &str) -> bool {
     let all = ["DEL", "SET", "RENAME", "MOVE", "PEXPIRE", "FLUSH", "SWAPDB", "RLOCK.FORCE"];
     all.iter().any(|verb| line.starts_with(verb))
@@ -54,7 +54,7 @@ impl Choice {
         Choice(Rng::with_seed(seed), 0)
     }
 
-    /// What is done next.
+    /// Chooses what is done next.
     pub fn next(&mut self, twins: &Twins) -> Deed {
         let at = self.0.usize(0..CONNECTIONS);
         if twins.is_blocked(at) {
@@ -84,8 +84,8 @@ impl Choice {
         }
     }
 
-    /// After a command on whole databases, the order in which locks are swept decides who of those
-    /// that wait for several meets whom at the next lock: see [`is_on_databases`].
+    /// After a command on whole databases, the order in which locks are swept decides which
+    /// requests for several locks meet at the next lock: see [`is_on_databases`].
     fn line_for(&mut self, at: usize, twins: &Twins) -> String {
         let line = self.line(at);
         let line = self.with_tell(line);
@@ -116,7 +116,7 @@ impl Choice {
         }
     }
 
-    /// Leases and times to live: seldom ones that end before the next commands.
+    /// Leases and times to live: rarely ones that end before the next commands.
     fn ms(&mut self) -> u32 {
         match self.0.u8(0..40) {
             0 => self.0.u32(1..200),
@@ -210,9 +210,9 @@ impl Choice {
         };
         let (reads, upgrade) = (self.0.u8(0..5) < 2, self.0.u8(0..6) == 0);
         let with_ttl = self.0.u8(0..4) == 0;
-        // The grammar: a session's lease is a second at least, and UPGRADE is for WRITE.
+        // The grammar: a session's lease is at least a second, and UPGRADE is for WRITE.
         let lease = if session { lease.max(1000) } else { lease };
-        // One server has no replica to acknowledge anything.
+        // A single server has no replica to acknowledge anything.
         let (limit, acks) = (None, 0);
         Ask { owner, key, reads, lease, patience, session, depth, upgrade, with_ttl, limit, acks }
     }

@@ -1,6 +1,6 @@
-//! The simulated server of `simulation/` beside this real one: the same random commands on both
-//! have the same replies, events, keys and times to live. What the simulation shows is worth as
-//! much as this holds.
+//! The simulated server of `simulation/` beside this real one: the same random commands get the
+//! same replies, events, keys and times to live on both. The simulation proves something about real
+//! servers only as far as this test passes.
 
 mod choice;
 mod twins;
@@ -14,9 +14,9 @@ use twins::Twins;
 
 use rlock_testkit::{items, text};
 
-/// Commands of the short form.
+/// The number of commands in the short form.
 const COMMANDS: u64 = 400;
-/// Commands until both begin anew.
+/// The number of commands until both servers start again.
 const EPISODE: u64 = 200;
 
 fn number(name: &str) -> Option<u64> {
@@ -42,14 +42,14 @@ fn the_simulated_server_does_what_a_real_one_does() {
     assert!(compared > commands, "hardly anything was compared: {compared}");
 }
 
-/// What became of some commands.
+/// How many of some commands had which result.
 struct Told {
     commands: u64,
     compared: u64,
     is_unsure: bool,
 }
 
-/// Both begin anew, and carry out the commands of this seed.
+/// Starts both servers again, and executes the commands of this seed.
 fn episode(seed: u64, most: u64) -> Told {
     let mut choice = Choice::new(seed);
     let mut twins = Twins::new();
@@ -62,8 +62,8 @@ fn episode(seed: u64, most: u64) -> Told {
     Told { commands, compared: twins.compared, is_unsure: twins.is_unsure }
 }
 
-/// A machine that is too busy proves nothing about milliseconds. So what fails is repeated, at most
-/// twice, if this thread was ready to run and waited for a processor for so long meanwhile.
+/// On a machine that is too busy, milliseconds prove nothing. So a failure is repeated, at most
+/// twice, if this thread was ready to run but waited for a processor for that long meanwhile.
 fn on_a_machine_with_time<T>(work: impl Fn() -> T + std::panic::RefUnwindSafe) -> T {
     const BUSY: Duration = Duration::from_millis(100);
     for _ in 0..2 {
@@ -92,13 +92,13 @@ fn time_of(value: &Value) -> Now {
 }
 
 /// Whether this is a command on whole databases: after one, locks are swept by their places in the
-/// manager, which depend on the order in which connections closed.
+/// manager, which depend on the order in which connections were closed.
 fn is_on_databases(deed: &str) -> bool {
     deed.contains("FLUSH") || deed.contains("SWAPDB")
 }
 
-/// The events of one deed, those of each lock in their order. The order of all of them counts, too,
-/// unless it is open: see [`Twins::is_order_open`].
+/// The events of one action, those of each lock in their order. The order of all of them counts,
+/// too, unless it is open: see [`Twins::is_order_open`].
 fn in_order(mut events: Vec<String>, is_open: bool) -> Vec<String> {
     if is_open {
         events.sort_by_key(|event| event.split_once(' ').map(|(_, lock)| lock.to_owned()));
@@ -106,7 +106,7 @@ fn in_order(mut events: Vec<String>, is_open: bool) -> Vec<String> {
     events
 }
 
-/// Tokens in an error line stand in another place in time.
+/// Tokens in an error line are replaced: they differ between the servers.
 fn without_tokens(line: &str) -> String {
     let words = line.split_inclusive(' ').map(|word| {
         let digits = word.chars().filter(char::is_ascii_digit).count();

@@ -20,21 +20,21 @@ use super::choice::{CHANNELS, CONNECTIONS, Deed};
 use super::{is_on_databases, time_of};
 use rlock_testkit::{Client, Listener, Server, Subscriber, Version, Waiter, until};
 
-/// The least distance of a command to a deadline, in milliseconds.
+/// The least time between a command and a deadline, in milliseconds.
 const MARGIN_MS: u64 = 60;
-/// More than that is not waited for: the machine stood still for so long.
+/// The longest time to wait; a longer one means that the machine stood still.
 const APART_MS_MAX: u64 = 500;
-/// Nearer to a deadline than that, it is not known what came first.
+/// Nearer to a deadline than this, nobody knows what came first.
 const UNSURE_MS: u64 = 3;
 /// How long the module may take to see that the gate is open again, in milliseconds.
 const RETRY_MS: u64 = 50;
-/// Smaller numbers are not taken for tokens.
+/// Smaller numbers do not count as tokens.
 const TOKEN_MIN: i64 = 1_000_000_000_000_000;
 
 /// The locks.
 const NAMES: [&str; 3] = ["k0", "k1", "k2"];
 
-/// The simulated server's number of the connection that looks at keys.
+/// The simulated server's number for the connection that looks at keys.
 const WATCHER: u64 = 1_000_000;
 
 /// Both of them.
@@ -44,26 +44,26 @@ pub struct Twins {
     listener: Listener,
     simulated: Simulated,
     connections: Vec<(Waiter, ClientId)>,
-    /// The subscriber of each channel, and whether it has left it.
+    /// The subscriber of each channel, and whether it has unsubscribed.
     pub(super) subscribers: Vec<(Subscriber, bool)>,
     last_client: u64,
     tokens: BTreeMap<i64, i64>,
-    /// The simulated server's newest token before the present deed.
+    /// The simulated server's newest token before the present action.
     newest: i64,
     /// How far apart times may be, by key, in milliseconds.
     blur: BTreeMap<Key, u64>,
-    /// This deed had a server close a connection that lost its session.
+    /// Whether a server closed a connection because of this action, since it lost its session.
     has_closed: bool,
-    /// What was said, for whoever reads of a difference.
+    /// What was sent and replied, to be read if there is a difference.
     said: Vec<String>,
-    /// The machine was so slow that a deadline came in the midst of something: what each of them
-    /// did first is not known.
+    /// Whether the machine was so slow that a deadline came during an action: nobody knows what
+    /// each server did first.
     pub is_unsure: bool,
-    /// Replies, keys and events that were compared.
+    /// How many replies, keys and events were compared.
     pub compared: u64,
 }
 
-/// Whatever went wrong, the commands that led to it are printed.
+/// If anything went wrong, the commands that led to it are printed.
 impl Drop for Twins {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -86,12 +86,12 @@ fn client_number(client: ClientId) -> usize {
 }
 
 impl Twins {
-    /// Two servers in their first moment.
+    /// Two new servers.
     pub fn new() -> Twins {
         let settings = ["notify-keyspace-events", "KEA", "rlock.max-depth", "4"];
         let real = Server::with(&[&settings[..], &["enable-debug-command", "yes"]].concat());
         let mut control = real.client();
-        // Expired keys go when somebody looks at them, and not at a moment of the server's choice.
+        // Expired keys are removed when somebody looks at them, and not when the server chooses.
         control.ask("DEBUG SET-ACTIVE-EXPIRE 0");
         let mut simulated = Simulated::new(Fault::None);
         simulated.now = time_of(&control.ask("TIME"));
@@ -139,23 +139,23 @@ impl Twins {
         (Waiter::connect(&self.real), client)
     }
 
-    /// This connection is blocked, as far as the simulated server knows.
+    /// Whether this connection is blocked, as far as the simulated server knows.
     pub fn is_blocked(&self, at: usize) -> bool {
         !self.simulated.reads(self.connections[at].1)
     }
 
-    /// Somebody waits for several locks, and others wait too: which of them comes to a lock first
-    /// depends on the order in which the locks are swept.
+    /// Whether somebody waits for several locks while others wait, too: which of them reaches a
+    /// lock first depends on the order in which the locks are swept.
     pub fn depends_on_order(&self) -> bool {
         let manager = &self.simulated.state.manager;
         let totals = manager.totals();
         manager.group_totals()[0] > 0 && totals.waiters + totals.tickets > 1
     }
 
-    /// In which order this deed did something at different locks is open. A command on whole
-    /// databases has them swept by their places in the manager. A connection that lost its session
-    /// to somebody else's command is closed by Redis 7.0 at once, before the sweep, and by later
-    /// servers after it.
+    /// Whether the order is open in which this action did something at different locks. A command
+    /// on whole databases has them swept by their places in the manager. Redis 7.0 closes a
+    /// connection that lost its session to another client's command at once, before the sweep, and
+    /// later servers close it after the sweep.
     fn is_order_open(&self) -> bool {
         self.has_closed || self.said.last().is_some_and(|deed| is_on_databases(deed))
     }
@@ -164,7 +164,7 @@ impl Twins {
         time_of(&self.control.ask("TIME"))
     }
 
-    /// Does it to both, and compares what comes of it.
+    /// Does it on both servers, and compares the results.
     pub fn carry_out(&mut self, deed: Deed) {
         self.keep_away_from_deadlines();
         self.said.push(format!("{deed:?}"));
@@ -251,7 +251,7 @@ impl Twins {
     }
 
     /// A token that a client may know: that of a hold of the first lock that it names, or the
-    /// newest. The simulated server's, and the real one's.
+    /// newest. Returns the simulated server's and the real one's.
     fn known_to(&self, line: &str) -> (i64, i64) {
         let key = line.split(' ').find(|word| word.starts_with('k') && *word != "known");
         let key: Key = key.unwrap_or_default().as_bytes().into();
@@ -263,7 +263,7 @@ impl Twins {
         held.or(newest).unwrap_or((0, 0))
     }
 
-    /// What was done since then happened within another millisecond than was thought.
+    /// What was done since then happened within another millisecond than assumed.
     fn lasted_since(&mut self, begun: Now) {
         let ended = self.now();
         self.blur_keys(ended.ms().get() - begun.ms().get(), |_| true);
@@ -323,7 +323,7 @@ impl Twins {
         let retry = retries.then_some(opens_at + RETRY_MS);
         let expiries = keys.iter().filter_map(|(_, _, slot)| slot.expires_at);
         let expiry = expiries.filter(|at| *at >= after).min();
-        // One of several holds is over for whoever looks, though nothing is due.
+        // One of several holds has expired for whoever looks, although nothing is due.
         let locks = keys.iter().filter_map(|(_, _, slot)| slot.lock());
         let deadlines = locks.flat_map(|lock| lock.holds().map(|(_, _, hold)| hold.deadline.get()));
         let deadline = deadlines.filter(|at| *at >= after).min();
@@ -334,7 +334,7 @@ impl Twins {
         loop {
             let now_ms = self.now().ms().get();
             let apart = MARGIN_MS + self.blur.values().max().copied().unwrap_or(0);
-            // A machine that stood still so long is not waited for.
+            // A machine that stood still for so long is not waited for.
             self.is_unsure |= apart > APART_MS_MAX;
             if self.is_unsure {
                 return;
@@ -349,7 +349,7 @@ impl Twins {
         }
     }
 
-    /// Both have done by then what was due.
+    /// By then, both have done what was due.
     fn pass_until(&mut self, until_ms: u64) {
         let control = &mut self.control;
         until(10_000, || time_of(&control.ask("TIME")).ms().get() > until_ms);
@@ -358,7 +358,7 @@ impl Twins {
         self.go_on_to(now);
     }
 
-    /// The simulated server does what is due by then, and has this time.
+    /// The simulated server does what is due by then, and its clock is set to this time.
     fn go_on_to(&mut self, now: Now) {
         let mut at = self.simulated.now_ms();
         while let Some(next) = self.next_moment(at).filter(|next| *next < now.ms().get()) {
@@ -390,12 +390,12 @@ impl Twins {
         }
     }
 
-    /// The simulated server does what is due, and the real one did it up to so many milliseconds
+    /// The simulated server does what is due, which the real one did up to this many milliseconds
     /// later.
     fn turn_late(&mut self, ms: u64) {
         let (before, retries) = (self.simulated.keys.clone(), self.simulated.state.is_retrying());
         self.turn_simulated();
-        // Where in its interval the real server retries, nobody knows, nor when its pause ends.
+        // Nobody knows where in its interval the real server retries, nor when its pause ends.
         let ms = if retries { ms.max(2 * RETRY_MS) } else { ms };
         let after = self.simulated.keys.clone();
         let is_touched = |key: &Key| (0..2).any(|db| before.get(db, key) != after.get(db, key));

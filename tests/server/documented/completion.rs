@@ -1,4 +1,4 @@
-//! `redis-cli` at a terminal hints the arguments: it has them from `COMMAND DOCS`.
+//! `redis-cli` at a terminal shows hints for the arguments, from `COMMAND DOCS`.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -8,10 +8,10 @@ use rlock_testkit::{Server, cli_program, say_not_seen, until};
 #[test]
 fn redis_cli_hints_the_arguments() {
     let server = Server::start();
-    // Wide enough for a hint. Else redis-cli would ask the terminal, which has no person's window.
+    // Wide enough for a hint. Otherwise, redis-cli would ask the terminal, which has no window.
     let cli =
         format!("stty cols 200; exec {} -s {}", cli_program().display(), server.socket().display());
-    // Gives it a terminal.
+    // Runs it at a terminal.
     let mut terminal = Command::new("script");
     terminal.args(["-q", "-e", "-c", &cli, "/dev/null"]).env("TERM", "xterm");
     terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -43,7 +43,7 @@ fn redis_cli_hints_the_arguments() {
     reader.join().unwrap();
 }
 
-/// Ends with the test, however that ends.
+/// Ends when the test ends, in whatever way.
 struct Terminal(Child);
 
 impl Drop for Terminal {

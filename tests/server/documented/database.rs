@@ -1,5 +1,5 @@
-//! The databases that guard themselves with tokens: PostgreSQL on a cluster of its own, where its
-//! programs are installed, and SQLite through Python's standard library.
+//! The databases that compare tokens: PostgreSQL, where its programs are installed, and SQLite by
+//! Python's standard library.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,11 @@ pub struct Database {
     process: Option<Child>,
 }
 
-/// Who PostgreSQL runs as where the tests run as root, which it refuses to do.
+/// The user that PostgreSQL runs as if the tests run as root, which it refuses.
 const NOBODY: &str = "65534";
 
-/// For each line of input its rows as psql prints them without alignment, or its command tag.
+/// Prints for each line of input its rows as psql prints them without alignment, or its command
+/// tag.
 const SQLITE: &str = "
 import sqlite3, sys
 database = sqlite3.connect(':memory:', isolation_level=None)
@@ -35,8 +36,8 @@ for statement in sys.stdin:
 ";
 
 impl Database {
-    /// One after the other, each database that a session is to be played with; none for a session
-    /// without SQL, which is played once.
+    /// The databases with which a session is to be played, one after the other; `None` for a
+    /// session without SQL, which is played once.
     pub fn each_for(session: &str) -> Vec<Option<Database>> {
         if !session.contains("sql> ") {
             return vec![None];
@@ -46,7 +47,7 @@ impl Database {
         each
     }
 
-    /// So many lines that are printed for the statement.
+    /// The lines that are printed for the statement; there must be this many.
     #[track_caller]
     pub fn ask(&mut self, statement: &str, lines: usize) -> Vec<String> {
         self.terminal.say(statement);
@@ -57,7 +58,7 @@ impl Database {
 impl Drop for Database {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {
-            // At once, with its children: it has nothing to keep.
+            // Ends it at once, with its children: it has nothing to keep.
             let quit = format!("kill -QUIT {}", process.id());
             Command::new("sh").args(["-c", &quit]).status().ok();
             process.wait().ok();
@@ -111,7 +112,7 @@ fn postgres() -> Option<Database> {
 
 fn psql(programs: &Path, folder: &Path) -> Command {
     let mut psql = Command::new(programs.join("psql"));
-    // Unaligned, rows only, and nothing of the user's own settings.
+    // Unaligned, rows only, and without the user's own settings.
     psql.args(["-A", "-t", "-X", "-U", "rlock", "-d", "postgres", "-h"]).arg(folder);
     psql
 }

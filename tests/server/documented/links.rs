@@ -1,12 +1,12 @@
-//! Links lead somewhere, what is to be made can be made, and what is shown of a program is a part
-//! of an example.
+//! Links have a target, `make` targets exist, and each snippet of a program is a part of an
+//! example.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::pages::{Block, Page, page_named, pages, root};
 
-/// What is written for those who work on the project, beside the pages for those who use it.
+/// The pages for those who work on the project, in addition to those for users.
 const PAPERS: [&str; 3] = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"];
 
 fn pages_and_papers() -> Vec<Page> {
@@ -38,7 +38,7 @@ fn leads_somewhere(page: &Page, link: &str) -> bool {
     text.lines().filter(|line| line.starts_with('#')).any(|line| anchor(line) == heading)
 }
 
-/// As the sites that show these pages make it of a heading.
+/// The anchor of a heading, as the sites that show these pages compute it.
 fn anchor(heading: &str) -> String {
     let words = heading.trim_start_matches(['#', ' ']).to_lowercase();
     words
@@ -71,8 +71,8 @@ fn every_snippet_of_a_program_is_a_part_of_an_example() {
         for block in page.blocks() {
             let Block::Fenced { kind, text, line } = block else { continue };
             let folder = match kind {
-                // `scripts/shells.py` compares shell sessions, and the tests of a package the diff
-                // of a program that moved.
+                // `scripts/shells.py` compares shell sessions, and the tests of a package compare
+                // the diff of a program that was ported.
                 "console" | "conf" | "text" | "shell" | "diff" | "" => continue,
                 "javascript" => "node",
                 language => language,
@@ -93,7 +93,7 @@ fn flat(text: &str) -> String {
     text.lines().map(|line| format!("{}\n", line.trim())).collect()
 }
 
-/// The files that are its author's: not what its tools put there.
+/// The files that the author wrote, without those that tools create.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in folder.read_dir().into_iter().flatten().flatten() {
@@ -109,7 +109,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 impl Page {
-    /// Where its links lead.
+    /// The targets of its links.
     fn links(&self) -> impl Iterator<Item = &str> {
         self.text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link)
     }

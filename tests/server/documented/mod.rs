@@ -21,7 +21,7 @@ use pages::{Block, pages};
 use rlock_testkit::Server;
 use session::Users;
 
-/// What a session finds unless its section has a `conf` block: as `make run` has it.
+/// The configuration for a session whose section has no `conf` block: that of `make run`.
 const CONF: &str = "notify-keyspace-events KEd\n";
 
 #[test]
@@ -36,7 +36,7 @@ fn every_printed_session_gives_the_printed_replies() {
         for block in page.blocks() {
             match block {
                 Block::Heading(_) => conf = usual,
-                // Read by a server even if no session follows.
+                // A server reads it even if no session follows.
                 Block::Fenced { kind: "conf", text, .. } => {
                     drop(Server::of(text));
                     conf = text;
@@ -77,7 +77,7 @@ fn every_command_in_backticks_is_one() {
 /// Its words are a command's words, whatever the server answers to them.
 #[track_caller]
 fn insist_that_it_is_read(server: &Server, span: &str, page: &str) {
-    // One of its own: FLUSHALL closes the connection of a session.
+    // A client of its own: FLUSHALL closes the connection of a session.
     let mut client = server.client();
     let mut words: Vec<&str> = span.split(' ').collect();
     if words.len() == 1 {
@@ -86,7 +86,7 @@ fn insist_that_it_is_read(server: &Server, span: &str, page: &str) {
         return;
     }
     for word in &mut words {
-        // As the pages name values that a reader puts in.
+        // The names with which the pages mark values that a reader replaces.
         *word = match *word {
             "ms" => "5000",
             "n" | "t" | "token" => "1",
@@ -94,7 +94,7 @@ fn insist_that_it_is_read(server: &Server, span: &str, page: &str) {
         };
     }
     if let Err(error) = client.attempt(&words.join(" ")) {
-        // The word `payload` stands for bytes that nobody writes by hand.
+        // The word `payload` stands for bytes that nobody types.
         let is_read = !error.starts_with("ERR ") || error.starts_with("ERR malformed payload");
         assert!(is_read, "{page}: {span}: {error}");
     }

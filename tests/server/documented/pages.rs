@@ -1,27 +1,27 @@
-//! The pages, taken apart.
+//! The pages of the documentation, parsed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A page of the documentation.
 pub struct Page {
-    /// Its path from the root of the repository.
+    /// Its path, from the root of the repository.
     pub name: String,
     pub text: String,
 }
 
-/// What a page consists of, as far as it can be checked.
+/// The parts of a page that can be checked.
 #[derive(Clone, Copy)]
 pub enum Block<'a> {
     /// A heading of the second level or above: a section begins.
     Heading(&'a str),
-    /// What stands between fences, and the line of the page where it begins.
+    /// The text between two fences, and the line of the page where it begins.
     Fenced { kind: &'a str, text: &'a str, line: usize },
     /// Any other line.
     Line(&'a str),
 }
 
-/// README and everything below docs.
+/// The README, and all pages below docs.
 pub fn pages() -> Vec<Page> {
     let (mut open, mut found) = (vec![root().join("docs")], vec![page(&root().join("README.md"))]);
     while let Some(folder) = open.pop() {
@@ -73,7 +73,7 @@ impl Page {
         blocks
     }
 
-    /// What stands between backticks in the prose, with a space for the end of a line.
+    /// The text between backticks in the prose, with a space for the end of a line.
     pub fn spans(&self) -> Vec<String> {
         let mut prose = String::new();
         for block in self.blocks() {

@@ -1,4 +1,4 @@
-//! `docs/commands.md` and what the server says of its commands are the same.
+//! `docs/commands.md` and the server agree about its commands.
 
 use redis::Value;
 
@@ -108,7 +108,7 @@ fn every_counter_in_backticks_is_one() {
     assert!(fields > 20, "only {fields} were found");
 }
 
-/// The section begins with the summary, the syntax in a block, and the complexity.
+/// Asserts that the section begins with the summary, the syntax in a block, and the complexity.
 fn insist_on_the_docs(client: &mut Client, command: &str, section: &[Block<'_>]) {
     let reply = flat_map(&client.ask(&format!("COMMAND DOCS {command}")));
     let docs = flat_map(&reply[&command.to_lowercase()]);

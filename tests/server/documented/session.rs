@@ -12,17 +12,17 @@ use super::database::Database;
 use super::values::Values;
 use rlock_testkit::{Program, Server, module, until};
 
-/// Who speaks as which user of `docs/operations.md`.
+/// Which user of `docs/operations.md` each speaker is.
 #[derive(Clone, Copy)]
 pub enum Users {
     /// Everybody may do everything.
     Any,
-    /// `operator>` and `admin>` are those users, and everybody else is an application.
+    /// `operator>` and `admin>` are those users, and all others are applications.
     Documented,
 }
 
 impl Users {
-    /// The user and the password of a speaker; none for the default user, who may do everything.
+    /// The user and the password of a speaker; `None` for the default user, who may do everything.
     fn of(self, who: &str) -> Option<&'static str> {
         match (self, who) {
             (Users::Any, _) | (_, "admin") => None,
@@ -33,7 +33,7 @@ impl Users {
     }
 }
 
-/// Plays it, and insists on the printed replies.
+/// Plays it, and asserts that the replies are those that are printed.
 pub fn play(session: &str, conf: &str, users: Users, database: Option<Database>, place: &str) {
     let is_module_loaded_in_it = session.contains("MODULE LOAD");
     let server = if is_module_loaded_in_it { Server::without_module() } else { Server::of(conf) };
@@ -64,7 +64,7 @@ pub fn play(session: &str, conf: &str, users: Users, database: Option<Database>,
     stage.end();
 }
 
-/// Who speaks, whether it is a command (or else a reply that came later), and the rest.
+/// The speaker, whether the line is a command (otherwise, it is a late reply), and the rest.
 fn spoken(line: &str) -> Option<(&str, bool, &str)> {
     let end = line.find(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit())?;
     let (who, rest) = line.split_at(end);
@@ -74,7 +74,7 @@ fn spoken(line: &str) -> Option<(&str, bool, &str)> {
 
 struct Stage<'a> {
     server: Server,
-    /// How a speaker begins.
+    /// How a speaker connects.
     enter: fn(&Server) -> Program,
     users: Users,
     database: Option<Database>,
@@ -85,9 +85,9 @@ struct Stage<'a> {
 
 struct Speaker<'a> {
     terminal: Program,
-    /// The command whose reply is still to come.
+    /// The command whose reply is still missing.
     waits_for: Option<&'a str>,
-    /// It has subscribed.
+    /// Whether it has subscribed.
     is_listening: bool,
 }
 
@@ -154,7 +154,8 @@ impl<'a> Stage<'a> {
         self.speakers.values().filter(|speaker| speaker.waits_for.is_some()).count()
     }
 
-    /// Nobody waits any more, and nobody has got a reply that the page does not show.
+    /// Asserts that nobody waits anymore, and that nobody has got a reply that the page does not
+    /// show.
     fn end(self) {
         assert_eq!(self.waiting(), 0, "{}: somebody waits at the end", self.place);
         // Whoever subscribed is in a mode in which redis-cli reads no more commands.

@@ -1,9 +1,9 @@
-//! Printed numbers and real ones. Tokens, connections and times are others in each run; all else is
-//! the same.
+//! Compares printed numbers with real ones. Tokens, connections and times differ in each run;
+//! everything else is the same.
 
 use std::collections::BTreeMap;
 
-/// The real one of what is printed, for one session.
+/// The real value of each printed one, for one session.
 #[derive(Default)]
 pub struct Values {
     tokens: BTreeMap<u64, u64>,
@@ -24,8 +24,8 @@ impl Values {
         real.collect()
     }
 
-    /// The reply is the printed one, but for tokens, times, and what an ellipsis at the end of a
-    /// line stands for: words that each server has its own of.
+    /// Asserts that the reply is the printed one, except for tokens, times, and what an ellipsis at
+    /// the end of a line stands for: words that differ between servers.
     #[track_caller]
     pub fn compare(&mut self, printed: &[&str], replied: &[String], context: &str) {
         assert_eq!(printed.len(), replied.len(), "{context}: {replied:#?}");
@@ -58,7 +58,7 @@ impl Values {
         if is_token(printed) {
             is_token(replied) && *self.tokens.entry(printed).or_insert(replied) == replied
         } else if before.ends_with("\"session\"") || before.ends_with("\"client\"") {
-            // The number of a connection, or 0: none.
+            // The number of a connection, or 0 for none.
             *self.connections.entry(printed).or_insert(if printed == 0 { 0 } else { replied })
                 == replied
         } else {
@@ -67,7 +67,7 @@ impl Values {
     }
 }
 
-/// What is left of 30 seconds.
+/// Whether this can be the remaining time of 30 seconds.
 fn is_left_of_a_lease(number: u64) -> bool {
     (20_001..=30_000).contains(&number)
 }
@@ -76,7 +76,7 @@ fn is_token(number: u64) -> bool {
     number >= 1_000_000_000_000
 }
 
-/// Digits and what stands between them, in turn.
+/// Digits and the text between them, in turn.
 fn parts(line: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut start = 0;

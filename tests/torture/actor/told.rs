@@ -1,5 +1,5 @@
 //! Requests with TELL: one connection asks, and another one, which has subscribed, reads the
-//! message. Whoever loses the subscription subscribes again, and then asks again.
+//! message. A client that loses the subscription subscribes again, and then asks again.
 
 use redis::Value;
 
@@ -9,13 +9,13 @@ use crate::history::{Ask, Asked, Reply, Wait};
 use crate::words::packed;
 use rlock_testkit::{text, until};
 
-/// What the one who waits does to its own subscription.
+/// What a waiting client does to its own subscription.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     Never,
-    /// After so many milliseconds it unsubscribes, and comes back.
+    /// After this many milliseconds, it unsubscribes, and then subscribes again.
     Once(u64),
-    /// After so many milliseconds it unsubscribes, and does not come back.
+    /// After this many milliseconds, it unsubscribes for good.
     ForGood(u64),
 }
 
@@ -26,10 +26,10 @@ pub(super) struct Ears {
     channel: String,
 }
 
-/// What came of a request with TELL.
+/// The result of a request with TELL.
 enum Heard {
     Reply(Reply),
-    /// The subscription is lost, and the outcome perhaps with it.
+    /// The subscription is lost, and perhaps the message with it.
     Nothing,
 }
 
@@ -47,8 +47,8 @@ impl Ears {
         self.connection.send_packed_command(&line).ok()
     }
 
-    /// What comes next: its kind, and the message if it is one. `None`: the connection is lost, or
-    /// the subscription is refused.
+    /// What arrives next: its kind, and the text if it is a message. `None`: the connection is
+    /// lost, or the subscription is refused.
     fn next(&mut self) -> Option<(String, String)> {
         let parts = match self.connection.recv_response().ok()? {
             Value::Array(parts) if parts.len() == 3 => parts,
@@ -86,7 +86,7 @@ impl Actor {
         again |= cut != Cut::Never;
         let received_ns = now_ns();
         let asked = Asked::Acquire(Ask { wait: Wait::Tell { ms, again }, ..ask });
-        // WAIT is for what was written before the last command of this connection.
+        // WAIT concerns what was written before the last command of this connection.
         if let Some(link) = self.link.as_mut().filter(|_| self.site.waits_for_replica) {
             packed("PING").exec(&mut link.connection).ok();
         }
@@ -109,7 +109,7 @@ impl Actor {
         let link = self.linked(key);
         match command.query::<Value>(&mut link.connection) {
             Ok(Value::SimpleString(word)) if word == "WAITING" => {}
-            // Whoever hears no reply does not listen, either: nothing more is granted to it.
+            // A client that gets no reply does not listen, either: nothing more is granted to it.
             Err(error) if of_error(&error) == Reply::Lost => return Heard::Reply(Reply::Lost),
             received => {
                 self.ears = Some(ears);
@@ -128,13 +128,13 @@ impl Actor {
         let heard = loop {
             let Some((kind, message)) = ears.next() else { return Heard::Nothing };
             match (kind.as_str(), message.split_once(' ')) {
-                // Nothing came before that, and nothing will.
+                // Nothing arrived before that, and nothing will.
                 ("sunsubscribe", _) if is_for_good => break Heard::Reply(Reply::Nil),
                 ("sunsubscribe", _) => return Heard::Nothing,
                 ("smessage", Some((id, outcome))) if id == self.tells.to_string() => {
                     break Heard::Reply(reply_in(outcome));
                 }
-                // One of before.
+                // A message for an earlier request.
                 _ => {}
             }
         };
@@ -144,7 +144,7 @@ impl Actor {
         heard
     }
 
-    /// The connection that listens where the lock of `key` is.
+    /// The connection that listens at the server of the lock `key`.
     fn subscribed(&mut self, key: &str) -> Ears {
         let channel = format!("{{{key}}}:{}", self.owner());
         let mut ears = self.ears.take();

@@ -21,17 +21,17 @@ pub struct Hold {
     pub token: i64,
     /// The hold did not exist before.
     pub asked_ns: u64,
-    /// When its owner had the reply.
+    /// When its owner got the reply.
     pub granted_ns: u64,
     /// It is certain from here,
     pub from_ns: u64,
-    /// to here (not beyond `from_ns` where it never was).
+    /// until here (if it never was, no later than `from_ns`).
     pub until_ns: u64,
-    /// The same, if its owner had not asked to release it.
+    /// Until when it would be certain if its owner had not asked to release it.
     pub lasts_ns: u64,
-    /// When it may have been taken away.
+    /// When something may have ended it.
     cut_ns: u64,
-    /// When its owner asked to release it, without an answer.
+    /// When its owner asked to release it, if there was no reply.
     let_go_ns: Option<u64>,
     /// The connection that it is tied to.
     pub session: Option<i64>,
@@ -39,7 +39,7 @@ pub struct Hold {
     pub lease_ms: u64,
     /// When it can no longer exist.
     pub over_ns: u64,
-    /// Whether a replica had it when its owner went on, or it needs none.
+    /// Whether it counts: a replica had it when its owner continued, or it needs none.
     pub counts: bool,
     /// The operations on it, by their place in the history; the first is the granted one.
     pub ops: Vec<usize>,
@@ -168,7 +168,7 @@ impl OneOwner<'_> {
             self.extend(op, ask.lease_ms);
             return;
         }
-        // The previous one ended at an unknown time.
+        // The previous hold ended at an unknown time.
         self.may_end(op);
         if let Some(before) = self.holds.last_mut() {
             before.ops.push(place);
@@ -284,7 +284,7 @@ fn possible_end_ns(op: &Op, lease_ms: u64) -> u64 {
 
 /// What ended holds other than their owners.
 struct Ends {
-    /// For all keys, and for each: when it began and ended, in order.
+    /// For all keys, and for each key: when it began and ended, in order.
     everywhere: Vec<(u64, u64)>,
     at_key: HashMap<String, Vec<(u64, u64)>>,
     closed: HashMap<i64, (u64, u64)>,
@@ -318,8 +318,8 @@ impl Ends {
         ends
     }
 
-    /// A session's hold ends with its connection. The server may notice that late, but renews the
-    /// lease no more.
+    /// A session's hold ends with its connection. The server may notice that late, but no longer
+    /// renews the lease.
     fn session_over_ns(&self, grant: &Op, lease_ms: u64) -> u64 {
         let closed = self.closed.get(&grant.connection);
         closed.map_or(u64::MAX, |(_, to_ns)| to_ns + ns(lease_ms) + CLOCKS_NS)

@@ -15,7 +15,7 @@ fn check_hold(history: &History, hold: &Hold) -> Vec<Violation> {
     let mut found = Vec::new();
     let is_first = |op: &Op| op.sent_ns == hold.asked_ns;
     let mut depth = is_first(&history.ops[hold.ops[0]]).then_some(0);
-    // By its owner, for certain or, if the reply was lost, perhaps.
+    // By its owner: certainly or, if the reply was lost, perhaps.
     let (mut is_let_go, mut may_be_let_go) = (false, false);
     for op in hold.ops.iter().map(|place| &history.ops[*place]) {
         // With failover a released hold may come back, and a level may be lost.

@@ -28,9 +28,9 @@ pub fn check(history: &History, holds: &[Hold]) -> Vec<Violation> {
 
 struct Granted<'a> {
     hold: &'a Hold,
-    /// It had not asked before that.
+    /// It did not ask before this time.
     came_ns: u64,
-    /// It was in the queue by then, and stayed.
+    /// At this time it was in the queue, where it stayed.
     queued_ns: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Granted<'a> {
     }
 }
 
-/// A wait. That of a ticket may have several requests.
+/// A wait. A ticket's wait may have several requests.
 struct Stay {
     came_ns: u64,
     /// Whether it always asked again before its ticket could end.

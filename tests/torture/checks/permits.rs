@@ -19,7 +19,7 @@ pub fn most_at_once(holds: &[Hold]) -> (usize, usize) {
     (most, certain.len())
 }
 
-/// Takes out those that are no longer certain.
+/// Removes those that are no longer certain.
 fn leave(inside: &mut BTreeSet<(u64, i64)>, at_ns: u64) {
     while inside.first().is_some_and(|(until_ns, _)| *until_ns <= at_ns) {
         inside.pop_first();

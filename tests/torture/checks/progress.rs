@@ -85,7 +85,7 @@ fn kept_for_the_absent(history: &History, key: &str) -> Vec<(u64, u64)> {
         (Asked::Acquire(ask), Reply::Lost | Reply::Error(_)) => {
             let wait_ms = match ask.wait {
                 Wait::Block(ms) | Wait::Queue(ms) => ms,
-                // It does not listen any more.
+                // It no longer listens.
                 Wait::No | Wait::Tell { .. } => 0,
             };
             Some((op, ask.lease_ms + wait_ms))

@@ -61,7 +61,7 @@ fn fault_of(history: &History, op: &Op, holds_of_owner: &[&Hold]) -> Option<Stri
             (!may_hold).then(|| "a deadlock of one who holds nothing".to_owned())
         }
         (Asked::Acquire(_), Reply::Token(_) | Reply::Nil) => None,
-        // `kept` knows whether it held.
+        // The checker `kept` knows whether it held the lock.
         (Asked::Acquire(ask), Reply::NotHeld) if ask.depth > Some(1) => None,
         (Asked::Renew { .. }, Reply::Number(1) | Reply::NotHeld) => None,
         (Asked::Look { .. }, Reply::Number(1..) | Reply::NotHeld) => None,

@@ -1,6 +1,6 @@
-//! While a primary that was cut off has a successor, both may grant the same lock, until the leases
-//! that the old one granted have expired: as long as it goes on, and one lease more. After that,
-//! and before the cut, no two owners hold at once, whatever `WAIT` had confirmed.
+//! While a primary that was cut off has a successor, both may grant the same lock, for as long as
+//! the old one continues and one lease more. After that, and before the cut, no two owners hold at
+//! once, whatever `WAIT` had confirmed.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ fn longest_leases(history: &History) -> HashMap<&str, u64> {
     leases
 }
 
-/// What each owner that does not send `WAIT` must believe: it holds until its lease expires, and
+/// What each owner that does not send `WAIT` must believe: it holds until its lease expires, or
 /// with a session as long as its connection is answered.
 fn claims(history: &History) -> Vec<Hold> {
     let promise = Promise { holds_at_once: true, ..history.promise };

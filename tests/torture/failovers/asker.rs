@@ -1,4 +1,4 @@
-//! A client that requests many locks in a short life, and records the replies until its server
+//! A client that requests many locks in a short time, and records the replies until its server
 //! dies.
 
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ use crate::clock::{Stop, ms, now_ns};
 use crate::history::Mode;
 use rlock_testkit::{Waiter, integer, now_ms};
 
-/// Who is not answered by then never is.
+/// The longest time for a reply: a later one never comes.
 const REPLY_MS_MAX: u64 = 10_000;
-/// So many wait for acknowledgments at once.
+/// How many requests wait for acknowledgments at once.
 const LINKS: usize = 6;
-/// What `WAIT` waits for at most.
+/// The longest time that `WAIT` waits.
 const WAIT_MS: u64 = 100;
-/// What a server says that others are to be asked instead of, and what is then said to waits.
+/// Errors with which a server sends clients elsewhere, and those that waits then get.
 const FAREWELLS: [&str; 6] =
     ["READONLY", "UNBLOCKED", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "MOVED"];
 
@@ -31,16 +31,16 @@ const COMPARE_AND_DELETE: &str =
 /// The last words to a connection that is about to be closed because its session is lost.
 const LOST_SESSION: &str = "rlock.session-was-lost";
 
-/// Where clients ask in a round, and how.
+/// Where and how the clients of a round ask.
 pub struct Site {
     pub socket: PathBuf,
-    /// What all keys of the round begin with.
+    /// The prefix of all keys of the round.
     pub prefix: String,
     pub acks: u32,
-    /// `rlock.acks` says it: nobody has to.
+    /// Whether `rlock.acks` asks for acknowledgments, so that no request has to.
     pub is_floor: bool,
     pub stop: Stop,
-    /// Keys so far, of all clients.
+    /// How many keys all clients have used so far.
     pub keys: AtomicU64,
 }
 
@@ -54,20 +54,20 @@ pub struct Ask {
     pub owner: String,
     pub mode: Mode,
     pub lease_ms: i64,
-    /// As it is to be afterwards.
+    /// The requested depth.
     pub depth: i64,
     /// More words of an ACQUIRE.
     pub words: &'static str,
     /// The channel to which its late reply goes; its key is the id of the message.
     pub channel: Option<String>,
-    /// Of a hold that is to be renewed.
+    /// The token of a hold that is to be renewed.
     pub token: Option<i64>,
-    /// It is enough that it is done: nobody relies on it.
+    /// Whether nobody relies on the reply: it is enough that the command is executed.
     pub is_loose: bool,
 }
 
 impl Ask {
-    /// Fresh, and without waiting.
+    /// A new lock, without waiting.
     pub fn new(key: &str, owner: &str, mode: Mode, lease_ms: i64) -> Ask {
         let (key, owner) = (key.to_owned(), owner.to_owned());
         let (kind, depth, words, token, is_loose) = (Kind::Grant, 1, "", None, false);
@@ -109,7 +109,7 @@ impl Ask {
     }
 }
 
-/// What one client brings home.
+/// What one client recorded.
 #[derive(Default)]
 pub struct Notes {
     claims: BTreeMap<(String, String, Mode), Claim>,
@@ -118,12 +118,12 @@ pub struct Notes {
     pub no_acks: u64,
     pub no_replicas: u64,
     pub wrong: Vec<String>,
-    /// When its connections ended, and with them its sessions.
+    /// When its connections ended, and its sessions with them.
     closed_ms: Vec<i64>,
 }
 
 impl Notes {
-    /// What it believed in at that moment.
+    /// Its claims at that moment.
     pub fn claims_at(self, at_ms: i64) -> impl Iterator<Item = Claim> {
         let closed_ms = self.closed_ms.into_iter().filter(|closed_ms| *closed_ms < at_ms).max();
         let has_ended = move |claim: &Claim| {
@@ -147,7 +147,7 @@ impl Asker {
         Asker { sort, name, rng, site, notes: Notes::default() }
     }
 
-    /// Does this again and again, with a new connection when the old one has ended.
+    /// Plays this role again and again, with a new connection when the old one has ended.
     pub fn live(mut self, role: fn(&mut Asker) -> Result<(), Error>) -> Notes {
         while !self.is_over() {
             if role(&mut self).is_err() {
@@ -166,19 +166,19 @@ impl Asker {
         Waiter::may_connect(&self.site.socket)
     }
 
-    /// Connections enough for what parks them.
+    /// Enough connections for the requests that block them.
     pub fn links(&self) -> Result<Vec<Waiter>, Error> {
         let count = if self.sort.makes_sure() { LINKS } else { 1 };
         (0..count).map(|_| self.link()).collect()
     }
 
-    /// Another one each time.
+    /// A new key each time.
     pub fn new_key(&self) -> String {
         let number = self.site.keys.fetch_add(1, Ordering::Relaxed);
         format!("{}:{number}", self.site.prefix)
     }
 
-    /// Long, mostly, and different each time: it shows which reply a deadline is from.
+    /// Usually long, and different each time: it shows which reply a deadline comes from.
     pub fn any_lease_ms(&mut self) -> i64 {
         match self.rng.u8(..8) {
             0 => self.rng.i64(400..1200),
@@ -190,7 +190,7 @@ impl Asker {
         if self.rng.u8(..4) == 0 { Mode::Read } else { Mode::Write }
     }
 
-    /// Some time without a command, so that the machine has room for all.
+    /// Sends nothing for some time, so that the machine has room for all.
     pub fn rest(&mut self, ms_max: u64) {
         let ms = self.rng.u64(..=ms_max);
         self.site.stop.within(ms);
@@ -208,7 +208,7 @@ impl Asker {
         numbered.map(|(number, ask)| self.hear(&mut links[number % count], ask, sent_ms)).collect()
     }
 
-    /// Says these and goes on.
+    /// Sends these requests without waiting for replies.
     pub fn say(&self, link: &mut Waiter, asks: &[Ask]) -> Result<(), Error> {
         let mut lines = Vec::new();
         for ask in asks {
@@ -232,7 +232,7 @@ impl Asker {
         if link.may_say_all(&lines) { Ok(()) } else { Err(ErrorKind::BrokenPipe.into()) }
     }
 
-    /// Strings that are set if they are not there, and then held. Which were.
+    /// Sets strings that do not exist, and holds them. Returns which were set.
     pub fn set_all(&mut self, link: &mut Waiter, asks: &[Ask]) -> Result<Vec<bool>, Error> {
         let sent_ms = now_ms();
         let line = |ask: &Ask| format!("SET {} {} NX PX {}", ask.key, ask.owner, ask.lease_ms);
@@ -251,7 +251,7 @@ impl Asker {
         Ok(are_set)
     }
 
-    /// Gives a string back, from the moment on that it says so.
+    /// Deletes its string, which it no longer claims from the moment of the request.
     pub fn delete(&mut self, link: &mut Waiter, ask: &Ask) -> Result<(), Error> {
         let Ask { key, owner, mode, .. } = ask;
         self.notes.claims.remove(&(key.clone(), owner.clone(), *mode));
@@ -259,11 +259,11 @@ impl Asker {
         self.next(link).map(drop)
     }
 
-    /// The reply to what `say` has said; `sent_ms`: the lease counts from then at the earliest.
+    /// Reads the reply to what `say` has sent; the lease counts from `sent_ms` at the earliest.
     pub fn hear(&mut self, link: &mut Waiter, ask: &Ask, sent_ms: i64) -> Result<bool, Error> {
         let reply = self.next(link)?;
         let is_sure = self.sort != Sort::Waited || ask.is_loose || {
-            // Too few: whoever asked must not rely on it.
+            // Too few replicas: the client must not rely on it.
             matches!(self.next(link)?, Ok(Value::Int(count)) if count >= i64::from(self.site.acks))
         };
         Ok(self.note(ask, &reply, is_sure, sent_ms))
@@ -354,7 +354,7 @@ impl Asker {
         self.notes.claims.insert((ask.key.clone(), ask.owner.clone(), ask.mode), claim);
     }
 
-    /// Gives a hold back, from the moment on that it says so.
+    /// Releases a hold, which it no longer claims from the moment of the request.
     pub fn give_back(&mut self, link: &mut Waiter, ask: &Ask) -> Result<(), Error> {
         let Ask { key, owner, mode, .. } = ask;
         self.notes.claims.remove(&(key.clone(), owner.clone(), *mode));
@@ -362,7 +362,7 @@ impl Asker {
         self.next(link).map(drop)
     }
 
-    /// The same with these words.
+    /// Like `give_back`, with these words.
     pub fn give_back_late(
         &mut self,
         link: &mut Waiter,
@@ -374,7 +374,7 @@ impl Asker {
         lines.iter().try_for_each(|_| self.next(link).map(drop))
     }
 
-    /// A hold that it had alone from then until now.
+    /// Records that it held the lock alone from then until now.
     pub fn stayed(&mut self, ask: &Ask, from_ms: f64) {
         let (key, owner) = (ask.key.clone(), ask.owner.clone());
         self.notes.stays.push(Stay { key, owner, from_ms, to_ms: ms(now_ns()) });

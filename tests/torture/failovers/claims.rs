@@ -1,5 +1,5 @@
-//! The holds that clients had replies for when the primary died, and what the server that took over
-//! must therefore show.
+//! The holds that clients had replies for when the primary died, and therefore what the server that
+//! took over must show.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,23 +7,24 @@ use std::fmt;
 use crate::history::Mode;
 use rlock_testkit::LockView;
 
-/// How a client makes sure of a reply.
+/// How a client has a reply confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sort {
-    /// The reply comes after so many acknowledgments: `ACKS`.
+    /// The reply comes after the acknowledgments: `ACKS`.
     Acked,
-    /// It asks itself, with a `WAIT` behind each command.
+    /// It sends a `WAIT` behind each command.
     Waited,
-    /// Not at all: the control.
+    /// It does not: the control group.
     Plain,
-    /// The same with a string for a lock: `SET NX PX`, and a script that compares and deletes.
+    /// Like `Plain`, with a string as the lock: `SET NX PX`, and a script that compares and
+    /// deletes.
     SetNx,
 }
 
 pub const SORTS: [Sort; 4] = [Sort::Acked, Sort::Waited, Sort::Plain, Sort::SetNx];
 
 impl Sort {
-    /// Whether it makes sure, and so is promised something.
+    /// Whether it has replies confirmed, and so is promised something.
     pub fn makes_sure(self) -> bool {
         matches!(self, Sort::Acked | Sort::Waited)
     }
@@ -34,15 +35,15 @@ impl Sort {
 pub enum Kind {
     Grant,
     HandOver,
-    /// One of these to a caller that closed its connection as soon as it had read the token.
+    /// Any of these, to a caller that closed its connection as soon as it had read the token.
     Closed,
     ReEntry,
     Renewal,
     Session,
-    /// A message, to a request with TELL.
+    /// A message, for a request with TELL.
     Told,
     Upgrade,
-    /// The same kinds for one lock of a request for several.
+    /// The same kinds, for one lock of a request for several.
     Group,
     GroupHandOver,
     GroupRenewal,
@@ -50,7 +51,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it is of several locks.
+    /// Whether the request named several locks.
     pub fn is_of_several(self) -> bool {
         use Kind::{Group, GroupHandOver, GroupRenewal, GroupTold};
         matches!(self, Group | GroupHandOver | GroupRenewal | GroupTold)
@@ -101,8 +102,8 @@ impl fmt::Display for Claim {
     }
 }
 
-/// What is missing of a hold in what a server showed, no later than then; `None` if all of it is
-/// there, or its time is over.
+/// What is missing of a hold in what a server showed no later than `seen_ms`; `None` if nothing is
+/// missing, or its time has passed.
 pub fn loss(claim: &Claim, lock: &LockView, seen_ms: i64) -> Option<String> {
     if claim.until_ms <= seen_ms {
         return None;
@@ -118,13 +119,13 @@ pub fn loss(claim: &Claim, lock: &LockView, seen_ms: i64) -> Option<String> {
     if hold.depth < claim.depth {
         return Some(format!("the depth is {}", hold.depth));
     }
-    // What is shown is rounded down.
+    // The displayed time is rounded down.
     let deadline_ms = seen_ms + hold.ttl_ms + 1;
     let early_ms = claim.until_ms - deadline_ms;
     (early_ms > 0).then(|| format!("the deadline is {early_ms} ms too early"))
 }
 
-/// The same of a string: whose it is and for how long, in milliseconds.
+/// Like `loss`, for a string: its owner and its remaining milliseconds.
 pub fn loss_of_string(claim: &Claim, owner: &str, ttl_ms: i64, seen_ms: i64) -> Option<String> {
     if claim.until_ms <= seen_ms {
         return None;
@@ -136,8 +137,8 @@ pub fn loss_of_string(claim: &Claim, owner: &str, ttl_ms: i64, seen_ms: i64) -> 
     (early_ms > 0).then(|| format!("the deadline is {early_ms} ms too early"))
 }
 
-/// Grants of several locks of which some were lost and others were not, whoever was promised them.
-/// What was over when all of it had been seen, `seen_ms`, says nothing.
+/// Grants of several locks of which some were lost and others were not, whatever was promised. A
+/// claim whose time had passed when all of it had been seen, at `seen_ms`, does not count.
 pub fn parts(claims: &[Claim], lost: &[usize], seen_ms: i64) -> Vec<String> {
     let mut all: BTreeMap<(&str, i64), [Vec<&str>; 2]> = BTreeMap::new();
     let lasts = |claim: &Claim| claim.kind.is_of_several() && claim.until_ms > seen_ms;
@@ -151,7 +152,7 @@ pub fn parts(claims: &[Claim], lost: &[usize], seen_ms: i64) -> Vec<String> {
     parts.map(|(grant, halves)| format!("a part of {grant:?} was lost: {halves:?}")).collect()
 }
 
-/// Two who hold at once and may not: the first such pair of each key.
+/// Pairs of claims that may not exist at once: the first pair of each key.
 pub fn conflicts(claims: &[Claim], at_ms: i64) -> Vec<String> {
     let mut by_key: BTreeMap<&str, Vec<&Claim>> = BTreeMap::new();
     for claim in claims.iter().filter(|claim| claim.until_ms > at_ms) {

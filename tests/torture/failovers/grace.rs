@@ -1,6 +1,6 @@
 //! Failovers with `rlock.grace-ms` instead of acknowledgments: grants, renewals and releases are
-//! lost, and still no two owners hold at once, by the deadlines in their replies. With a grace
-//! period that is too short they do.
+//! lost, but no two owners hold at once, by the deadlines in their replies. With a grace period
+//! that is too short, they do.
 
 use std::fmt;
 use std::io::{Error, ErrorKind};
@@ -22,9 +22,9 @@ const REPLY_MS_MAX: u64 = 10_000;
 const KEYS: u32 = 256;
 const CLIENTS: u32 = 16;
 const LOAD_MS: std::ops::Range<u64> = 150..400;
-/// The first violations are enough.
+/// How many violations to print.
 const SAID_MAX: usize = 5;
-/// How long to go on after the promotion, beside the grace.
+/// How long to continue after the promotion, in addition to the grace period.
 const AFTER_MS: u64 = 250;
 
 /// As long as a lease, and a little more.
@@ -52,10 +52,10 @@ pub struct Tally {
     failovers: u32,
     took_ms: f64,
     told: u64,
-    /// Holds that lasted beyond the promotion, and those that began after it.
+    /// The holds that lasted beyond the promotion, and those that began after it.
     across: usize,
     after: usize,
-    /// Overlapping holds: what a grace is to prevent.
+    /// Overlapping holds, which a grace period is to prevent.
     pub overlaps: Vec<String>,
     /// Violations that no grace excuses.
     pub wrong: Vec<String>,
@@ -110,7 +110,7 @@ fn one(stage: &mut Stage, round: u32, grace_ms: u64, rng: &mut Rng, tally: &mut 
         std::thread::spawn(move || client.live())
     });
     let clients: Vec<_> = clients.collect();
-    // A newly promoted server grants nobody for that long.
+    // A newly promoted server grants nothing for that long.
     Stop::default().within(grace_ms + rng.u64(LOAD_MS));
     let fall = stage.fall(rng);
     *site.socket.write().unwrap() = stage.primary().socket();
@@ -138,7 +138,7 @@ fn one(stage: &mut Stage, round: u32, grace_ms: u64, rng: &mut Rng, tally: &mut 
 }
 
 struct Site {
-    /// Of the primary.
+    /// The socket of the primary.
     socket: RwLock<PathBuf>,
     round: u32,
     stop: Stop,
@@ -155,7 +155,7 @@ struct Client {
     name: String,
     /// Part of the owner's name: a client that stayed away comes back under another name.
     life: u32,
-    /// Of its last hold.
+    /// The token of its last hold.
     token: i64,
     rng: Rng,
     site: Arc<Site>,

@@ -10,11 +10,11 @@ use crate::clock::Stop;
 use rlock_testkit::{LockView, Server, Waiter, now_ms, text};
 
 const REPLY_MS_MAX: u64 = 10_000;
-/// Locks per pipeline.
+/// How many locks a pipeline has.
 const BATCH: usize = 64;
-/// How soon a claim must end for a stranger to wait for that.
+/// A stranger waits for the end of claims that end within this time.
 const SOON_MS: i64 = 600;
-/// How many of those to try.
+/// How many such claims are tried.
 const SOON_MAX: usize = 40;
 const KNOCK_MS: u64 = 2;
 
@@ -25,7 +25,7 @@ pub struct Loss {
     pub why: String,
 }
 
-/// What the server lacks of these claims, and whether it grants them to a stranger.
+/// What the server lacks of these claims, and whether it grants their locks to a stranger.
 pub fn losses(server: &Server, claims: &[Claim]) -> Vec<Loss> {
     let mut link = Waiter::may_connect(&server.socket()).unwrap();
     let mut losses = losses_of_strings(&mut link, claims);
@@ -51,7 +51,7 @@ pub fn losses(server: &Server, claims: &[Claim]) -> Vec<Loss> {
     for batch in kept.chunks(BATCH) {
         refused.extend(knock(&mut link, claims, batch, &mut losses));
     }
-    // For some, wait until the lock is free.
+    // For some, it waits until the lock is free.
     refused.retain(|place| claims[*place].until_ms < now_ms() + SOON_MS);
     refused.truncate(SOON_MAX);
     let last_ms = refused.iter().map(|place| claims[*place].until_ms).max();
@@ -62,7 +62,7 @@ pub fn losses(server: &Server, claims: &[Claim]) -> Vec<Loss> {
     losses
 }
 
-/// The same of those that are strings.
+/// Like `losses`, for claims of strings.
 fn losses_of_strings(link: &mut Waiter, claims: &[Claim]) -> Vec<Loss> {
     let places = (0..claims.len()).filter(|place| claims[*place].sort == Sort::SetNx);
     let places: Vec<usize> = places.collect();
@@ -84,7 +84,7 @@ fn losses_of_strings(link: &mut Waiter, claims: &[Claim]) -> Vec<Loss> {
     losses
 }
 
-/// A stranger asks for the locks of these claims. Those where it was refused.
+/// A stranger asks for the locks of these claims. Returns those where it was refused.
 fn knock(
     link: &mut Waiter,
     claims: &[Claim],

@@ -1,8 +1,9 @@
 //! Failovers, one after the other, as fast as possible. Clients acquire as many locks as they can;
-//! the primary loses its replicas, goes on for up to 100 ms, and dies; another server takes over.
-//! It must have everything confirmed by `ACKS`: the same owner, mode, token and level, and a
-//! deadline that is no earlier; no stranger gets the lock before that. In the same rounds there are
-//! clients that send `WAIT`, and the control: clients that confirm nothing, and lose some.
+//! the primary loses its replicas, continues for up to 100 ms, and dies; another server takes over.
+//! It must have everything that was confirmed by `ACKS`: the same owner, mode, token and level, and
+//! a deadline that is no earlier; no stranger gets the lock before that. The same rounds have
+//! clients that send `WAIT`, and the control group: clients that have nothing confirmed, and lose
+//! some holds.
 
 mod asker;
 pub mod claims;
@@ -31,12 +32,12 @@ use variants::{Variant, Way};
 use crate::clock::{Stop, ms, now_ns};
 use rlock_testkit::now_ms;
 
-/// How long there is load before the faults begin.
+/// How long the load lasts before the faults begin.
 const LOAD_MS: std::ops::Range<u64> = 120..350;
 /// How long the primary waits for acknowledgments.
 const PATIENCE_MS: [u32; 4] = [30, 100, 2000, 2000];
 
-/// Whose claims must be kept. With all of them the check must fail.
+/// Which claims must be kept. If all must be, the check has to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
     ToThoseWhoMakeSure,
@@ -122,7 +123,7 @@ impl Round {
     }
 
     fn judge(&self, servers: &dyn Servers, claims: &[Claim], story: &str, tally: &mut Tally) {
-        // Nobody claims what has expired by now.
+        // Claims that have expired by now do not count.
         let begun_ms = now_ms();
         let lasting = claims.iter().filter(|claim| claim.until_ms > begun_ms);
         lasting.for_each(|claim| tally.count(claim));

@@ -1,4 +1,4 @@
-//! What clients do all the time: one role for each kind of reply that can be the last one.
+//! What the clients do all the time: one role for each kind of reply that can be the last one.
 
 use std::io::Error;
 
@@ -11,9 +11,9 @@ use rlock_testkit::{Waiter, now_ms, text};
 
 pub type Role = fn(&mut Asker) -> Result<(), Error>;
 
-/// Commands in one piece.
+/// How many commands are sent in one piece.
 const BATCH: usize = 18;
-/// Locks that are handed over at the same time.
+/// How many locks are handed over at the same time.
 const PAIRS: usize = 6;
 
 /// The clients of a round.
@@ -80,7 +80,8 @@ fn fresh(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// What many use for a lock: a string that is set if it is not there. Some are given back.
+/// What many programs use as a lock: a string that is set if it does not exist. Some are deleted
+/// again.
 fn strings(me: &mut Asker) -> Result<(), Error> {
     let mut link = me.link()?;
     while !me.is_over() {
@@ -108,7 +109,7 @@ fn lives(me: &mut Asker) -> Result<(), Error> {
         let mut asks = Vec::new();
         for _ in 0..BATCH {
             let (key, mode) = (me.new_key(), me.any_mode());
-            // Some rely on their first grant only when they ask once more, and change nothing.
+            // Some rely on their first grant only when they ask again, which changes nothing.
             let is_loose = me.rng.u8(..3) == 0;
             asks.push(Ask { is_loose, ..Ask::new(&key, &me.name, mode, 20_000) });
         }
@@ -123,7 +124,7 @@ fn lives(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// What comes next in the life of a hold.
+/// Prepares the next request about a hold.
 fn advance(ask: &mut Ask, step: i64) {
     let was_loose = std::mem::take(&mut ask.is_loose);
     (ask.kind, ask.words, ask.token) = (Kind::ReEntry, "DEPTH 1", None);
@@ -143,14 +144,14 @@ fn advance(ask: &mut Ask, step: i64) {
         }
         3 => ask.words = if ask.depth == 2 { "DEPTH 2" } else { "DEPTH 1" },
         _ => {
-            // The same.
+            // The same depth.
             ask.words = if ask.depth == 2 { "DEPTH 2" } else { "DEPTH 1" };
             ask.lease_ms = 1000;
         }
     }
 }
 
-/// One holds some locks, others are blocked behind it, and it gives back all of them.
+/// One client holds some locks, others are blocked behind it, and it releases all of them.
 fn hand_over(me: &mut Asker) -> Result<(), Error> {
     let mut holder = me.link()?;
     let mut heirs = Vec::new();
@@ -170,7 +171,7 @@ fn hand_over(me: &mut Asker) -> Result<(), Error> {
         for (heir, ask) in heirs.iter_mut().zip(&asks) {
             me.say(heir, std::slice::from_ref(ask))?;
         }
-        // When this is answered, all that was said before has been read.
+        // When this is answered, everything that was sent before has been read.
         tell(me, &mut holder, &["PING".to_owned()])?;
         let sent_ms = if is_held { now_ms() } else { asked_ms };
         let releases = asks.iter().map(|ask| release(&ask.key, "before", Mode::Write));
@@ -183,7 +184,7 @@ fn hand_over(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same with TELL: one connection asks for all of them, and is not blocked.
+/// Like `hand_over`, with TELL: one connection asks for all of them, and is not blocked.
 fn told(me: &mut Asker) -> Result<(), Error> {
     by_message(me, |me| {
         let (key, kind, words) = (me.new_key(), Kind::Told, "BLOCK 5000 DEPTH 1");
@@ -227,7 +228,7 @@ fn by_message(me: &mut Asker, new: fn(&mut Asker) -> Ask) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whose message it is, and the reply in it.
+/// The request that a message is for, and the reply in it.
 fn outcome_of(message: &Value) -> (String, Result<Value, String>) {
     let said = match message {
         Value::Array(parts) if matches!(parts.last(), Some(Value::BulkString(_))) => {
@@ -273,7 +274,7 @@ fn groups(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// One holds a lock of each group, which waits, blocked, and gives back all of them.
+/// One client holds a lock of each group, which is blocked behind it, and releases all of them.
 fn groups_handed_over(me: &mut Asker) -> Result<(), Error> {
     let mut holder = me.link()?;
     let mut heirs = Vec::new();
@@ -303,7 +304,7 @@ fn groups_handed_over(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same with TELL.
+/// Like `groups_handed_over`, with TELL.
 fn groups_told(me: &mut Asker) -> Result<(), Error> {
     by_message(me, |me| {
         let ask = several(me, Kind::GroupTold, "BLOCK 5000");
@@ -311,8 +312,8 @@ fn groups_told(me: &mut Asker) -> Result<(), Error> {
     })
 }
 
-/// Holds that end with the connection. (With less of a lease the server would close it where
-/// acknowledgments take a second.)
+/// Holds that end with the connection. (With a shorter lease, the server would close the connection
+/// where acknowledgments take a second.)
 fn sessions(me: &mut Asker) -> Result<(), Error> {
     let mut links = me.links()?;
     for link in &mut links {
@@ -333,14 +334,14 @@ fn sessions(me: &mut Asker) -> Result<(), Error> {
 }
 
 /// All clients of this role want one lock, and keep it for a moment: of those that get a grant, one
-/// holds it.
+/// holds the lock.
 fn ring(me: &mut Asker) -> Result<(), Error> {
     let mut link = me.link()?;
     let key = format!("{}:ring", me.site.prefix);
     let words = "BLOCK 5000 DEPTH 1";
     let ask = Ask { kind: Kind::HandOver, words, ..Ask::new(&key, &me.name, Mode::Write, 20_000) };
     while !me.is_over() {
-        // It may have waited for long: of its lease it knows only that it is not over.
+        // It may have waited for a long time: it knows only that its lease has not expired.
         let is_told = me.ask_all(std::slice::from_mut(&mut link), std::slice::from_ref(&ask))?[0];
         let from_ms = ms(now_ns());
         if is_told {
@@ -369,13 +370,13 @@ fn closes(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// Of these the release runs late in an iteration of the server's loop, right before the replies
-/// are written.
+/// These lines make the release run late in an iteration of the server's loop, right before the
+/// replies are written.
 fn late_release(key: &str, owner: &str) -> [String; 2] {
     ["WAIT 9 1".to_owned(), release(key, owner, Mode::Write)]
 }
 
-/// Hand-overs to callers that close as soon as they have read the token.
+/// Locks are handed over to callers that close as soon as they have read the token.
 fn closes_as_heir(me: &mut Asker) -> Result<(), Error> {
     let mut holder = me.link()?;
     while !me.is_over() {
@@ -397,8 +398,8 @@ fn closes_as_heir(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// As [`ring`], but everybody closes its connection as soon as it has read the token, and gives the
-/// lock back on another one.
+/// As [`ring`], but each client closes its connection as soon as it has read the token, and
+/// releases the lock on another one.
 fn closing_ring(me: &mut Asker) -> Result<(), Error> {
     let key = format!("{}:door", me.site.prefix);
     let (kind, words) = (Kind::Closed, "BLOCK 5000 DEPTH 1");
@@ -420,9 +421,9 @@ fn closing_ring(me: &mut Asker) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends these commands, and returns whether none of the replies is an error; otherwise they are of
-/// no interest. Where replicas must acknowledge every grant, a lock that was to be held may be
-/// free: its heir then gets it as soon as it asks.
+/// Sends these commands, and returns whether none of the replies is an error; otherwise, they do
+/// not matter. Where replicas must acknowledge every grant, a lock that was to be held may be free:
+/// the next client then gets it as soon as it asks.
 fn tell(me: &mut Asker, link: &mut Waiter, lines: &[String]) -> Result<bool, Error> {
     me.say_lines(link, lines)?;
     let mut is_well = true;

@@ -9,7 +9,7 @@ use crate::clock::{Stop, ms, now_ns};
 use rlock_testkit::{Cluster, Server, until};
 
 const PATIENCE_MS: u64 = 30_000;
-/// With less, other work on this machine would look like a death.
+/// With a shorter time, other work on this machine would look like a death.
 const DOWN_AFTER_MS: u32 = 1000;
 const CUT_MS_MAX: u64 = 100;
 /// The slot of this tag is in the first third, as `redis-cli --cluster create` shares them out.
@@ -17,7 +17,7 @@ const TAG: &str = "{hall}";
 
 pub struct Shards {
     cluster: Cluster,
-    /// The node that has the slot.
+    /// The number of the node that has the slot.
     primary: usize,
 }
 

@@ -19,22 +19,22 @@ const LOAD_US: u32 = 20;
 /// How the replicas lose the primary before it dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// Only with its death.
+    /// They lose it only when it dies.
     No,
-    /// Nothing passes any more, and neither side is informed.
+    /// Nothing passes anymore, and neither side is informed.
     Cables,
     /// The replicas are stopped, and their connections closed at the primary.
     Stopped,
 }
 
-/// Servers of which one dies and another one takes over.
+/// Servers, one of which dies and is replaced by another one.
 pub trait Servers {
     fn primary(&self) -> &Server;
     /// The prefix of the keys that this primary serves.
     fn tag(&self) -> &str;
-    /// All servers are back and in sync, without locks.
+    /// Waits until all servers are back and in sync, without locks.
     fn make_whole(&mut self);
-    /// Disturbs those that wait for acknowledgments, for a moment.
+    /// Briefly disturbs requests that wait for acknowledgments.
     fn trouble(&mut self, trouble: Trouble, rng: &mut Rng);
     /// Takes the primary down; when this returns, a replica has taken over.
     fn fall(&mut self, rng: &mut Rng) -> Fall;
@@ -43,7 +43,7 @@ pub trait Servers {
 /// How the primary went down.
 pub struct Fall {
     pub cut: Cut,
-    /// From the cut to its death.
+    /// The time from the cut to its death.
     pub cut_ms: u64,
     /// When the handover was requested, or it was killed.
     pub at_ns: u64,
@@ -59,7 +59,7 @@ impl fmt::Display for Fall {
 }
 
 pub struct Stage {
-    /// The first is the primary.
+    /// The servers; the first is the primary.
     pub nodes: Vec<Server>,
     /// Each replica's link to the primary.
     cables: Vec<Proxy>,
@@ -259,7 +259,7 @@ impl Servers for Stage {
             self.nodes[1..].iter().for_each(Server::thaw);
         }
         let offsets = match self.way {
-            // Nobody has a choice.
+            // There is no choice.
             Way::Disk | Way::Command => vec![0],
             _ => self.nodes[1..].iter().map(offset).collect(),
         };
@@ -287,7 +287,7 @@ fn end_a_wait(client: &mut Client, rng: &mut Rng) {
 pub fn until_acked(client: &mut Client, replicas: usize, key: &str) {
     until(PATIENCE_MS, || {
         client.ask(&format!("SET {key} 1"));
-        // What was written before the first replica has no offset.
+        // What was written before the first replica connected has no offset.
         if client.info_number("replication", "master_repl_offset") == 0 {
             return false;
         }
@@ -303,7 +303,7 @@ pub fn offset(replica: &Server) -> i64 {
     replica.client().info_number("replication", "slave_repl_offset")
 }
 
-/// After a resync the append-only file is rewritten; until that is done it lacks the later changes.
+/// After a resync, the append-only file is rewritten; until then, it lacks the later changes.
 fn until_file_is_whole(replica: &Server) {
     let mut client = replica.client();
     until(PATIENCE_MS, || {

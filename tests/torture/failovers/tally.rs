@@ -1,10 +1,10 @@
-//! What came of it.
+//! Counts and prints the results.
 
 use std::fmt;
 
 use super::claims::{Claim, KINDS, Kind, SORTS, Sort};
 
-/// The first ones are enough.
+/// How many violations to print.
 const SAID_MAX: usize = 12;
 
 #[derive(Default)]
@@ -12,11 +12,11 @@ pub struct Tally {
     name: String,
     pub failovers: u32,
     pub took_ms: f64,
-    /// Replies that reported a hold, also a hold that was released again.
+    /// How many replies reported a hold, including holds that were released later.
     pub told: u64,
     pub no_acks: u64,
     pub no_replicas: u64,
-    /// Of each sort and kind: what was claimed when the server took over, and what of it was lost.
+    /// For each sort and kind: what was claimed when the server took over, and what of it was lost.
     claimed: Vec<(Sort, Kind)>,
     lost: Vec<(Sort, Kind)>,
     pub wrong: Vec<String>,
@@ -35,7 +35,7 @@ impl Tally {
         self.lost.push((claim.sort, claim.kind));
     }
 
-    /// Says it at once: a long run is not over soon.
+    /// Prints violations at once: a long run does not end soon.
     pub fn complain(&mut self, wrong: impl Iterator<Item = String>) {
         for text in wrong {
             if self.wrong.len() < SAID_MAX {
@@ -64,7 +64,7 @@ impl Tally {
         self.lost.iter().filter(|(of, _)| *of == sort).count()
     }
 
-    /// Lost and claimed of each kind of reply.
+    /// Lost claims and all claims, for each kind of reply.
     pub fn kinds(&self) -> String {
         let line = |sort: &Sort| {
             let number =

@@ -14,12 +14,12 @@ pub enum Trouble {
     Clients,
 }
 
-/// Who takes over, and who decides that.
+/// Which server takes over, and what decides that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// `REPLICAOF NO ONE` at the replica with the greatest offset.
     Greatest,
-    /// The same at the one with the smallest: all of them have acknowledged.
+    /// The same at the replica with the smallest offset: all replicas have acknowledged.
     Smallest,
     /// The replica dies with the primary, and starts as a primary from its append-only file.
     Disk,
@@ -38,7 +38,7 @@ pub struct Variant {
     pub share: u32,
     pub replicas: usize,
     pub acks: u32,
-    /// `rlock.acks` is set, instead of each request.
+    /// Whether `rlock.acks` is set, instead of an option in each request.
     pub is_floor: bool,
     pub trouble: Trouble,
     pub way: Way,

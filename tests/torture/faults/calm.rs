@@ -1,4 +1,4 @@
-//! No fault: what the checkers find in a history without any.
+//! No fault: shows what the checkers find without one.
 
 use super::{Alone, Blow, Fault, Kind, Shard};
 use crate::actor::Site;

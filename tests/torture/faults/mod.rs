@@ -29,11 +29,11 @@ use crate::crowd::Crowd;
 use crate::history::{Event, Mark, Promise};
 use rlock_testkit::Server;
 
-/// Servers, and the trouble that they get into.
+/// Servers, and the faults that they suffer.
 pub trait Fault {
     /// Where clients find the primary.
     fn site(&self) -> Site;
-    /// One blow. What it does to holds, queues and connections is marked.
+    /// Does it once. What that does to holds, queues and connections is marked.
     fn strike(&mut self, blow: &mut Blow<'_>);
     /// Brings everything back up, when the load has ended.
     fn heal(&mut self) {}
@@ -52,11 +52,11 @@ pub struct Kind {
     pub name: &'static str,
     pub start: fn() -> Box<dyn Fault>,
     pub promise: Promise,
-    /// How long there is only load between two blows, at most.
+    /// The longest time between two blows.
     pub every_ms: u64,
     /// Whether clients are processes of their own.
     pub in_processes: bool,
-    /// Workloads that it is not done to, and why.
+    /// Workloads with which it is not combined, and why.
     pub left_out: &'static [(&'static str, &'static str)],
 }
 
@@ -90,7 +90,7 @@ pub const ALL: &[Kind] = &[
     disk::KIND,
 ];
 
-/// Those with a replica beside the primary. (`slots` has none, others have one server.)
+/// Kinds with a replica in addition to the primary. (`slots` has none, others have one server.)
 const WITH_REPLICAS: [&Kind; 8] = [
     &replicas::PARTIAL,
     &replicas::DISK,
@@ -103,16 +103,16 @@ const WITH_REPLICAS: [&Kind; 8] = [
 ];
 
 impl Kind {
-    /// Whether there is somebody to acknowledge.
+    /// Whether there are replicas to acknowledge.
     pub fn has_replicas(&self) -> bool {
         WITH_REPLICAS.iter().any(|kind| kind.name == self.name)
     }
 }
 
-/// What must be found out: only where its name is said.
+/// Kinds that must be detected; they run only if they are named.
 pub const PLANTED: &[Kind] = &[split::UNBOUNDED, split::UNCONFIRMED];
 
-/// What a blow is struck with.
+/// What a blow can use.
 pub struct Blow<'a> {
     pub rng: &'a mut Rng,
     pub crowd: &'a mut Crowd,
@@ -120,7 +120,7 @@ pub struct Blow<'a> {
 }
 
 impl Blow<'_> {
-    /// Does it, and marks when.
+    /// Does it, and records when.
     pub fn marked<T>(&mut self, mark: Mark, deed: impl FnOnce(&mut Self) -> T) -> T {
         let from_ns = now_ns();
         let outcome = deed(self);
@@ -135,7 +135,7 @@ impl Blow<'_> {
     }
 }
 
-/// What every server of torture is set to, before what a fault adds: tickets want their messages.
+/// The settings of every server, before those of a fault: tickets need their messages.
 const SETTINGS: [&str; 2] = ["notify-keyspace-events", "KEd"];
 
 /// Every change is on disk before its reply.

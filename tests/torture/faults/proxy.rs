@@ -1,4 +1,4 @@
-//! A network between two sides: connections pass to a server until nothing goes through any more.
+//! A network between two sides: connections are passed on to a server until the network is cut.
 //! Then either both ends only see silence for a while, as when a cable is cut, or their connections
 //! are closed.
 
@@ -22,7 +22,7 @@ struct Cable {
 struct State {
     is_cut: bool,
     is_gone: bool,
-    /// Clients' ends and the server's.
+    /// The clients' ends and the server's ends.
     fronts: Vec<TcpStream>,
     backs: Vec<TcpStream>,
 }
@@ -43,7 +43,7 @@ impl Proxy {
         self.port
     }
 
-    /// From now on nothing passes, and neither end is informed.
+    /// From now on, nothing passes, and neither end is informed.
     pub fn cut(&self) {
         self.cable.state.lock().unwrap().is_cut = true;
     }
@@ -116,7 +116,7 @@ impl Cable {
     }
 }
 
-/// And forgets them.
+/// Closes these connections, and forgets them.
 fn close(ends: &mut Vec<TcpStream>) {
     ends.drain(..).for_each(|end| drop(end.shutdown(Shutdown::Both)));
 }

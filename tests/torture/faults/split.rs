@@ -1,7 +1,7 @@
 //! The primary is cut off from its replicas: one of them is promoted, and the old primary is a
-//! second one, that the clients of its side still use, until the partition ends and it becomes a
-//! replica. With `min-replicas-to-write 1` it stops granting and renewing by itself, too; and so
-//! two owners hold a lock only as long as the server counts the lost replicas, and one lease more.
+//! second one, which the clients of its side still use, until the partition ends and it becomes a
+//! replica. With `min-replicas-to-write 1`, it stops granting and renewing by itself; so two owners
+//! hold a lock only as long as the server counts the lost replicas, and one lease more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
@@ -15,13 +15,13 @@ use crate::history::{Event, FULL_PROMISE, Mark, Promise};
 use crate::words::{self, Words};
 use rlock_testkit::{Client, Server, until};
 
-/// Sentinel takes its time to make the old primary a replica: up to 20 s.
+/// Sentinel takes up to 20 s to make the old primary a replica.
 const PATIENCE_MS: u64 = 60_000;
-/// A session's least.
+/// The shortest lease of a session.
 const LEASE_MS: u64 = 1000;
 /// `min-replicas-max-lag` is a second, and the server counts in whole seconds, once a second.
 const GOES_ON_MS: u64 = 3000;
-/// How much longer the partition lasts than everything that may go wrong in it.
+/// How much longer the partition lasts than the errors that it can cause.
 const LONGER_MS: u64 = 2500;
 
 pub const KIND: Kind = Kind {
@@ -39,7 +39,7 @@ pub const KIND: Kind = Kind {
     left_out: &[("counter", "a count that was not replicated is lost, as Redis documents")],
 };
 
-/// Sentinel is on the other side, and does all of it.
+/// Sentinel is on the other side, and does the promotion.
 pub const SENTINEL: Kind = Kind {
     name: "split-sentinel",
     start: || Box::new(Split::start("1", GOES_ON_MS, true)),
@@ -59,7 +59,7 @@ pub const SENTINEL: Kind = Kind {
 
 const SLOW: &str = "a blow takes half a minute, and split has it";
 
-/// Without the setting that is to bound it two owners hold for as long as it lasts.
+/// Without the setting that limits it, two owners hold for as long as the partition lasts.
 pub const UNBOUNDED: Kind = Kind {
     name: "unbounded",
     start: || Box::new(Split::start("0", 0, false)),
@@ -67,8 +67,8 @@ pub const UNBOUNDED: Kind = Kind {
     ..KIND
 };
 
-/// Clients believe that they ask for acknowledgments, and nobody waits for any. Unbounded too, so
-/// that both sides grant long enough to be seen.
+/// Clients believe that they ask for acknowledgments, but nobody waits for any. Without a limit,
+/// too, so that both sides grant for long enough to be seen.
 pub const UNCONFIRMED: Kind = Kind {
     name: "unconfirmed",
     start: || {
@@ -77,7 +77,7 @@ pub const UNCONFIRMED: Kind = Kind {
     ..KIND
 };
 
-/// A server, and the ways to it from the other side.
+/// A server, and its proxies for the other side.
 struct Node {
     server: Server,
     for_servers: Proxy,
@@ -87,7 +87,7 @@ struct Node {
 impl Node {
     fn of(server: Server) -> Node {
         let [for_servers, for_clients] = [(); 2].map(|()| Proxy::of(server.tcp_port()));
-        // So others, Sentinel among them, find it behind the proxy.
+        // So others, such as Sentinel, find it behind the proxy.
         let port = for_servers.port();
         server.client().ask("CONFIG SET replica-announce-ip 127.0.0.1");
         server.client().ask(&format!("CONFIG SET replica-announce-port {port}"));
@@ -103,8 +103,8 @@ impl Node {
         self.server.client().ask(&format!("REPLICAOF 127.0.0.1 {port}"));
     }
 
-    /// Whether a field of `INFO replication` is this. Sentinel ends the connections of a server
-    /// that it gives another role: then it is asked again.
+    /// Whether a field of `INFO replication` has this value. Sentinel closes the connections of a
+    /// server whose role it changes: then it is asked again.
     fn has(&self, field: &str, value: &str) -> bool {
         let client = Client::connect(&self.server.url(""));
         let answer = client.map(|mut client| client.try_info("replication", field));
@@ -130,14 +130,14 @@ impl Node {
 
 /// Where the clients of both sides find their primary.
 struct Map {
-    /// Even or odd numbers are on the primary's side: those whose remainder by two is this.
+    /// The remainder modulo two of the client numbers that are on the primary's side.
     near: u32,
     near_url: String,
     far_url: String,
 }
 
 struct Split {
-    /// First the primary.
+    /// The nodes; the first is the primary.
     nodes: Vec<Node>,
     map: Arc<RwLock<Map>>,
     goes_on_ms: u64,
@@ -169,7 +169,7 @@ impl Split {
         self.sentinel.iter().for_each(|sentinel| until_known_to(sentinel, 2));
     }
 
-    /// Those of the other side are without a server for now.
+    /// Clients of the other side have no server for now.
     fn cut(&self, is_told: bool) {
         let primary = &self.nodes[0];
         self.is_cut.store(true, Ordering::Relaxed);
@@ -183,7 +183,7 @@ impl Split {
         primary.for_clients.drop_fronts();
     }
 
-    /// The replica that has received most comes first from now on, and the old primary last.
+    /// From now on, the replica that has received most is first, and the old primary is last.
     fn promote(&mut self) {
         if let Some(sentinel) = &self.sentinel {
             let mut client = sentinel.client();
@@ -254,7 +254,7 @@ impl Fault for Split {
 
     /// The last checks restart the primary, which has no replica for a moment then.
     fn heal(&mut self) {
-        // It would take that for a failure.
+        // Sentinel would take the restart for a failure.
         self.sentinel = None;
         for node in &self.nodes {
             node.server.client().ask("CONFIG SET min-replicas-to-write 0");

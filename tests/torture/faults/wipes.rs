@@ -46,7 +46,7 @@ impl Wipes {
         Wipes { client: alone.0.client(), alone, way }
     }
 
-    /// A lock that is held, or was a moment ago.
+    /// A lock that is held, or was held a moment ago.
     fn any_lock(&mut self, blow: &mut Blow<'_>) -> Option<String> {
         let keys = self.client.ask("SCAN 0 COUNT 1000 TYPE rlock-key");
         let keys = items(&items(&keys)[1]).iter().map(text);

@@ -1,4 +1,4 @@
-//! The checks of `make failovers`, shown what is wrong.
+//! Shows errors to the checks of `make failovers`.
 
 use redis::Value;
 
@@ -87,12 +87,13 @@ fn stays_that_overlap_are_seen() {
     let fine = [ann.clone(), stay("door", "bob", 9.0, 10.0), stay("gate", "bob", 2.0, 3.0)];
     assert_eq!(overlaps(&fine), [""; 0]);
     assert_eq!(overlaps(&[ann.clone(), stay("door", "ann", 2.0, 12.0)]), [""; 0], "its own");
-    // Also where another one ended in between.
+    // This also holds if another stay ended in between.
     let within = [ann, stay("door", "ann", 2.0, 3.0), stay("door", "bob", 8.5, 10.0)];
     assert_eq!(overlaps(&within).len(), 1);
 }
 
-/// On real servers: if the grants of those who make sure of nothing counted, they would be missed.
+/// On real servers: if the grants of clients without confirmation counted, losses would be
+/// reported.
 #[test]
 fn grants_that_nobody_has_acknowledged_are_found_lost() {
     let one = variants::ALL.iter().find(|variant| variant.name == "one").unwrap();

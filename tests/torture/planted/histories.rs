@@ -30,7 +30,7 @@ pub fn release(token: i64) -> Asked {
     Asked::Release { mode: Mode::Write, down_to: None, token: Some(token) }
 }
 
-/// A history in the making: everything is about the lock `window:1`.
+/// A history that is being written: everything is about the lock `window:1`.
 pub struct Tale(History);
 
 impl Tale {
@@ -42,7 +42,7 @@ impl Tale {
         Tale(History { ops: Vec::new(), events: Vec::new(), promise })
     }
 
-    /// `owner` (a letter) asks at one time and gets the reply at another.
+    /// `owner` (a letter) asks at one time, and gets the reply at another.
     pub fn op(
         mut self,
         owner: &str,
@@ -82,7 +82,7 @@ impl Tale {
         self
     }
 
-    /// Which checkers complain, each once.
+    /// Which checkers report a violation, each once.
     pub fn complaints(self) -> Vec<&'static str> {
         let mut found: Vec<_> =
             check(&self.0, &holds(&self.0)).iter().map(|wrong| wrong.checker).collect();
@@ -96,7 +96,8 @@ impl Tale {
         (count, wrong.len())
     }
 
-    /// `a` enters at 10 and leaves at 50, `b` waits from 20 and has it then, until 80.
+    /// `a` acquires at 10 and releases at 50; `b` waits from 20, and holds the lock from then until
+    /// 80.
     fn all_right() -> Tale {
         Tale::new()
             .op("a", [10, 11], acquire(), Reply::Token(100))
@@ -230,7 +231,7 @@ fn short() -> Ask {
 fn a_second_holder_is_excused_after_a_cut_and_no_longer_than_the_old_leases_last() {
     let promise = Promise { holds_at_once: false, goes_on_ms: 3000, ..FULL_PROMISE };
     let session = || Asked::Acquire(Ask { session: true, ..short() });
-    // `a` is answered by the old primary until then, `b` is granted by the new one.
+    // The old primary answers `a` until then, and the new one grants `b` the lock.
     let tale = |granted, answered| {
         Tale::under(promise)
             .op("a", [10, 11], session(), Reply::Token(100))
@@ -242,7 +243,7 @@ fn a_second_holder_is_excused_after_a_cut_and_no_longer_than_the_old_leases_last
     assert!(tale(4000, 6000).complaints().is_empty());
     assert!(tale(4500, 5000).complaints().is_empty());
     assert_eq!(tale(4500, 6000).complaints(), ["split"]);
-    // Before the cut nobody is.
+    // Before the cut, there is no second primary.
     assert_eq!(tale(900, 6000).complaints(), ["split"]);
 }
 
@@ -250,7 +251,7 @@ fn a_second_holder_is_excused_after_a_cut_and_no_longer_than_the_old_leases_last
 fn a_release_that_was_undone_with_its_primary_is_no_hold_all_the_time() {
     let promise =
         Promise { holds_at_once: false, may_close: true, goes_on_ms: 3000, ..FULL_PROMISE };
-    // `a` let go of it just before the cut, `b` had it then, and the new primary knows of neither.
+    // `a` released it just before the cut, `b` had it then, and the new primary knows neither.
     let tale = |cut| {
         Tale::under(promise)
             .op("a", [500, 501], Asked::Acquire(short()), Reply::Token(100))
@@ -261,7 +262,7 @@ fn a_release_that_was_undone_with_its_primary_is_no_hold_all_the_time() {
             .op("a", [1400, 1401], Asked::Acquire(short()), Reply::Token(100))
     };
     assert!(tale(1000).complaints().is_empty());
-    // Where no primary was cut off before that, nothing undid it.
+    // If no primary was cut off before that, nothing undid it.
     assert_eq!(tale(3000).complaints(), ["split"]);
 }
 
@@ -368,7 +369,7 @@ fn a_depth_that_is_wrong_is_seen() {
 
 #[test]
 fn one_who_passes_the_queue_is_seen() {
-    // `b` waits and is seen; `c` asks after that, and is granted first.
+    // `b` waits and is seen; `c` asks after that, but is granted first.
     let tale = |order: [i64; 2]| {
         Tale::new()
             .op("a", [10, 11], acquire(), Reply::Token(100))

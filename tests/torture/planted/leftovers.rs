@@ -1,4 +1,4 @@
-//! The look at what is left when all have left: it must see what each of its parts is for.
+//! The check of what is left at the end: it must find everything that it checks for.
 
 use crate::aftermath;
 use crate::faults::Shard;

@@ -1,5 +1,5 @@
 //! Histories made up by hand about a number of permits; and on a real server, one permit too many,
-//! and one that nobody gives back.
+//! and one that is never released.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn more_than_the_limit_are_seen() {
 
 #[test]
 fn a_window_needs_an_order_that_is_true_to_real_time() {
-    // At once, each may be the first one; one after the other, not.
+    // At the same time, each may be the first one; one after the other, not.
     let tale = |sent| {
         Tale::new().op("a", [10, 20], acquire(), Reply::Nil).op(
             "b",
@@ -60,13 +60,13 @@ fn in_a_window_nobody_enters_beyond_the_limit_and_the_owners_of_permits_always_d
         Tale::new()
             .op("a", [10, 11], permit(2), Reply::Token(100))
             .op("b", [12, 13], permit(limit), Reply::Token(101))
-            // One level more is no permit more, whatever number its owner says.
+            // A further level is not a further permit, whatever number its owner sends.
             .op("a", [14, 15], permit(1), Reply::Token(100))
             .op("c", [16, 17], permit(2), Reply::Nil)
     };
     assert_eq!(tale(2).windows(), (1, 0));
     assert_eq!(tale(1).windows(), (1, 1), "one beside another");
-    // At the same time as a release, and later than it asked.
+    // At the same time as a release, and after it.
     let tale = |sent| {
         Tale::new()
             .op("a", [10, 11], permit(1), Reply::Token(100))
@@ -82,7 +82,7 @@ fn in_a_window_nobody_enters_beyond_the_limit_and_the_owners_of_permits_always_d
     assert_eq!(early.windows(), (1, 1));
 }
 
-/// Who says 3 asks for one of 4.
+/// A client that sends 3 asks for one of 4.
 fn one_too_many(key: &str, owner: &str, asked: &Asked) -> Cmd {
     match asked {
         Asked::Acquire(ask) => {

@@ -1,5 +1,5 @@
-//! `SET NX PX` with less time than its holders take: what many people use, used wrongly. Under the
-//! workload `mutex`, on a real server, the checkers must see through it.
+//! `SET NX PX` with a shorter time than its holders take: a common lock, used wrongly. Under the
+//! workload `mutex`, on a real server, the checkers must detect it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::words::packed;
 use crate::workloads;
 use rlock_testkit::Server;
 
-/// Its holders believe in 30 seconds, and take up to 2 ms.
+/// Its holders believe that they have 30 seconds, and take up to 2 ms.
 const ACQUIRE: &str = "if redis.call('SET',KEYS[1],ARGV[1],'NX','PX',1) \
     then return redis.call('INCR','tokens') end return false";
 const RELEASE: &str = "if redis.call('GET',KEYS[1])==ARGV[1] \
@@ -25,7 +25,7 @@ fn set_nx(key: &str, owner: &str, asked: &Asked) -> Cmd {
     let script = match asked {
         Asked::Acquire(_) => ACQUIRE,
         Asked::Release { .. } => RELEASE,
-        // It has no more words; this is an integer for an answer.
+        // It has no other commands; this one replies with an integer.
         _ => return packed("EXISTS nothing"),
     };
     let mut command = redis::cmd("EVAL");

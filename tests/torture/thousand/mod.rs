@@ -1,6 +1,6 @@
 //! A thousand workers, each with a connection of its own, in twenty processes; ten permits; and all
-//! the time `kill -9` of a process of which a worker holds one. Of the permits that went down with
-//! their holders it is measured how long it takes until they are given again.
+//! the time `kill -9` of a process in which a worker holds one. Measures how long it takes until
+//! the permits of dead holders are granted again.
 
 pub mod redisson;
 
@@ -19,31 +19,32 @@ use crate::run::judged;
 use crate::workloads::{POOL, POOL_PERMITS, Workload};
 use rlock_testkit::{Client, Server, flat_map, integer, items, text, until};
 
-/// Longer than anybody waits, mostly: what is certain is counted from the asking.
+/// Longer than most waits: a lease is certain from the time of the request.
 const LEASE_MS: u64 = 4000;
-/// All workers wait or hold by then.
+/// By then, all workers wait or hold a permit.
 const READY_MS_MAX: u64 = 60_000;
-/// From the end of one blow to the next one, at most.
+/// The longest time between two blows.
 const REST_MS: u64 = 250;
-/// So many in vain are enough.
+/// After this many blows that killed no holder, the run stops.
 const KILLS_MAX: usize = 20;
-/// In the loop iteration of a grant a permit may be seen free; a lost one is free for longer.
+/// In the loop iteration of a grant, a permit may be seen free; a lost one is free for longer.
 const FREE_MS_MAX: u64 = 300;
-/// Right after a blow it is looked as often as it can be, then once a millisecond.
+/// Right after a blow, the lock is read as often as possible, then once per millisecond.
 const CLOSE_MS: u64 = 30;
 
-/// What came of it.
+/// Counts the results.
 #[derive(Default)]
 pub struct Tally {
     name: &'static str,
     seconds: f64,
     workers: u32,
     grants: usize,
-    /// Those that were certain for a while, and the most of them at a time.
+    /// The holds that were certain for a while, and the greatest number of them at a time.
     certain: usize,
     most: usize,
     kills: usize,
-    /// How long a worker waited, and how long a dead one's permit: in milliseconds, in order.
+    /// How long workers waited, and how long the permits of dead ones were held: in milliseconds,
+    /// sorted.
     waits: Vec<f64>,
     ends: Vec<f64>,
     violations: Vec<String>,
@@ -80,7 +81,7 @@ fn at(sorted: &[f64], percent: usize) -> String {
     sorted.get(place).map_or("-".to_owned(), |ms| format!("{ms:.1}"))
 }
 
-/// Lets them work and die for that long.
+/// Lets them work and die for this long.
 pub fn run(workload: &'static Workload, lasts_ms: u64, seed: u64) -> Tally {
     let server = Server::primary(&[]);
     let mut processes = Processes::start(workload, seed, tcp(&server), LEASE_MS);
@@ -90,7 +91,7 @@ pub fn run(workload: &'static Workload, lasts_ms: u64, seed: u64) -> Tally {
     let mut rng = fastrand::Rng::with_seed(seed);
     let (mut events, mut kills) = (Vec::new(), 0);
     let begun_ns = now_ns();
-    // Somebody has to die with a permit, however short it is.
+    // A holder of a permit has to die, however short the run is.
     let is_shown = |watch: &Watch, kills| kills >= KILLS_MAX || !watch.ends.is_empty();
     while !is_shown(&watch, kills) || now_ns() < begun_ns + ns(lasts_ms) {
         Stop::default().within(rng.u64(1..=REST_MS));
@@ -113,19 +114,19 @@ pub fn run(workload: &'static Workload, lasts_ms: u64, seed: u64) -> Tally {
     tally
 }
 
-/// As clients on other machines find it.
+/// The address that clients on other machines would use.
 fn tcp(server: &Server) -> String {
     format!("redis://127.0.0.1:{}", server.tcp_port())
 }
 
-/// What the history says, and what was seen at the server.
+/// The results from the history, and from what was seen at the server.
 fn judge(history: &History, watch: Watch) -> Tally {
     let mut violations = judged(history).violations;
     violations.extend(watch.wrong);
     Tally { violations, ..counted(history, watch.ends) }
 }
 
-/// Whatever is wrong, this is what happened.
+/// Whatever is wrong, these are the counts.
 fn counted(history: &History, mut ends: Vec<f64>) -> Tally {
     let (most, certain) = checks::most_at_once(&checks::holds(history));
     let is_grant =
@@ -137,18 +138,18 @@ fn counted(history: &History, mut ends: Vec<f64>) -> Tally {
     Tally { grants: waits.len(), certain, most, waits, ends, ..Tally::default() }
 }
 
-/// One who looks at the lock from outside.
+/// An observer of the lock.
 pub struct Watch {
     client: Client,
     key: String,
     permits: usize,
-    /// When whose process was killed.
+    /// When which actors were killed with their process.
     dead: Vec<(u64, Range<u32>)>,
-    /// The holds of the dead by their owners' names: since when they are dead.
+    /// The holds of dead owners, by owner: since when the owner is dead.
     left: BTreeMap<String, u64>,
-    /// How long each of those stood.
+    /// How long each of these holds remained.
     ends: Vec<f64>,
-    /// Since when a permit is free though somebody waits.
+    /// Since when a permit has been free although somebody waits.
     free_since_ns: Option<u64>,
     pub wrong: Vec<String>,
 }
@@ -167,7 +168,7 @@ impl Watch {
         Watch { client, key, permits, dead, left, ends, free_since_ns: None, wrong }
     }
 
-    /// Looks once, and draws the conclusions.
+    /// Reads the lock once, and checks what it sees.
     pub fn look(&mut self) -> View {
         let reply = self.client.ask(&format!("RLOCK.INFO {} WAITERS 0", self.key));
         let seen_ns = now_ns();
@@ -188,7 +189,7 @@ impl Watch {
         View { holders, waiting }
     }
 
-    /// Neither too many, nor too few for long while others wait.
+    /// Checks that there are not too many holders, nor too few for long while others wait.
     fn count(&mut self, held: usize, waiting: usize, seen_ns: u64) {
         if held > self.permits {
             self.wrong.push(format!("{held} hold one of {} permits", self.permits));
@@ -205,7 +206,7 @@ impl Watch {
         }
     }
 
-    /// All the time, until the dead hold nothing or that time is over.
+    /// Reads it again and again, until the dead hold nothing, or until the time is up.
     fn look_for(&mut self, ms_max: u64) {
         let ends_ns = now_ns() + ns(ms_max);
         self.look();
@@ -214,7 +215,7 @@ impl Watch {
         }
     }
 
-    /// Until the dead hold nothing, which takes a lease at most.
+    /// Waits until the dead hold nothing, which takes at most a lease.
     fn until_buried(&mut self, lease_ms: u64) {
         let ends_ns = now_ns() + ns(lease_ms + FREE_MS_MAX);
         self.look();
@@ -226,7 +227,7 @@ impl Watch {
         self.wrong.extend(left.into_keys().map(|owner| format!("{owner} is dead and holds")));
     }
 
-    /// All have left: within that time nothing may be held any more, and nobody wait.
+    /// All have stopped: within this time, nothing may be held, and nobody may wait, anymore.
     pub fn until_all_is_free(&mut self, ms_max: u64) {
         let ends_ns = now_ns() + ns(ms_max);
         let mut view = self.look();
@@ -256,7 +257,7 @@ fn owner(hold: &Value) -> String {
     text(&flat_map(hold)["owner"])
 }
 
-/// Of an actor's name, which is like `a17.0`; of anybody else's a number that no actor has.
+/// The number in an actor's name, such as `a17.0`; for any other name, a number that no actor has.
 fn number_of(owner: &str) -> u32 {
     let number = owner.strip_prefix('a').and_then(|rest| rest.split('.').next());
     number.and_then(|number| number.parse().ok()).unwrap_or(u32::MAX)

@@ -15,18 +15,18 @@ use crate::history::History;
 use crate::workloads::{POOL, POOL_PERMITS, REDISSON};
 use rlock_testkit::{Client, Server, items, text, until};
 
-/// A JVM takes its time to start, and to give others a chance.
+/// A JVM takes some time to start, and has to leave time for others.
 const REST_MS: u64 = 2000;
 /// In addition to the lease, for a client that polls or gets its message late.
 const PATIENCE_MS: u64 = 10_000;
 
-/// Lets them work and die for that long.
+/// Lets them work and die for this long.
 pub fn run(program: PathBuf, lasts_ms: u64, seed: u64) -> Tally {
     let server = Server::primary(&[]);
     let mut client = server.client();
     let mut processes = Processes::of(program, &REDISSON, seed, tcp(&server), LEASE_MS);
     until(READY_MS_MAX, || permits(&mut client).len() == POOL_PERMITS as usize);
-    // All JVMs have started by then.
+    // By then, all JVMs have started.
     Stop::default().within(2 * PATIENCE_MS);
     let mut rng = fastrand::Rng::with_seed(seed);
     let (mut events, mut ends, mut wrong, mut kills) = (Vec::new(), Vec::new(), Vec::new(), 0);
@@ -55,8 +55,8 @@ pub fn run(program: PathBuf, lasts_ms: u64, seed: u64) -> Tally {
     Tally { name, seconds, workers, kills, violations, ..counted(&history, ends) }
 }
 
-/// Waits until none of these is held. How long those of the dead were: what the living hold ends
-/// sooner.
+/// Waits until none of these is held. Returns how long those of the dead were; the living release
+/// theirs sooner.
 fn until_given_again(client: &mut Client, left: &mut Vec<String>, killed_ns: u64) -> Vec<f64> {
     let mut ends = Vec::new();
     while !left.is_empty() && now_ns() < killed_ns + ns(LEASE_MS + PATIENCE_MS) {
@@ -72,7 +72,7 @@ fn until_given_again(client: &mut Client, left: &mut Vec<String>, killed_ns: u64
     ends
 }
 
-/// Those that are held, or were when somebody looked for free ones last.
+/// The permits that are held, or were held when somebody last looked for free ones.
 fn permits(client: &mut Client) -> Vec<String> {
     match client.ask(&format!("ZRANGE {{{POOL}}}:timeout 0 -1")) {
         Value::Nil => Vec::new(),

@@ -16,7 +16,7 @@ pub fn permit(actor: &mut Actor) {
 }
 
 fn hold(key: &str, mode: Mode, limit: Option<u32>, actor: &mut Actor) {
-    // What is certain of a lease is counted from the asking: most of it after a short wait.
+    // A lease is certain from the time of the request: most of it remains after a short wait.
     let wait = match actor.rng.u8(..8) {
         0 => Wait::No,
         1..7 => Wait::Block(actor.rng.u64(1..80)),
@@ -26,7 +26,7 @@ fn hold(key: &str, mode: Mode, limit: Option<u32>, actor: &mut Actor) {
     let ask = Ask { mode, wait, session, limit, acks: ACKS, ..actor.ask() };
     if let Reply::Token(_) = actor.acquire(key, ask) {
         let ms = match actor.rng.u8(..16) {
-            // So long that two who hold at once are seen.
+            // So long that two holders at once are seen.
             _ if actor.is_cut() => actor.rng.u64(100..700),
             0..4 => actor.rng.u64(1..4),
             _ => 0,

@@ -16,7 +16,7 @@ pub fn step(actor: &mut Actor) {
     actor.count(KEY, token);
     if !actor.is_unsure() {
         actor.release(KEY, Mode::Write);
-        // From an owner that believes that it still holds.
+        // From an owner that believes it still holds the lock.
         actor.count(KEY, token);
     }
 }

@@ -1,6 +1,6 @@
-//! What the actors do with locks, one way of using them each. A step begins with nothing in hand
-//! and lets go in the end; when a reply was lost it stops, and `Actor::mend` makes up for it. To
-//! add one: a file here, a line in `ALL`.
+//! What the actors do with locks: each workload uses them in one way. A step begins without holds,
+//! and releases everything at the end; when a reply was lost, it stops, and `Actor::mend` cleans
+//! up. To add one: a file here, a line in `ALL`.
 
 mod confirmed;
 mod counter;
@@ -23,11 +23,11 @@ use crate::actor::Actor;
 
 pub struct Workload {
     pub name: &'static str,
-    /// How many clients; an even number.
+    /// How many clients there are; an even number.
     pub actors: u32,
-    /// How many processes share them, where they are not threads of this one.
+    /// How many processes share them, if they are not threads of this one.
     pub processes: u32,
-    /// They ask for acknowledgments, so that there has to be a replica.
+    /// Whether they ask for acknowledgments, so that a replica is needed.
     pub is_acked: bool,
     pub step: fn(&mut Actor),
 }
@@ -72,12 +72,12 @@ pub const THOUSAND: [Workload; 2] = [
     Workload::thousand("thousand-session", 20, thousand::session),
 ];
 
-/// The same work with another semaphore, by programs of their own. A JVM needs more room.
+/// The same work with another semaphore, in processes of another program. A JVM needs more room.
 pub const REDISSON: Workload = Workload::thousand("thousand-redisson", 10, |_| ());
 
 pub use thousand::{KEY as POOL, PERMITS as POOL_PERMITS};
 
-/// The one that has this name.
+/// The workload with this name.
 pub fn named(name: &str) -> &'static Workload {
     let mut all = ALL.iter().chain(&THOUSAND);
     all.find(|workload| workload.name == name).unwrap_or_else(|| panic!("no workload {name}"))

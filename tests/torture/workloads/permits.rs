@@ -1,5 +1,5 @@
-//! Twelve who want one of three permits, with a lease or for as long as their connection lasts;
-//! some hang up while they hold one, and now and then somebody wants all of them.
+//! Twelve clients that want one of three permits, with a lease or for as long as their connection
+//! lasts; some hang up while they hold one, and sometimes one wants all of them.
 
 use crate::actor::Actor;
 use crate::history::{Ask, Mode, Reply, Wait};

@@ -8,12 +8,12 @@ use crate::history::{Ask, Mode, Reply, Wait};
 /// The shortest lease of a session.
 const LEASE_MS: u64 = 1000;
 const WAIT_MS: u64 = 10_000;
-/// Longer than every fault.
+/// Longer than any fault.
 const STAY_MS: u64 = 15_000;
 
 pub fn step(actor: &mut Actor) {
-    // One of each two neighbours is even, so where odd and even ones see different servers, both
-    // want the same lock.
+    // Of two neighbors, one is even, so if odd and even ones see different servers, both want the
+    // same lock.
     match actor.number / 2 % 8 {
         pair @ 0..4 => stays_connected(actor, &format!("stays:{pair}")),
         _ => stays_to_the_end(actor, "stays:lease"),

@@ -7,7 +7,7 @@ pub const WORKERS: u32 = 1000;
 pub const PERMITS: u32 = 10;
 pub const KEY: &str = "pool";
 
-/// One of so many only looks at the queue, for the checker of order.
+/// One of this many only reads the queue, for the checker of order.
 const OBSERVERS: u32 = 250;
 const LOOKS_EVERY_MS: u64 = 50;
 const WORK_MS: std::ops::Range<u64> = 1..10;

@@ -162,7 +162,7 @@ class Clock:
         with self.lock:
             tenures = {tenure for _, _, tenure in self.heap if tenure.io is io and tenure.state == "held"}
         for tenure in tenures:
-            # Not by its link: this thread may know already that the connection is closed.
+            # The link does not decide: this thread may know already that the connection is closed.
             if tenure.options.session:
                 self.lose(tenure)
             else:

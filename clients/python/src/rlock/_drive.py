@@ -454,7 +454,7 @@ def extend(io: Any, tenure: Tenure, lease: float, patience: float) -> Steps:
             raise Refused("NOTHELD", "it was lost before")
         yield from repeated(io, tenure.seat.key, until, FOREVER, ask, lambda: io.is_closing)
     except (Refused, Unavailable) as error:
-        # Or another value replaced the key.
+        # Another value may have replaced the key, too.
         if tenure.held and getattr(error, "code", "") not in ("NOTHELD", "WRONGTYPE"):
             raise
         raise LockLost(f"{tenure.seat.key} is no longer held by {tenure.seat.owner}: {error}") from None

@@ -299,7 +299,7 @@ class Entry:
         self.watch: Any = None
 
     def exit(self) -> Any:
-        """Its `__exit__`."""
+        """The `__exit__` of the hold."""
         exits = functools.partial(_leave, self)
         self.voucher = Voucher(exits, _hands.todo.put)
         self.voucher.entry = self
@@ -316,7 +316,7 @@ class Entry:
         return self.handle is None and self.voucher is not None and self.voucher() is not None
 
     def over(self) -> None:
-        """It was released."""
+        """Forgets a hold that was released."""
         self.voucher = self.watch = None
         self.exits.clear()
 

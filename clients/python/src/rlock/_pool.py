@@ -143,7 +143,7 @@ class Pool(IdleConnections):
                 heapq.heapify(self.waiters)
 
     def _withdraw(self, waiter: Waiter) -> None:
-        """It was interrupted."""
+        """Withdraws a waiter that was interrupted."""
         self._leave(waiter)
         if waiter.link is not None:
             self.keep(waiter.link)
@@ -163,7 +163,7 @@ class Pool(IdleConnections):
         return True
 
     def lost(self, link: Link) -> None:
-        """It is closed."""
+        """Forgets a link that is closed."""
         with self.lock:
             self.returned(link)
 

@@ -17,7 +17,7 @@ pub struct Kept {
     pub session: bool,
     /// Whether a renewal counts only when replicas have acknowledged it.
     pub has_acks: bool,
-    /// It is renewed.
+    /// Whether it is renewed.
     pub renews: bool,
 }
 

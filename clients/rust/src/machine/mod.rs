@@ -99,7 +99,7 @@ pub fn passes(code: &str) -> bool {
 /// Something that happened, for a machine to decide on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// It begins.
+    /// The call begins.
     Call,
     /// A dedicated connection has opened.
     Opened,

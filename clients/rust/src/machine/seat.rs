@@ -19,7 +19,7 @@ pub enum SeatState {
 pub enum SeatDecision {
     /// The seat.
     Take,
-    /// It waits until that time, and then fails with that result.
+    /// It waits until that time, and then fails with that error.
     Wait(Ms, Tell),
 }
 

@@ -37,7 +37,7 @@ impl Server {
         if std::mem::replace(&mut self.is_dialling, true) { Dial::Join } else { Dial::Now }
     }
 
-    /// It is connected.
+    /// Notes that it is connected.
     pub fn dialled(&mut self) {
         self.is_dialling = false;
     }

@@ -64,7 +64,7 @@ impl Queue {
         })
     }
 
-    /// Those of these waits that want this mode.
+    /// The owner's blocked waits for this mode.
     pub(crate) fn blocked_for(
         &self,
         owner: &[u8],

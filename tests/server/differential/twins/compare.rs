@@ -1,4 +1,4 @@
-//! What both of them said, published and keep is compared.
+//! Compares what both servers reply, publish and keep.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{NAMES, TOKEN_MIN, Twins, UNSURE_MS, WATCHER, client_number, subscrib
 use rlock_testkit::{LockView, is_connected};
 
 impl Twins {
-    /// What the simulated server said, the real one says.
+    /// Asserts that the real server replies what the simulated one replied.
     pub(super) fn take_out(&mut self) {
         let mut out: BTreeMap<usize, Vec<Out>> = BTreeMap::new();
         for (client, one) in std::mem::take(&mut self.simulated.out) {
@@ -51,7 +51,7 @@ impl Twins {
         }
     }
 
-    /// What the simulated server published, a subscriber of the real one heard.
+    /// Asserts that a subscriber of the real server gets what the simulated one published.
     fn compare_messages(&mut self, out: &mut BTreeMap<usize, Vec<Out>>) {
         for number in 0..self.subscribers.len() {
             let all = out.remove(&client_number(subscriber_number(number))).unwrap_or_default();
@@ -89,14 +89,15 @@ impl Twins {
         }
     }
 
-    /// The time goes on in between.
+    /// The clock advances in between.
     fn is_same_time(&mut self, one: i64, other: i64) -> bool {
         let blur = self.blur.values().max().copied().unwrap_or(0);
         let late = self.now().ms().get().saturating_sub(self.simulated.now_ms());
         self.is_same_number(one, other, blur + late + 1)
     }
 
-    /// How many wait for a message, how many have heard theirs, and how many were not heard.
+    /// Compares how many wait for a message, how many have got theirs, and how many messages nobody
+    /// heard.
     pub(super) fn compare_counts(&mut self) {
         let real = ["tells", "told", "untold"].map(|name| self.control.counted(name));
         let Simulated { state, tells, .. } = &self.simulated;
@@ -105,7 +106,7 @@ impl Twins {
         assert_eq!(ours.map(u64::cast_signed), real, "left: simulated, right: real");
     }
 
-    /// This connection was closed, and has nothing to read.
+    /// Whether this connection was closed, and has nothing to read.
     fn is_closed(&mut self, at: usize) -> bool {
         let id = self.connections[at].0.id();
         !is_connected(&mut self.control, id) && !self.connections[at].0.has_reply()
@@ -132,7 +133,7 @@ impl Twins {
             (Said::Array(ours), Ok(Value::Array(theirs))) if ours.len() == 2 => {
                 self.is_same_pair(ours, theirs)
             }
-            // Those of a transaction.
+            // The replies within that of a transaction.
             (Said::Array(ours), Ok(Value::Array(theirs))) => {
                 assert_eq!(ours.len(), theirs.len(), "{ours:?} {theirs:?}");
                 return ours.iter().zip(theirs).for_each(|(one, other)| {
@@ -164,8 +165,8 @@ impl Twins {
             }
     }
 
-    /// Tokens are the same if they stand in the same order. Those of one deed may have none: see
-    /// [`Twins::is_order_open`].
+    /// Tokens are equal if they are in the same order. The tokens of one action may have no order:
+    /// see [`Twins::is_order_open`].
     fn is_same_number(&mut self, one: i64, other: i64, blur: u64) -> bool {
         if one < TOKEN_MIN || other < TOKEN_MIN {
             return one.abs_diff(other) <= if one < 0 || other < 0 { 0 } else { blur };
@@ -184,7 +185,7 @@ impl Twins {
     }
 
     pub(super) fn compare_keys(&mut self) {
-        /// What came due while one of them was looked at is done by both before the next look.
+        /// What becomes due while one server is looked at is done by both before the next look.
         const LOOKS: usize = 3;
         let mut differences = Vec::new();
         for _ in 0..LOOKS {
@@ -221,7 +222,7 @@ impl Twins {
             panic!("the simulated server does not say when {name} expires")
         };
         let other = self.control.number(&line);
-        // Its millisecond may end between the server's word of the time and its command.
+        // The millisecond may end between the server's report of the time and its command.
         let blur = self.blur.get(&key).copied().unwrap_or(0).saturating_add(1);
         if !self.is_same_number(one, other, blur) && !self.is_too_late() {
             return Err(format!("{line} in {db}: simulated {one}, real {other}, {blur} allowed"));
@@ -242,7 +243,7 @@ impl Twins {
         Ok(())
     }
 
-    /// A deadline came in the midst of the comparison.
+    /// Whether a deadline came during the comparison.
     pub(super) fn is_too_late(&mut self) -> bool {
         let now_ms = self.now().ms().get() + UNSURE_MS;
         let next = self.next_moment(self.simulated.now_ms());
