@@ -31,7 +31,7 @@ fn text(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|why| panic!("{name}: {why}"))
 }
 
-/// The page in lower case, with line ends and comment marks replaced by a space.
+/// The words in italics in the last column of the glossary.
 fn doubles() -> Vec<String> {
     let glossary = text(GLOSSARY);
     let rows = glossary.lines().filter_map(|line| line.strip_suffix(" |"));
@@ -52,7 +52,7 @@ fn pages_below(folder: &Path) -> Vec<String> {
     found
 }
 
-/// In lower case, with one space for the end of a line and the mark of a comment.
+/// The text in lower case, with line ends and comment marks replaced by a space.
 fn flat(text: &str) -> String {
     let words = text.split_whitespace().filter(|word| !["///", "//!", "//", "\\"].contains(word));
     words.collect::<Vec<_>>().join(" ").to_lowercase()

@@ -35,7 +35,7 @@ impl Item {
         Self { at, unit, db: 0, words: words.into() }
     }
 
-    /// If it is a command with effects: one effect for each key.
+    /// The effects of the command, one for each key; none if it is another command.
     pub fn effects(&self) -> Vec<Effect<Vec<Change<'_>>>> {
         match &*self.words {
             [name, keys @ .., payload] if name == b"RLOCK.APPLY" => {
@@ -113,7 +113,7 @@ impl Units {
         self.depth == 1
     }
 
-    /// Notes that the hold ends.
+    /// Notes that this piece of work ends.
     pub fn end(&mut self) {
         self.depth -= 1;
         if self.depth == 0 {

@@ -17,16 +17,16 @@ pub struct Noted {
     pub at: Point,
     /// By the server's clock.
     pub now: Now,
-    /// Why a key was removed.
+    /// What happened.
     pub note: Note,
 }
 
-/// The server reports that it expired.
+/// Why a key was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// A stranger removed it, or the server evicted it.
+    /// The server reports that it expired.
     Expiry,
-    /// A stranger, or the server to make room.
+    /// A stranger removed it, or the server evicted it.
     Stranger,
 }
 
@@ -117,7 +117,7 @@ pub enum Note {
         key: Key,
         /// The change.
         change: Change<'static>,
-        /// In what it was sent.
+        /// What changed it.
         by: By,
     },
     /// A key was removed.

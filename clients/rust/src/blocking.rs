@@ -99,13 +99,13 @@ impl Locker {
         Locker::with(crate::Locker::cluster(seeds)?)
     }
 
-    /// Like [`crate::Locker::close`]. Blocks the thread until then.
+    /// Like [`crate::Locker::close`], but blocks the thread until it is done.
     pub fn close(&self) {
         let locker = self.locker.clone();
         self.runtime.run(async move { locker.close().await });
     }
 
-    /// As [`crate::Locker::drain`]. Blocks the thread until then.
+    /// Like [`crate::Locker::drain`], but blocks the thread until it is done.
     #[must_use]
     pub fn drain(&self, timeout: Duration) -> Vec<Vec<u8>> {
         let locker = self.locker.clone();

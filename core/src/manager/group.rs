@@ -70,9 +70,9 @@ pub struct HeldBackReply {
 pub(super) enum AtLock {
     /// A group reaches the lock; its arrival has this number.
     Come(u64, WaiterId),
-    /// A group stands in line at the lock again, because it did not get its turn back.
+    /// The lock's queue is served.
     Serve,
-    /// This group stands in line at the lock again, because nobody gave it its turn back.
+    /// This group stands in line at the lock again, because it did not get its turn back.
     Back(WaiterId),
 }
 

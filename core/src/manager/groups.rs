@@ -42,13 +42,13 @@ pub(super) struct Groups {
     pub(super) unheard: BTreeMap<WaiterId, Vec<LockId>>,
     /// Groups that came to stand at a lock, and for which a cycle is still to be searched.
     stood: Vec<WaiterId>,
-    /// How many locks are reserved for groups.
+    /// How many groups wait.
     pub(super) waiting: usize,
-    /// How many groups get their reply as a message.
+    /// How many locks are reserved for groups.
     pub(super) turns: usize,
-    /// Granted groups whose reply waits for acknowledgments.
+    /// How many groups get their reply as a message.
     pub(super) by_message: usize,
-    /// Granted ones whose reply waits for acknowledgments.
+    /// Granted groups whose reply waits for acknowledgments.
     pub(super) held_back_replies: BTreeMap<WaiterId, HeldBackReply>,
     /// As in [`Manager::take_told_groups`].
     pub(super) told: usize,

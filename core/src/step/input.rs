@@ -395,12 +395,12 @@ pub struct Dismissed {
 pub struct Effects<'a> {
     /// For the caller.
     pub reply: Reply,
-    /// For replicas and the append-only file, in order.
-    pub changes: SmallVec<[Change<'a>; 2]>,
     /// Changes for replicas and the append-only file, in order.
-    pub replaced: Vec<Token>,
+    pub changes: SmallVec<[Change<'a>; 2]>,
     /// Holds that had expired when a writer's grant took their place: no change of their own ends
     /// them, but an event is published for each.
+    pub replaced: Vec<Token>,
+    /// Events for subscribers, in order.
     pub events: SmallVec<[Event; 4]>,
     /// Replies to blocked connections, in order.
     pub wakes: Vec<Wake>,

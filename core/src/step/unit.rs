@@ -29,13 +29,13 @@ pub trait OpenLocks<'a> {
     /// There is none at this place.
     fn decide(&mut self, place: usize, input: Input<'a>) -> Result<Reply, Self::Error>;
 
-    /// Checks that this many more holds may be tied to connections.
+    /// Issues a token for all holds that the request begins.
     ///
     /// # Errors
     /// There is none left.
     fn issue(&mut self) -> Result<Token, Refusal>;
 
-    /// So many more holds may be tied to connections.
+    /// Checks that this many more holds may be tied to connections.
     ///
     /// # Errors
     /// `rlock.max-sessions` would be exceeded.

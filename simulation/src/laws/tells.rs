@@ -10,7 +10,7 @@ use crate::server::Server;
 use crate::tell::{Tell, Why};
 use crate::words::Outcome;
 
-/// A server that is no longer a primary.
+/// Law: a message says what was decided.
 pub fn told(tell: &Tell, outcome: &Outcome, seen: &mut Seen) -> Result<(), Broken> {
     let is_observer = tell.waiting.observes.is_some();
     let is_so = match (&tell.reply, outcome) {
@@ -24,7 +24,7 @@ pub fn told(tell: &Tell, outcome: &Outcome, seen: &mut Seen) -> Result<(), Broke
             true
         }
         (None, Outcome::Holder(..) | Outcome::Nil(-1)) => is_observer,
-        // A primary that is one no longer.
+        // This server is no longer a primary.
         (None, Outcome::Error(line)) => is_observer || line.starts_with("UNBLOCKED "),
         _ => false,
     };
@@ -39,7 +39,7 @@ pub fn told(tell: &Tell, outcome: &Outcome, seen: &mut Seen) -> Result<(), Broke
     Ok(())
 }
 
-/// Law: the counters agree with what exists.
+/// Law: a request ends without a message only for a reason.
 pub fn ended(tell: &Tell, why: Option<Why>, seen: &mut Seen) -> Result<(), Broken> {
     must(why.is_some(), "exactly one message", || format!("none of {tell:?}"))?;
     why.into_iter().for_each(|why| {
@@ -52,8 +52,7 @@ pub fn ended(tell: &Tell, why: Option<Why>, seen: &mut Seen) -> Result<(), Broke
     Ok(())
 }
 
-/// Law: a wait for a message has a time limit, and a request for a session does not outlive its
-/// connection.
+/// Law: the counters agree with what exists.
 pub fn counted(server: &Server) -> Result<(), Broken> {
     let manager = &server.state.manager;
     let waits = |tell: &&Tell| manager.due_message(tell.waiting.waiter).is_none();
@@ -66,7 +65,8 @@ pub fn counted(server: &Server) -> Result<(), Broken> {
     })
 }
 
-/// A wait for a message has an end, and a request for a session does not outlive its connection.
+/// Law: a wait for a message has a time limit, and a request for a session does not outlive its
+/// connection.
 pub fn lasts(server: &Server, tell: &Tell) -> Result<(), Broken> {
     let most = server.bounds.max_tell_ms;
     let ends_at = tell.waiting.asked.ends_at;

@@ -44,7 +44,7 @@ impl Any {
         self.with(crate::Any::session)
     }
 
-    /// Like [`crate::Any::acquire`]. Blocks the thread until then.
+    /// Like [`crate::Any::acquire`], but blocks the thread until it is done.
     ///
     /// # Errors
     /// As there.

@@ -11,7 +11,7 @@ use super::{Hold, Naive, Tie, after, third};
 #[derive(Clone, Debug)]
 pub struct Claim {
     token: u64,
-    /// The wait that has yet to get its reply; `None`, for a caller that has it, counts less.
+    /// The wait whose reply is still to be sent; `None` if the caller has it, which sorts first.
     waiter: Option<WaiterId>,
     tie: Tie,
     /// Its connection ended.

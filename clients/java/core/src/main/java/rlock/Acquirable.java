@@ -27,22 +27,22 @@ abstract sealed class Acquirable<S, H extends Owned<H>> implements Lock permits 
     /** Waits for this many ms; null if not acquired. */
     abstract H acquire(long waits, boolean interruptible) throws InterruptedException;
 
-    // Sets the lease, which is renewed every third of it until the release.
+    // --- options
 
-    /** Sets a lease that is not renewed: the hold is lost when it expires. */
+    /** Sets the lease. The hold is renewed each time a third of it has passed, until the release. */
     public S lease(Duration lease) {
         return with(options.lease(lease.toMillis(), true));
+    }
+
+    /** Sets a lease that is not renewed: the hold is lost when it expires. */
+    public S fixedLease(Duration lease) {
+        return with(options.lease(lease.toMillis(), false));
     }
 
     /**
      * Ties the hold to a connection of its own, so that it ends at once when this process dies. The lease is at least a
      * second.
      */
-    public S fixedLease(Duration lease) {
-        return with(options.lease(lease.toMillis(), false));
-    }
-
-    /** Tied to a connection of its own, so that it ends at once when this process dies. The lease is at least a second. */
     public S session() {
         return with(options.withSession());
     }

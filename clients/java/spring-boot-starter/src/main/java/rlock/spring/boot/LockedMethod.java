@@ -48,7 +48,7 @@ final class LockedMethod {
     private final Set<String> parameters = new HashSet<>(); // what the key may name
     private final Locked says;
     private final Expression key;
-    /** Refuses a method that Spring calls directly. */
+    /** The annotation's wait; null means the default. */
     final Duration waitAtMost;
     private final Duration lease;
 
@@ -73,7 +73,7 @@ final class LockedMethod {
         return new IllegalStateException("@Locked: " + method + " " + why);
     }
 
-    // Refuses a method that returns before its work is done. An @Async method runs inside the lock.
+    // Refuses a method that Spring calls directly.
     private void refuseUnreachable() {
         int modifiers = method.getModifiers();
         if (Modifier.isPrivate(modifiers) || Modifier.isStatic(modifiers) || Modifier.isFinal(modifiers))
@@ -88,7 +88,7 @@ final class LockedMethod {
                 && ClassUtils.hasMethod(type, method.getName(), method.getParameterTypes());
     }
 
-    // Returns the method's value; fails if its work is yet to be done, which the declared type may hide.
+    // Refuses a method that returns before its work is done. An @Async method runs inside the lock.
     private void refuseLater() {
         ResolvableType returned = ResolvableType.forMethodReturnType(method);
         Optional<Class<?>> late = Stream.concat(Stream.of(returned), Stream.of(returned.getGenerics()))
@@ -108,7 +108,7 @@ final class LockedMethod {
         return isLate(returned.getSuperclass());
     }
 
-    /** Returns the method's value; fails if its work is still to be done, which the declared type may hide. */
+    /** Returns the method's value; fails if its work is yet to be done, which the declared type may hide. */
     Object done(Object value) {
         boolean isDone = value == null || value instanceof Future<?> future && future.isDone() || !isLate(value.getClass());
         if (isDone) return value;
@@ -134,10 +134,7 @@ final class LockedMethod {
         }
     }
 
-    /**
-     * Refuses a name that is no parameter: as null, it would become a part of the key, so that all calls share one
-     * lock.
-     */
+    /** The lock for a call with these arguments. */
     KeyLock lock(Locks locks, Object target, Object[] arguments, BeanFactoryResolver beans) {
         var context = new Parameters(target, arguments);
         if (beans != null) context.setBeanResolver(beans);
@@ -156,7 +153,10 @@ final class LockedMethod {
         return says.acks() > 0 ? lock.acks(says.acks()) : lock;
     }
 
-    /** What a call returns, or how it fails, if the method does not run. */
+    /**
+     * Refuses a name that is no parameter: as null, it would become a part of the key, so that all calls share one
+     * lock.
+     */
     private final class Parameters extends MethodBasedEvaluationContext {
         private Parameters(Object target, Object[] arguments) {
             super(target, method, arguments, NAMES);
