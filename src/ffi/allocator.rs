@@ -13,8 +13,8 @@ pub struct Aligned;
 /// The alignment that every server's blocks have.
 const SERVERS: usize = 8;
 
-// SAFETY: blocks of the server's allocator, whole or from an aligned byte on, are freed as they
-// were allocated: `start` undoes what `alloc` did, because both see the same alignment.
+// SAFETY: a block is a block of the server's allocator, or begins at an aligned byte within one. It
+// is freed as it was allocated: `start` finds the whole block, by the same alignment as `alloc`.
 unsafe impl GlobalAlloc for Aligned {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() <= SERVERS {

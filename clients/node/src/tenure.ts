@@ -21,7 +21,7 @@ export class Seat {
   tenure: Tenure | undefined;
   /** The seats of the same owner at further keys, which it has together with this one. */
   others: Seat[] = [];
-  /** The holder of the seat has been undone, and sets this. */
+  /** Whether the request that has the seat is being undone. */
   isUndone = false;
   private isTaken = true;
   private queue: (() => void)[] = [];

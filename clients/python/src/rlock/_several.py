@@ -409,7 +409,7 @@ def asked(io: Any, key: str, token: Optional[int], block: int, is_over: Callable
         try:
             return (yield from awaits(io, key, token, block, where))
         except Refused as refused:
-            # A demoted primary says the latter, as long as its address still leads there.
+            # A demoted primary says "cannot block on a replica" as long as its address is still in use.
             if refused.code not in PASSING and "cannot block on a replica" not in str(refused):
                 raise
             where = refused.where if refused.code == "ASK" else None
