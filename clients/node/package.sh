@@ -47,6 +47,7 @@ package_test() {
     check 'node: a program that moved from redlock' node tests/moved.mjs "$root/docs/coming-from/redlock.md"
     check 'node: traces of the machine in Rust' node tests/traces.mjs "$root/clients/traces/golden.txt" ${RLOCK_TRACES-}
     check 'node README' node tests/readme.mjs
+    check 'node: services that shut down' env RLOCK_SERVER="$tools/servers/default/redis-server" RLOCK_MODULE="$RLOCK_MODULE" node --test tests/services.mjs
     check 'node: a server for tests' env RLOCK_SERVER="$tools/servers/default/redis-server" RLOCK_MODULE="$RLOCK_MODULE" node --test tests/testing.mjs
     check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'
 }
