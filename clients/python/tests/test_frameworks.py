@@ -1,6 +1,7 @@
 """The programs in celery.md and django.md, with a real worker and a real server."""
 
 import importlib
+import io
 import os
 import pathlib
 import subprocess
@@ -77,3 +78,41 @@ def test_the_pages_show_these_programs(page, program):
     blocks = (root / f"clients/python/{page}.md").read_text().split("```python\n")[1:]
     shown = [block.split("```")[0] for block in blocks]
     assert shown and all(block in text for block in shown), [block for block in shown if block not in text]
+
+
+def test_a_command_of_which_one_runs_at_a_time(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("REDIS", f"redis://{server.one.address}")
+    monkeypatch.setenv("DATABASE", str(tmp_path / "site.sqlite3"))
+    importlib.import_module("django_site")
+    from django.core.management import CommandError, call_command
+    from django.core.management.base import BaseCommand
+
+    from rlock.django import SingleRun
+
+    class Command(SingleRun, BaseCommand):
+        lock_client = server.client()
+
+        def add_arguments(self, parser):
+            parser.add_argument("--fails", action="store_true")
+
+        def handle(self, **options):
+            if options["fails"]:
+                raise CommandError("it fails")
+            return ", ".join(key for key in ("test_frameworks", "named") if server.holders(key))
+
+    def said(command=None, **options):
+        out, err = io.StringIO(), io.StringIO()
+        call_command(command or Command(), stdout=out, stderr=err, **options)
+        return out.getvalue(), err.getvalue()
+
+    class Named(Command):
+        lock_key, lock_wait = "named", 10
+
+    assert said() == ("test_frameworks\n", "")
+    with pytest.raises(CommandError):
+        said(fails=True)
+    server.ask("RLOCK.ACQUIRE", "test_frameworks", "another machine")
+    assert said() == ("", "test_frameworks runs elsewhere: nothing is done\n")
+    server.ask("RLOCK.ACQUIRE", "named", "another machine", "LEASE", 500)
+    assert said(Named()) == ("test_frameworks, named\n", "")
+    assert server.holders("named") == []
