@@ -1,4 +1,5 @@
-//! A server under callgrind, which counts instructions and calls: the same on every machine.
+//! A server under callgrind, which counts instructions and calls, and can simulate the caches and
+//! the branch prediction of one kind of processor: the same on every machine.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,6 +9,16 @@ use rlock_testkit::{Server, Waiter};
 
 /// Before each call of this function callgrind writes the counts since the previous call.
 const MARK: (&str, &str) = ("TIME", "timeCommand");
+
+/// First-level caches as large as those of most servers' processors, and a last level that holds
+/// all that is measured here; without a size, callgrind takes this machine's.
+const PROCESSOR: [&str; 5] = [
+    "--cache-sim=yes",
+    "--branch-sim=yes",
+    "--I1=32768,8,64",
+    "--D1=32768,8,64",
+    "--LL=33554432,16,64",
+];
 
 /// A server under callgrind.
 pub struct Counted {
@@ -21,6 +32,10 @@ pub struct Counted {
 pub struct Profile {
     /// In user space, without the server's regular work once a second.
     pub instructions: u64,
+    /// Instructions and data that the simulated first-level caches did not have; 0 without them.
+    pub cache_misses: u64,
+    /// Jumps that the simulated processor did not expect; 0 without one.
+    pub mispredictions: u64,
     /// By function: how often it was called, and the instructions in it and in what it called.
     calls: HashMap<String, (u64, u64)>,
 }
@@ -28,15 +43,23 @@ pub struct Profile {
 impl Counted {
     /// Starts it.
     pub fn start() -> Counted {
+        Self::start_with(&[])
+    }
+
+    /// Starts it with a simulated processor, which takes twice as long.
+    pub fn start_on_processor() -> Counted {
+        Self::start_with(&PROCESSOR)
+    }
+
+    fn start_with(words: &[&str]) -> Counted {
         let folder = std::env::temp_dir().join(format!("rlock-bench-{}", std::process::id()));
         fs::remove_dir_all(&folder).ok();
         fs::create_dir_all(&folder).unwrap();
         let output = format!("--callgrind-out-file={}", folder.join("out").display());
         let marks = format!("--dump-before={}", MARK.1);
         // The server may be a script that executes it, so callgrind follows that.
-        let under = ["valgrind", "--tool=callgrind", "--trace-children=yes", &output, &marks]
-            .map(str::to_owned);
-        let under: Vec<&str> = under.iter().map(String::as_str).collect();
+        let under = ["valgrind", "--tool=callgrind", "--trace-children=yes", &output, &marks];
+        let under: Vec<&str> = under.iter().chain(words).copied().collect();
         // The server's own regular work: once a second instead of ten times.
         let server = Server::under(&under, &["hz", "1", "dynamic-hz", "no"]);
         let marker = Waiter::connect(&server);
@@ -67,11 +90,12 @@ impl Drop for Counted {
 }
 
 impl Profile {
-    /// Reads callgrind's format: `cfn=(7) name` once, then `cfn=(7)`; below it `calls=COUNT …` and
-    /// a line whose last number is what the calls cost.
+    /// Reads callgrind's format: `events: Ir …`; `cfn=(7) name` once, then `cfn=(7)`; below it
+    /// `calls=COUNT …` and a line with a position and what the calls cost of each event.
     fn parse(text: &str) -> Profile {
         let mut names = HashMap::new();
-        let (mut calls, mut instructions) = (HashMap::<String, (u64, u64)>::new(), None);
+        let mut calls = HashMap::<String, (u64, u64)>::new();
+        let (mut events, mut sums) = (Vec::new(), Vec::new());
         let mut callee = String::new();
         let mut lines = text.lines();
         while let Some(line) = lines.next() {
@@ -83,16 +107,26 @@ impl Profile {
                 callee = names[number].clone();
             } else if let Some(call) = line.strip_prefix("calls=") {
                 let count: u64 = call.split(' ').next().unwrap().parse().unwrap();
-                let cost = lines.next().and_then(|line| line.split(' ').next_back()?.parse().ok());
+                let cost = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok());
                 let sum = calls.entry(callee.clone()).or_default();
                 *sum = (sum.0 + count, sum.1 + cost.unwrap_or(0));
-            } else if let Some(total) = line.strip_prefix("summary: ") {
-                instructions = total.trim().parse().ok();
+            } else if let Some(names) = line.strip_prefix("events: ") {
+                events = names.split(' ').collect();
+            } else if let Some(totals) = line.strip_prefix("summary: ") {
+                sums = totals.split(' ').map(|sum| sum.parse::<u64>().unwrap()).collect();
             }
         }
-        let instructions: u64 = instructions.expect("a profile has a summary");
+        let sum_of = |names: &[&str]| -> u64 {
+            let all = events.iter().zip(&sums).filter(|(event, _)| names.contains(event));
+            all.map(|(_, sum)| sum).sum()
+        };
         let regular = calls.get("serverCron").map_or(0, |call| call.1);
-        Profile { instructions: instructions - regular, calls }
+        Profile {
+            instructions: sum_of(&["Ir"]).checked_sub(regular).expect("a profile has a summary"),
+            cache_misses: sum_of(&["I1mr", "D1mr", "D1mw"]),
+            mispredictions: sum_of(&["Bcm", "Bim"]),
+            calls,
+        }
     }
 
     /// The module's allocations: every function of the module API that allocates for the module

@@ -38,6 +38,8 @@ const LONG_MS: u64 = 86_400_000;
 #[derive(Clone)]
 pub struct Count {
     pub instructions: f64,
+    pub cache_misses: f64,
+    pub mispredictions: f64,
     pub module_allocations: f64,
     pub allocations: f64,
     pub replicate_instructions: f64,
@@ -48,6 +50,8 @@ impl Count {
         let each = |sum: u64| sum as f64 / times as f64;
         Count {
             instructions: each(profile.instructions),
+            cache_misses: each(profile.cache_misses),
+            mispredictions: each(profile.mispredictions),
             module_allocations: each(profile.module_allocations()),
             allocations: each(profile.allocations()),
             replicate_instructions: each(profile.replicate_instructions()),
