@@ -289,7 +289,9 @@ impl Town {
         self.last_waiter += 1;
         let waiter = WaiterId::from(self.last_waiter);
         let ends_at = Some(self.now().after(LEASE));
-        self.ask(Input::Park(ask, Parking { waiter, client: None, ends_at }));
+        let parking =
+            Parking { waiter, client: None, since: self.now(), ends_at, is_of_several: false };
+        self.ask(Input::Park(ask, parking));
         waiter
     }
 

@@ -82,13 +82,13 @@ pub use step::Step;
 pub use step::admission::Claim;
 pub use step::fast_path::FastStep;
 pub use step::input::{
-    Acquire, Confirm, Dismissed, Effects, Enter, Input, Join, Levels, Parking, Patience, Release,
-    Renew, Reply, Right, Rights, StepContext, Unchecked, Wake,
+    Acquire, Dismissed, Effects, Enter, Input, Levels, Parking, Patience, Release, Renew, Reply,
+    Right, Rights, StepContext, Unchecked, Wake,
 };
 pub use step::open_lock::OpenLock;
 pub use step::refusal::{Instead, Refusal};
 pub use step::several::{OwnPlace, Standing};
-pub use step::unit::{self, AckDeadline, Judged, OpenLocks, Ready, ReplyAbout, Unit};
+pub use step::unit::{self, Judged, OpenLocks, Ready, ReplyAbout, Unit};
 pub use value::change::{Change, End, Event};
 pub use value::hold::Hold;
 pub use value::holders::Mode;

@@ -42,8 +42,7 @@ use std::rc::Rc;
 use ack_queue::AckQueue;
 pub use decide::Decided;
 use expiries::Expiries;
-pub use group::{Group, GroupKey, HeldBackReply};
-pub use group_replaced::Replacement;
+pub use group::{Group, GroupKey};
 pub use group_work::GroupWork;
 use groups::Groups;
 pub use keys::Removed;
@@ -60,7 +59,7 @@ use slowlog::SlowLog;
 use sweep::Postponed;
 pub use sweep::{Next, Task};
 use tells::Tells;
-pub use tells::{AskingOwner, DueMessage, Line};
+pub use tells::{AskingOwner, DueMessage, Line, OwnWait, Same};
 use upheaval::Upheaval;
 use waits::BlockedConnections;
 pub use waits::{Parked, WaitEnd};
@@ -241,7 +240,7 @@ impl Manager {
                 .waiters
                 .saturating_add(less(self.groups.waiting, self.groups.by_message)),
             tickets: totals.tickets,
-            pending: totals.pending.saturating_add(self.groups.held_back_replies.len()),
+            pending: totals.pending.saturating_add(self.groups.pending),
             ..totals
         }
     }
@@ -491,7 +490,7 @@ impl Manager {
         self.check_tells()?;
         self.observers.check()?;
         self.check_groups_of_all()?;
-        self.check_held_back_replies()?;
+        self.check_pending_groups()?;
         match self.to_close.iter().find(|client| !self.closing.contains(client)) {
             Some(client) => Err(format!("{client:?} is to be closed and may go on")),
             None => Ok(()),

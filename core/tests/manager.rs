@@ -264,7 +264,8 @@ fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
         server.manager.park_begins(waiter, parked);
         let ask =
             Acquire { session, patience: Patience::Block, ..acquire(b"a", Mode::Write, 1000) };
-        let parking = Parking { waiter, client, ends_at: None };
+        let parking =
+            Parking { waiter, client, since: server.now(), ends_at: None, is_of_several: false };
         let park = Input::Park(ask, parking);
         let effects = server.decide(&mut lock, b"k", park);
         assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");

@@ -164,7 +164,8 @@ fn who_waits_is_not_kept_waiting_by_holds_that_have_expired() {
         let upgrade = owner != "writer";
         let ask = Acquire { upgrade, ..acquire(owner.as_bytes(), Mode::Write, 1000) };
         let waiter = WaiterId::from(1);
-        let parking = Parking { waiter, client: None, ends_at: None };
+        let parking =
+            Parking { waiter, client: None, since: world.now, ends_at: None, is_of_several: false };
         let ask = Acquire { patience: Patience::Block, ..ask };
         let parked = world.drive(Input::Park(ask, parking)).reply;
         assert!(matches!(parked, Reply::MustWait { .. }), "{parked:?}");
@@ -227,7 +228,8 @@ fn park(server: &mut Server, lock: &mut Lock, key: Key, ask: Acquire<'_>) {
     let id = LockId { db: 0, key: key.into() };
     let parked = Parked::new(None, id, ask.owner.into(), (*b"default").into(), false);
     server.manager.park_begins(waiter, parked);
-    let parking = Parking { waiter, client: None, ends_at: None };
+    let parking =
+        Parking { waiter, client: None, since: server.now(), ends_at: None, is_of_several: false };
     let ask = Acquire { patience: Patience::Block, ..ask };
     let _ = server.decide(lock, key, Input::Park(ask, parking));
 }
@@ -315,7 +317,9 @@ fn own_waits(count: u64) -> World {
     for (number, mode) in (1..).zip(modes) {
         let ask = Acquire { patience: Patience::Block, ..acquire(b"own", mode, 600_000) };
         let waiter = WaiterId::from(number);
-        let _ = world.drive(Input::Park(ask, Parking { waiter, client: None, ends_at: None }));
+        let parking =
+            Parking { waiter, client: None, since: world.now, ends_at: None, is_of_several: false };
+        let _ = world.drive(Input::Park(ask, parking));
     }
     world
 }

@@ -11,7 +11,7 @@ use crate::support::{World, acquire, lease, release, renew};
 use allocation_counter::measure;
 use rlock_core::manager::At;
 use rlock_core::{
-    Acquire, Claim, Input, Lock, Mode, Parking, Patience, Release, Renew, Reply, Standing,
+    Acquire, Claim, Input, Lock, Mode, Now, Parking, Patience, Release, Renew, Reply, Standing,
     WaiterId, snapshot,
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -256,7 +256,8 @@ fn the_memory_that_is_told_is_about_the_memory_that_is_taken() {
 
 /// This many blocked connections and tickets, in alternation, behind one writer.
 fn parking(number: u64) -> Parking {
-    Parking { waiter: WaiterId::from(number + 1), client: None, ends_at: None }
+    let (waiter, since) = (WaiterId::from(number + 1), Now::from_ms(0));
+    Parking { waiter, client: None, since, ends_at: None, is_of_several: false }
 }
 
 fn crowd(count: u64) -> World {
@@ -288,8 +289,14 @@ fn waiting_takes_about_as_long_beside_ten_as_beside_ten_thousand() {
         for round in 0..ROUNDS {
             let waiter = WaiterId::from(1_000_000 + round);
             let block = Acquire { patience: Patience::Block, ..acquire(b"leaver", Mode::Read, 1) };
-            let _ =
-                world.drive(Input::Park(block, Parking { waiter, client: None, ends_at: None }));
+            let parking = Parking {
+                waiter,
+                client: None,
+                since: world.now,
+                ends_at: None,
+                is_of_several: false,
+            };
+            let _ = world.drive(Input::Park(block, parking));
             world.volatile.leave(waiter);
             let ticket = Acquire {
                 patience: Patience::Ticket(lease(60_000)),

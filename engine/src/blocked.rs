@@ -3,16 +3,17 @@
 
 use std::slice;
 
-use rlock_core::grammar::{Arguments, Want};
-use rlock_core::manager::{LockId, Parked, Wait, WaitEnd, World, search};
+use rlock_core::grammar::Arguments;
+use rlock_core::manager::{LockId, OwnWait, Parked, Same, Wait, WaitEnd, World, search};
 use rlock_core::slow::Outcome;
 use rlock_core::waits_for::{Search, Stand};
-use rlock_core::{Acquire, Input, Lock, Owner, Refusal, Renew, Reply, Volatile, WaiterId, Wake};
+use rlock_core::{Acquire, Input, Lock, Owner, Parking, Refusal, Reply, Volatile, WaiterId, Wake};
 
 use crate::given_up::{GivenUp, LocksLeft};
 use crate::happening::Happening;
 use crate::host::{Deferred, Host, KeyName};
-use crate::sink::{self, Block};
+use crate::sink;
+use crate::unit::RequestError;
 use crate::{answers, carry_out, groups, reply, timers};
 
 /// Blocks the caller after [`Reply::MustWait`]. If the caller cannot wait, returns the reply to
@@ -25,7 +26,7 @@ pub(crate) fn park<H: Host>(
     wait_ms: Option<u64>,
 ) -> Option<Reply> {
     let parked = parked(host, name, said);
-    let same = told_wait(host, &parked, &ask);
+    let same = told_wait(host, said, Same::One(&parked.lock, ask.mode));
     let own = same.filter(|own| !own.is_granted);
     if let Err(refusal) = may_begin(host, said, own.is_some()) {
         return Some(Reply::Refused(refusal));
@@ -38,20 +39,16 @@ pub(crate) fn park<H: Host>(
     {
         return Some(Reply::Refused(refusal));
     }
-    let block = Block::of(said, false);
-    let waiter = number_of(host, own);
-    let names = slice::from_ref(name);
-    let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
+    let (waiter, names) = (number_of(host, own), slice::from_ref(name));
+    let Some(parking) = sink::open(host, waiter, names, parked, said, false) else {
         return Some(Reply::NotNow { wait_ms });
     };
-    let stays = match decide(host, name, Input::Park(ask, parking), said) {
-        ParkOutcome::Instead(reply) => return Some(reply),
-        ParkOutcome::Later(stays) => stays,
+    let decided = carry_out::request(host, name, Input::Park(ask, parking));
+    let reply = match waits_on(host, parking, said, same, decided) {
+        Ok(reply) => reply,
+        Err(instead) => return instead,
     };
-    if stays.is_some() {
-        replaces(host, same);
-    }
-    if matches!(stays, Some(Reply::MustWait { .. }))
+    if matches!(reply, Reply::MustWait { .. })
         && host.is_cluster()
         && host.settings().detects_deadlocks
     {
@@ -60,57 +57,23 @@ pub(crate) fn park<H: Host>(
     None
 }
 
-/// A waiting request with TELL of the same owner and user, which the caller replaces.
-#[derive(Clone, Copy)]
-pub(crate) struct OwnWait {
-    pub(crate) waiter: WaiterId,
-    /// Whether it is granted, and waits for acknowledgments.
-    pub(crate) is_granted: bool,
-}
-
-/// The waiting request with TELL that this one replaces.
-pub(crate) fn told_wait<H: Host>(host: &H, parked: &Parked, ask: &Acquire<'_>) -> Option<OwnWait> {
-    let owner = parked.owner.as_ref()?;
-    let own =
-        host.state(|state| state.manager.told_wait(&parked.lock, owner, &parked.user, ask.mode));
-    own.map(|(waiter, is_granted)| OwnWait { waiter, is_granted })
-}
-
-/// The renewal with TELL that waits for acknowledgments, and that this one replaces.
-fn told_renewal<H: Host>(host: &H, parked: &Parked, ask: &Renew<'_>) -> Option<OwnWait> {
-    let owner = parked.owner.as_ref()?;
-    let own =
-        host.state(|state| state.manager.told_renewal(&parked.lock, owner, &parked.user, ask.mode));
-    own.map(|waiter| OwnWait { waiter, is_granted: true })
-}
-
-/// The request with TELL of the same owner and user for the same locks that this one replaces.
-pub(crate) fn told_group_wait<H: Host>(
+/// The request with TELL of the same owner and user whose place this one takes.
+pub(crate) fn told_wait<H: Host>(
     host: &H,
-    wants: &[Want<'_>],
-    is_renewal: bool,
     said: &Arguments<'_>,
+    same: Same<'_>,
 ) -> Option<OwnWait> {
     let takes_place = said.tell.is_some() || sink::may_wait(host, said);
     if !takes_place || host.state(|state| state.manager.tell_count() == 0) {
         return None;
     }
-    let (db, owner, user) = (host.db(), Owner::from(said.owner), sink::user_of(host, said));
-    let own = host.state(|state| state.manager.told_group(db, &owner, &user, wants, is_renewal));
-    own.map(|(waiter, is_granted)| OwnWait { waiter, is_granted })
+    let (owner, user) = (Owner::from(said.owner), sink::user_of(host, said));
+    host.state(|state| state.manager.told_request(&owner, &user, same))
 }
 
-/// Whether the caller replaces a request that waits.
-pub(crate) fn has_place<H: Host>(
-    host: &H,
-    name: &H::Name<'_>,
-    ask: &Acquire<'_>,
-    said: &Arguments<'_>,
-) -> bool {
-    if !sink::may_wait(host, said) || host.state(|state| state.manager.tell_count() == 0) {
-        return false;
-    }
-    told_wait(host, &parked(host, name, said), ask).is_some()
+/// The lock at this name.
+pub(crate) fn id_of<H: Host>(host: &H, name: &H::Name<'_>) -> LockId {
+    LockId { db: host.db(), key: name.bytes().into() }
 }
 
 /// The number with which the caller will wait.
@@ -133,52 +96,54 @@ pub(crate) fn may_begin<H: Host>(
     })
 }
 
-/// A request whose reply waits for acknowledgments.
-#[derive(Clone, Copy)]
-pub(crate) enum Confirmable<'a> {
-    /// `RLOCK.ACQUIRE`
-    Acquire(Acquire<'a>),
-    /// `RLOCK.RENEW`
-    Renew(Renew<'a>),
-}
-
-/// Blocks the caller after [`Reply::MustConfirm`]. If it cannot be blocked, returns the reply to
-/// send at once instead.
+/// Blocks the caller of a request for this lock alone after [`Reply::MustConfirm`], as [`confirm`].
 pub(crate) fn park_to_confirm<H: Host>(
     host: &H,
     name: &H::Name<'_>,
-    asks: Confirmable<'_>,
+    input: Input<'_>,
     said: &Arguments<'_>,
+) -> Option<Reply> {
+    let parked = parked(host, name, said);
+    let own = match input {
+        Input::Acquire(ask) => told_wait(host, said, Same::One(&parked.lock, ask.mode)),
+        Input::Renew(ask) => told_wait(host, said, Same::Renewal(&parked.lock, ask.mode)),
+        _ => None,
+    };
+    let decide = |parking| {
+        let input = match input {
+            Input::Acquire(ask) => Input::Park(ask, parking),
+            Input::Renew(ask) => Input::ParkRenew(ask, parking),
+            other => other,
+        };
+        carry_out::request(host, name, input)
+    };
+    confirm(host, slice::from_ref(name), parked, said, own, false, decide)
+}
+
+/// Blocks the caller until replicas have acknowledged what is decided for it then. Returns the
+/// reply to send at once instead, if it cannot be blocked.
+pub(crate) fn confirm<H: Host>(
+    host: &H,
+    names: &[H::Name<'_>],
+    parked: Parked,
+    said: &Arguments<'_>,
+    own: Option<OwnWait>,
+    is_of_several: bool,
+    decide: impl FnOnce(Parking) -> Result<Reply, RequestError>,
 ) -> Option<Reply> {
     if said.tell.is_none() && host.denies_blocking() {
         return Some(Reply::Refused(Refusal::CannotConfirm));
     }
-    let block = Block::of(said, false);
-    let (names, parked) = (slice::from_ref(name), parked(host, name, said));
-    let own = match &asks {
-        _ if said.tell.is_none() && said.block_ms.is_none() => None,
-        Confirmable::Acquire(ask) => told_wait(host, &parked, ask),
-        Confirmable::Renew(ask) => told_renewal(host, &parked, ask),
-    };
     if said.tell.is_some()
         && let Err(refusal) = may_begin(host, said, own.is_some())
     {
         return Some(Reply::Refused(refusal));
     }
     let waiter = number_of(host, own.filter(|own| !own.is_granted));
-    let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
+    let Some(parking) = sink::open(host, waiter, names, parked, said, is_of_several) else {
         return Some(Reply::Refused(Refusal::CannotConfirm));
     };
-    let input = match asks {
-        Confirmable::Acquire(ask) => Input::Park(ask, parking),
-        Confirmable::Renew(ask) => Input::ParkRenew(ask, parking),
-    };
-    match decide(host, name, input, said) {
-        ParkOutcome::Instead(reply) => return Some(reply),
-        ParkOutcome::Later(Some(_)) => replaces(host, own),
-        ParkOutcome::Later(None) => {}
-    }
-    None
+    waits_on(host, parking, said, own, decide(parking)).err()?
 }
 
 /// The caller replaces a request that waited for acknowledgments. It was decided anew: it may ask
@@ -190,55 +155,36 @@ pub(crate) fn replaces<H: Host>(host: &H, own: Option<OwnWait>) {
 }
 
 fn parked<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Parked {
-    sink::asker(host, LockId { db: host.db(), key: name.bytes().into() }, said)
+    sink::asker(host, id_of(host, name), said)
 }
 
-/// The decision about a caller that was going to wait.
-enum ParkOutcome {
-    /// The caller waits: `MustWait` or `Pending`. `None` means that its reply was sent already.
-    Later(Option<Reply>),
-    /// The caller does not wait, because the lock changed meanwhile, and no connection is blocked.
-    Instead(Reply),
-}
-
-/// Lets the manager decide for a caller that now waits.
-fn decide<H: Host>(
+/// What was decided for a caller that waits now. `Err` is the reply to send at once if it does not,
+/// because the locks changed in between; `None` if its connection is blocked and gets it later.
+fn waits_on<H: Host>(
     host: &H,
-    name: &H::Name<'_>,
-    input: Input<'_>,
+    parking: Parking,
     said: &Arguments<'_>,
-) -> ParkOutcome {
-    let (Input::Park(_, parking) | Input::ParkRenew(_, parking)) = input else {
-        return ParkOutcome::Later(None);
-    };
-    let reply = match carry_out::request(host, name, input) {
+    own: Option<OwnWait>,
+    decided: Result<Reply, RequestError>,
+) -> Result<Reply, Option<Reply>> {
+    let reply = match decided {
         Ok(reply @ (Reply::MustWait { .. } | Reply::Pending)) => {
-            return ParkOutcome::Later(Some(reply));
+            replaces(host, own);
+            return Ok(reply);
         }
         Ok(reply) => reply,
         Err(_) => Reply::Refused(Refusal::WrongType),
     };
-    reply_instead(host, parking.waiter, reply, said)
-        .map_or(ParkOutcome::Later(None), ParkOutcome::Instead)
-}
-
-/// A caller that was going to wait does not, because the locks changed meanwhile. Returns the reply
-/// to send at once, unless its connection is blocked already and gets the reply later.
-pub(crate) fn reply_instead<H: Host>(
-    host: &H,
-    waiter: WaiterId,
-    reply: Reply,
-    said: &Arguments<'_>,
-) -> Option<Reply> {
-    if said.tell.is_none() {
-        answers::send_later(host, &Wake::of(waiter, reply));
-        return None;
-    }
+    let waiter = parking.waiter;
     match &reply {
+        _ if said.tell.is_none() => {
+            answers::send_later(host, &Wake::of(waiter, reply));
+            return Err(None);
+        }
         Reply::Granted { .. } | Reply::Renewed => sink::close(host, waiter),
         _ => leave(host, waiter, Outcome::Refused),
     }
-    Some(reply)
+    Err(Some(reply))
 }
 
 /// A value may have appeared at the key of this blocked connection. The server reports that for

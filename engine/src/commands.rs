@@ -2,17 +2,19 @@
 //! the reply.
 
 use rlock_core::grammar::{Access, Arguments, SeveralKeys};
+use rlock_core::manager::Same;
 use rlock_core::{
     Acquire, ClientId, Input, Lock, Mode, Patience, Refusal, Reply, ReplyAbout, Token, snapshot,
 };
 
-use crate::blocked::{self, Confirmable};
 use crate::carry_out::{self, is_decided_here};
 use crate::happening::Happening;
 use crate::host::{Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
 use crate::unit::RequestError;
-use crate::{acks, answers, groups, observers, replay, several, several_request, sink, timers};
+use crate::{
+    acks, answers, blocked, groups, observers, replay, several, several_request, sink, timers,
+};
 
 const NO_SESSION: &str = "ERR SESSION needs a connection: it is not available in a script, a \
                           function or another module's call";
@@ -70,7 +72,10 @@ fn decide_acquire<H: Host>(
     let decide =
         |ask| carry_out::request(host, name, Input::Acquire(ask)).map_err(RequestError::line);
     // A request that takes its owner's own place needs no new one.
-    let has_place = ask.max_queue.is_some() && blocked::has_place(host, name, &ask, said);
+    let has_place = ask.max_queue.is_some() && {
+        let id = blocked::id_of(host, name);
+        blocked::told_wait(host, said, Same::One(&id, ask.mode)).is_some()
+    };
     let ask = Acquire { max_queue: ask.max_queue.filter(|_| !has_place), ..ask };
     let mut reply = decide(ask)?;
     let wants_to_wait =
@@ -85,7 +90,7 @@ fn decide_acquire<H: Host>(
         reply = instead;
     }
     if reply == Reply::MustConfirm {
-        return Ok(blocked::park_to_confirm(host, name, Confirmable::Acquire(ask), said));
+        return Ok(blocked::park_to_confirm(host, name, Input::Acquire(ask), said));
     }
     Ok(Some(reply))
 }
@@ -123,7 +128,7 @@ pub fn renew<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Res
     may_ask(host, said)?;
     let mut reply = decide(host, name, Input::Renew(ask), said)?;
     if reply == Reply::MustConfirm {
-        match blocked::park_to_confirm(host, name, Confirmable::Renew(ask), said) {
+        match blocked::park_to_confirm(host, name, Input::Renew(ask), said) {
             Some(instead) => reply = instead,
             None => {
                 reply_waiting(host, said);

@@ -6,7 +6,7 @@ use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, Decided, Group, GroupWork, LockId};
 use rlock_core::slow::Outcome;
 use rlock_core::{
-    AckDeadline, Claim, Effects, Input, Lock, OwnPlace, Refusal, Reply, Right, Unit, WaiterId, Wake,
+    Claim, Effects, Input, Lock, OwnPlace, Parking, Refusal, Reply, Right, Unit, WaiterId, Wake,
 };
 
 use crate::gate;
@@ -189,11 +189,11 @@ fn tell(done: Report, told: &mut Vec<Report>) -> usize {
 fn join<H: Host>(host: &H, id: &LockId, waiters: &[WaiterId], told: &mut Vec<Report>) -> usize {
     let mut size: usize = 0;
     for (place, waiter) in waiters.iter().enumerate() {
-        let group = host.state(|state| state.manager.group(*waiter).cloned());
-        let Some(join) = group.as_ref().and_then(|group| group.join(*waiter)) else { continue };
+        let entry = host.state(|state| state.manager.group(*waiter)?.entry(*waiter));
+        let Some(entry) = entry else { continue };
         let is_last = place.saturating_add(1) == waiters.len();
         host.state(|state| state.manager.several_change(!is_last));
-        match at_one(host, id, Input::Join(join)) {
+        match at_one(host, id, Input::Join(&entry)) {
             Ok(done) => size = size.saturating_add(tell(done, told)),
             Err(_) => refuse(host, *waiter, Refusal::WrongType),
         }
@@ -208,8 +208,8 @@ fn at_one<H: Host>(host: &H, id: &LockId, input: Input<'_>) -> Result<Report, Re
         let mut key = unit::open(host, || host.open(name, Access::Writes));
         // The server may have removed an expired lock, and thereby ended a session of this
         // connection.
-        if let Input::Join(join) = &input
-            && let Some(waiter) = join.kind.group()
+        if let Input::Join(entry) = &input
+            && let Some(waiter) = entry.kind.group()
             && host.state(|state| state.manager.group(waiter).is_none())
         {
             return Ok(Report::of_step(id.clone(), Effects::default()));
@@ -312,8 +312,9 @@ fn grant<'a, H: Host>(
     };
     let now = host.now();
     let waited_us = host.state(|state| state.manager.group_granted(waiter, now));
-    let caller = AckDeadline { waiter, since: group.since, ends_at: group.ends_at };
-    let reply = held_back::enter(host, locks, unit, ready, Some(caller), || group.clone()).ok()?;
+    let Group { client, since, ends_at, .. } = *group;
+    let caller = Parking { waiter, client, since, ends_at, is_of_several: true };
+    let reply = held_back::enter(host, locks, unit, ready, Some(caller), |_| group.clone()).ok()?;
     let wake = Wake { waited_us, holds: judged.new_holds, ..Wake::of(waiter, reply) };
     Some(wake).filter(|wake| wake.reply != Reply::Pending)
 }

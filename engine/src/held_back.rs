@@ -1,16 +1,15 @@
-//! Grants and renewals of several locks whose reply is held back until replicas have acknowledged
-//! them.
+//! Grants of several locks, whose reply may wait until replicas have acknowledged them.
 
-use rlock_core::manager::{Group, HeldBackReply};
-use rlock_core::{AckDeadline, Judged, Ready, Reply, Unit, WaiterId};
+use rlock_core::manager::Group;
+use rlock_core::{Judged, Parking, Ready, Reply, Unit};
 
 use crate::happening::Happening;
 use crate::host::Host;
 use crate::open_locks::OpenKeys;
 use crate::unit::RequestError;
 
-/// Enters all of the locks. If replicas must acknowledge that, the reply to the caller is held back
-/// ([`Reply::Pending`]), for this group.
+/// Enters all of the locks. Where replicas must acknowledge that, the reply to the caller of this
+/// `group` comes later ([`Reply::Pending`]).
 ///
 /// # Errors
 /// [`RequestError`].
@@ -19,22 +18,19 @@ pub(crate) fn enter<'a, H: Host>(
     locks: &mut OpenKeys<'_, '_, '_, 'a, H>,
     unit: &Unit<'_, 'a>,
     ready: Ready,
-    caller: Option<AckDeadline>,
-    group: impl FnOnce() -> Group,
+    caller: Option<Parking>,
+    group: impl FnOnce(Parking) -> Group,
 ) -> Result<Reply, RequestError> {
     let Judged { acks, new_holds, .. } = ready.judged;
     let reply = unit.enter(locks, ready, caller)?;
     locks.send();
     match (&reply, caller) {
         (Reply::Pending, Some(caller)) => {
-            hold_back(host, caller.waiter, HeldBackReply { acks, holds: new_holds }, group());
+            let mut group = group(caller);
+            group.acks = acks;
+            host.state(|state| state.manager.group_is_pending(caller.waiter, group, new_holds));
         }
         _ => host.observe(Happening::GrantedSeveral),
     }
     Ok(reply)
-}
-
-/// Holds back the reply to a caller.
-pub(crate) fn hold_back<H: Host>(host: &H, waiter: WaiterId, reply: HeldBackReply, group: Group) {
-    host.state(|state| state.manager.reply_is_held_back(waiter, group, reply));
 }

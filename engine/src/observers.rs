@@ -10,11 +10,9 @@ use rlock_core::grammar::{Access, Arguments};
 use rlock_core::manager::{At, LockId, ObserverTask, Parked, SeenHold, Sight, WaitEnd};
 use rlock_core::{Lock, Refusal, Reply, WaiterId};
 
-use crate::blocked::OwnWait;
 use crate::host::{Gate, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
-use crate::sink::{self, Block};
-use crate::{answers, blocked, gate, reply, timers};
+use crate::{answers, blocked, gate, reply, sink, timers};
 
 /// How long the engine replies to observers in one callback: hand-offs come in between.
 const PORTION: Duration = Duration::from_micros(125);
@@ -30,8 +28,8 @@ pub(crate) fn ask<H: Host>(
     said: &Arguments<'_>,
 ) -> Result<(), String> {
     sink::may_tell(host, said).map_err(|why| why.line(said.key, &[]))?;
-    let block_ms = said.block_ms.filter(|_| sink::may_wait(host, said));
-    if block_ms.is_some() && !host.state(|state| state.manager.is_primary()) {
+    let may_wait = sink::may_wait(host, said);
+    if may_wait && !host.state(|state| state.manager.is_primary()) {
         return Err(ON_REPLICA.into());
     }
     let line = |refusal: Refusal| refusal.line(said.key, &[]);
@@ -41,11 +39,7 @@ pub(crate) fn ask<H: Host>(
         reply::to_await(host, held);
         return Ok(());
     }
-    let is_blocked = match block_ms {
-        Some(ms) => block(host, name, held, said, ms).map_err(line)?,
-        None => false,
-    };
-    if !is_blocked {
+    if !may_wait || !block(host, name, held, said).map_err(line)? {
         host.reply_null();
     } else if said.tell.is_some() {
         host.reply_waiting();
@@ -59,28 +53,22 @@ fn block<H: Host>(
     name: &H::Name<'_>,
     held: Option<&SeenHold>,
     said: &Arguments<'_>,
-    ms: u64,
 ) -> Result<bool, Refusal> {
     let max = host.settings().bounds.max_waiters;
     let id = LockId { db: host.db(), key: name.bytes().into() };
     let (client, user) = (sink::client_of(host, said), sink::user_of(host, said));
-    let own = said.tell.and_then(|to| {
-        let own = host.state(|state| state.manager.told_observer(&id, &user, to));
-        own.map(|waiter| OwnWait { waiter, is_granted: false })
-    });
+    let own =
+        said.tell.and_then(|to| host.state(|state| state.manager.told_observer(&id, &user, to)));
     blocked::may_begin(host, said, own.is_some()).map_err(|why| match why {
         Refusal::TooManyWaiters { .. } => Refusal::TooManyObservers { max },
         why => why,
     })?;
     if let Some(own) = own {
-        host.state(|state| state.manager.observes_no_more(own.waiter));
+        host.state(|state| state.manager.observes_no_more(own));
     }
-    let ends_in_ms = Some(ms).filter(|ms| *ms > 0);
     let parked = Parked::observer(client, id.clone(), user);
-    let (waiter, block) =
-        (blocked::number_of(host, None), Block { ends_in_ms, is_for_several: false });
-    let names = slice::from_ref(name);
-    let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
+    let (waiter, names) = (blocked::number_of(host, None), slice::from_ref(name));
+    let Some(parking) = sink::open(host, waiter, names, parked, said, false) else {
         return Ok(false);
     };
     host.state(|state| state.manager.observe(parking.waiter, id, held, parking.ends_at));

@@ -182,7 +182,7 @@ impl<'a, H: Host> OpenLocks<'a> for OpenKeys<'_, '_, '_, 'a, H> {
         let Some(name) = self.names.get(want.number) else { return Err(RequestError::WrongType) };
         let asks = match &input {
             // A request that waited is counted when it gets its reply.
-            Input::Enter(ask) if ask.waiter.is_none() => Some(ask.owner),
+            Input::Enter(ask) if ask.caller.is_none() => Some(ask.owner),
             _ => None,
         };
         let mut effects = None;
@@ -212,7 +212,7 @@ impl<H: Host> OpenKeys<'_, '_, '_, '_, H> {
     fn is_left_out(&self, place: usize, input: &Input<'_>) -> bool {
         let fault = match input {
             Input::Enter(_) => PlantedFault::LockLeftOut,
-            Input::Renew(_) | Input::ParkRenewAll(..) => PlantedFault::RenewalLeftOut,
+            Input::Renew(_) | Input::ParkRenew(..) => PlantedFault::RenewalLeftOut,
             _ => return false,
         };
         place > 0 && place.saturating_add(1) == self.wants.len() && self.host.has_fault(fault)

@@ -4,21 +4,19 @@
 use std::rc::Rc;
 
 use rlock_core::grammar::{Arguments, Want};
-use rlock_core::manager::{Group, GroupKey, HeldBackReply, LockId, Wait};
+use rlock_core::manager::{Group, GroupKey, LockId, OwnWait, Parked, Same, Wait};
 use rlock_core::unit::{acks_to_renew, catch_up, release_all, renew_all};
 use rlock_core::waits_for::Stand;
 use rlock_core::{
-    AckDeadline, Judged, OwnPlace, Owner, Parking, Refusal, Renew, Reply, ReplyAbout, Token, Unit,
-    WaiterId,
+    Judged, OwnPlace, Owner, Parking, Renew, Reply, ReplyAbout, Token, Unit, WaiterId,
 };
 
 use crate::given_up::GivenUp;
 use crate::host::{During, Host};
 use crate::open_locks::OpenKeys;
 use crate::reports::{self, Report};
-use crate::sink::{self, Block};
 use crate::unit::RequestError;
-use crate::{blocked, groups, held_back, timers};
+use crate::{blocked, groups, held_back, sink, timers};
 
 /// `RLOCK.MACQUIRE`: all of the locks, or none. If replicas must acknowledge it first, the reply is
 /// [`Reply::MustConfirm`], and nothing has changed; or [`Reply::Pending`] and the locks are
@@ -30,7 +28,7 @@ pub(crate) fn acquire<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
     unit: &Unit<'_, 'a>,
-    caller: Option<AckDeadline>,
+    caller: Option<Parking>,
 ) -> Result<ReplyAbout, RequestError> {
     let mut locks = OpenKeys::open(host, names, unit.wants)?;
     // If groups wait, the end of expired holds at these locks is followed by the grants that it
@@ -62,7 +60,7 @@ fn enter<'a, H: Host>(
     locks: &mut OpenKeys<'_, '_, '_, 'a, H>,
     unit: &Unit<'_, 'a>,
     judged: Judged,
-    caller: Option<AckDeadline>,
+    caller: Option<Parking>,
 ) -> Result<Reply, RequestError> {
     let ready = match unit.prepare(locks, judged, caller.is_some()) {
         Ok(ready) => ready,
@@ -71,62 +69,42 @@ fn enter<'a, H: Host>(
     // It is granted at once, and gets its reply at once unless replicas must acknowledge it.
     let since = locks.at(0).now;
     let caller = caller.filter(|_| judged.acks > 0);
-    let caller = caller.map(|caller| AckDeadline { since, ..caller });
-    held_back::enter(host, locks, unit, ready, caller, || new_group(host, unit))
+    let caller = caller.map(|caller| Parking { since, ..caller });
+    held_back::enter(host, locks, unit, ready, caller, |caller| new_group(host, unit, caller))
 }
 
-/// Blocks the caller until replicas have acknowledged its request.
-///
-/// # Errors
-/// Why it cannot be blocked.
-fn block_for_acks<H: Host>(
-    host: &H,
-    names: &[H::Name<'_>],
-    wants: &[Want<'_>],
-    said: &Arguments<'_>,
-    has_place: bool,
-) -> Result<Parking, Refusal> {
-    match said.tell {
-        Some(_) => blocked::may_begin(host, said, has_place)?,
-        None if host.denies_blocking() => return Err(Refusal::CannotConfirm),
-        None => {}
-    }
-    let key = wants.first().ok_or(Refusal::CannotConfirm)?.key.into();
-    let waiter = blocked::number_of(host, None);
-    let parked = sink::asker(host, LockId { db: host.db(), key }, said);
-    let parking = sink::open(host, waiter, names, parked, said, Block::of(said, true));
-    parking.ok_or(Refusal::CannotConfirm)
-}
-
-/// Blocks the caller after [`Reply::MustConfirm`]. If it cannot be blocked, returns the reply to
-/// send at once instead.
+/// Blocks the caller after [`Reply::MustConfirm`], as [`blocked::confirm`].
 pub(crate) fn park_to_confirm<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
     unit: &Unit<'_, 'a>,
     said: &Arguments<'_>,
 ) -> Option<Reply> {
-    let own = blocked::told_group_wait(host, unit.wants, false, said);
-    let parking = match block_for_acks(host, names, unit.wants, said, own.is_some()) {
-        Ok(parking) => parking,
-        Err(refusal) => return Some(Reply::Refused(refusal)),
-    };
-    let Parking { waiter, ends_at, .. } = parking;
-    let caller = AckDeadline { waiter, since: host.now(), ends_at };
-    // The locks may have changed meanwhile.
-    let reply = match acquire(host, names, unit, Some(caller)) {
-        Ok(about) => about.reply,
-        Err(_) => Reply::Refused(Refusal::WrongType),
-    };
-    match reply {
-        Reply::Pending => {}
-        Reply::NotNow { .. } if said.block_ms.is_some() => {
+    let own = told_wait(host, unit.wants, false, said);
+    let decide = |parking| match acquire(host, names, unit, Some(parking))?.reply {
+        Reply::NotNow { wait_ms } if said.block_ms.is_some() => {
             stand(host, unit, said, parking, None);
+            Ok(Reply::MustWait { wait_ms })
         }
-        reply => return blocked::reply_instead(host, waiter, reply, said),
-    }
-    blocked::replaces(host, own);
-    None
+        reply => Ok(reply),
+    };
+    blocked::confirm(host, names, asker(host, unit.wants, said), said, own, true, decide)
+}
+
+/// The request with TELL of the same owner and user for the same locks, whose place this one takes.
+pub(crate) fn told_wait<H: Host>(
+    host: &H,
+    wants: &[Want<'_>],
+    is_renewal: bool,
+    said: &Arguments<'_>,
+) -> Option<OwnWait> {
+    blocked::told_wait(host, said, Same::Several { db: host.db(), wants, is_renewal })
+}
+
+/// Who asks for several locks.
+fn asker<H: Host>(host: &H, wants: &[Want<'_>], said: &Arguments<'_>) -> Parked {
+    let key = wants.first().map_or(said.key, |want| want.key).into();
+    sink::asker(host, LockId { db: host.db(), key }, said)
 }
 
 /// Lets the caller of an `RLOCK.MACQUIRE` wait. If it cannot wait, returns the reply to send at
@@ -153,7 +131,7 @@ pub(crate) fn park<H: Host>(
         let wait_ms = if let Reply::NotNow { wait_ms } = reply { wait_ms } else { None };
         return Some(ReplyAbout { reply: Reply::NotNow { wait_ms }, number });
     }
-    let own = blocked::told_group_wait(host, unit.wants, false, asked);
+    let own = told_wait(host, unit.wants, false, asked);
     let is_late = must_wait || asked.tell.is_some() && acks > 0;
     if is_late && let Err(refusal) = blocked::may_begin(host, asked, own.is_some()) {
         return Some(ReplyAbout { reply: Reply::Refused(refusal), number });
@@ -172,8 +150,8 @@ pub(crate) fn park<H: Host>(
     {
         return Some(ReplyAbout { reply: Reply::Refused(refusal), number });
     }
-    let (waiter, block) = (blocked::number_of(host, None), Block::of(asked, true));
-    let Some(parking) = sink::open(host, waiter, names, parked, asked, block) else {
+    let waiter = blocked::number_of(host, None);
+    let Some(parking) = sink::open(host, waiter, names, parked, asked, true) else {
         return Some(ReplyAbout { reply, number });
     };
     stand(host, unit, asked, parking, Some(&lock).filter(|_| is_searched));
@@ -190,10 +168,8 @@ fn stand<H: Host>(
     parking: Parking,
     searched: Option<&LockId>,
 ) {
-    let mut group = new_group(host, unit);
-    (group.client, group.session) = (sink::client_of(host, said), unit.session);
+    let mut group = new_group(host, unit, parking);
     group.is_told = said.tell.is_some();
-    group.ends_at = parking.ends_at;
     let mut told = groups::withdraw_tickets(host, &group);
     // Without the tickets, it may stand elsewhere.
     let searched = searched.filter(|_| told.is_empty());
@@ -211,14 +187,16 @@ fn stand<H: Host>(
 }
 
 /// A group that waits for these locks.
-fn new_group<H: Host>(host: &H, unit: &Unit<'_, '_>) -> Group {
+pub(crate) fn new_group<H: Host>(host: &H, unit: &Unit<'_, '_>, caller: Parking) -> Group {
+    let Parking { client, since, ends_at, .. } = caller;
     let keys: Rc<[GroupKey]> = unit
         .wants
         .iter()
         .map(|want| GroupKey { key: want.key.into(), mode: want.mode, limit: want.limit })
         .collect();
-    let mut group = Group::new(host.db(), keys, Owner::from(unit.owner), unit.lease, host.now());
-    group.acks = unit.acks;
+    let mut group = Group::new(host.db(), keys, Owner::from(unit.owner), unit.lease, since);
+    (group.client, group.ends_at) = (client, ends_at);
+    (group.session, group.acks) = (unit.session, unit.acks);
     group
 }
 
@@ -273,10 +251,9 @@ pub(crate) fn renew<'a, H: Host>(
                 Some(parking) => {
                     let (owner, lease, session) = (ask.owner, ask.lease, None);
                     let unit = Unit { wants, owner, lease, session, acks, place: OwnPlace::None };
-                    let held_back = HeldBackReply { acks, holds: 0 };
-                    let ask = Renew { acks, ..ask };
+                    let (ask, group) = (Renew { acks, ..ask }, new_group(host, &unit, parking));
                     let reply = renew_all(&mut locks, count, ask, Some(parking))?;
-                    held_back::hold_back(host, parking.waiter, held_back, new_group(host, &unit));
+                    host.state(|state| state.manager.group_is_pending(parking.waiter, group, 0));
                     reply
                 }
             };
@@ -288,27 +265,15 @@ pub(crate) fn renew<'a, H: Host>(
     Ok(about)
 }
 
-/// Blocks the caller of an `RLOCK.MRENEW` after [`Reply::MustConfirm`]. If it cannot be blocked,
-/// returns the reply to send at once instead.
+/// Blocks the caller of an `RLOCK.MRENEW` after [`Reply::MustConfirm`], as [`blocked::confirm`].
 pub(crate) fn park_renewal<H: Host>(
     host: &H,
     names: &[H::Name<'_>],
     wants: &[Want<'_>],
     said: &Arguments<'_>,
 ) -> Option<Reply> {
-    let own = blocked::told_group_wait(host, wants, true, said);
-    let parking = match block_for_acks(host, names, wants, said, own.is_some()) {
-        Ok(parking) => parking,
-        Err(refusal) => return Some(Reply::Refused(refusal)),
-    };
-    // The locks may have changed meanwhile.
-    let reply = match renew(host, names, wants, said.renew(), Some(parking)) {
-        Ok(about) => about.reply,
-        Err(_) => Reply::Refused(Refusal::WrongType),
-    };
-    if reply != Reply::Pending {
-        return blocked::reply_instead(host, parking.waiter, reply, said);
-    }
-    blocked::replaces(host, own);
-    None
+    let own = told_wait(host, wants, true, said);
+    let decide =
+        |parking| renew(host, names, wants, said.renew(), Some(parking)).map(|about| about.reply);
+    blocked::confirm(host, names, asker(host, wants, said), said, own, true, decide)
 }

@@ -2,16 +2,15 @@
 //! or waits itself.
 
 use rlock_core::grammar::{Arguments, SeveralKeys};
-use rlock_core::manager::{LockId, Replacement};
+use rlock_core::manager::{LockId, OwnWait};
 use rlock_core::{ClientId, OwnPlace, Reply, ReplyAbout, Unit};
 
-use crate::blocked::{self, OwnWait};
+use crate::blocked;
 use crate::given_up::GivenUp;
 use crate::host::Host;
 use crate::open_locks::OpenKeys;
-use crate::sink::{self, Block};
 use crate::unit::RequestError;
-use crate::{groups, several, timers};
+use crate::{groups, several, sink, timers};
 
 /// Decides a request for several locks. `None` means that the reply comes later.
 ///
@@ -30,7 +29,7 @@ pub(crate) fn request<'a, H: Host>(
     let place = if may_wait { OwnPlace::Ticket } else { OwnPlace::None };
     let (owner, lease) = (said.owner, said.lease);
     let unit = Unit { wants: &wants, owner, lease, session, acks, place };
-    if let Some(own) = blocked::told_group_wait(host, &wants, false, said)
+    if let Some(own) = several::told_wait(host, &wants, false, said)
         && !own.is_granted
     {
         let instead = takes_place(host, names, &unit, said, own);
@@ -69,13 +68,11 @@ fn takes_place<H: Host>(
     let stands_at = host.state(|state| state.manager.stands_at(waiter));
     let first = unit.wants.first().map(|want| LockId { db: host.db(), key: want.key.into() });
     let parked = sink::asker(host, stands_at.or(first)?, said);
-    let client = parked.client;
-    let block = Block::of(said, true);
-    let Some(parking) = sink::open(host, waiter, names, parked, said, block) else {
+    let Some(parking) = sink::open(host, waiter, names, parked, said, true) else {
         return Some(Reply::NotNow { wait_ms: None });
     };
-    let Unit { session, lease, acks, .. } = *unit;
-    let by = Replacement { client, session, lease, acks, ends_at: parking.ends_at, is_told };
+    let mut by = several::new_group(host, unit, parking);
+    by.is_told = is_told;
     host.state(|state| state.manager.replace_group(waiter, by));
     timers::settle(host);
     None

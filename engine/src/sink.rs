@@ -60,15 +60,16 @@ pub(crate) fn open<H: Host>(
     names: &[H::Name<'_>],
     parked: Parked,
     said: &Arguments<'_>,
-    block: Block,
+    is_of_several: bool,
 ) -> Option<Parking> {
     let client = parked.client;
-    if block.is_for_several {
+    let block_ms = said.block_ms.filter(|ms| *ms > 0);
+    if is_of_several {
         host.watch_new_keys();
     }
     let ends_in_ms = match said.tell {
         None => {
-            let blocked = match block.is_for_several {
+            let blocked = match is_of_several {
                 true => block_aside(host, names, waiter.get())?,
                 false => host.block(names, waiter.get())?,
             };
@@ -77,33 +78,18 @@ pub(crate) fn open<H: Host>(
                 state.manager.park_begins(waiter, parked);
                 state.blocked.insert(waiter, blocked);
             });
-            block.ends_in_ms
+            block_ms
         }
         Some(to) => {
             host.state(|state| state.manager.tell_begins(waiter, parked, to));
             host.observe(Happening::Waits(waiter));
             let most = host.settings().bounds.max_tell_ms;
-            Some(block.ends_in_ms.map_or(most, |ms| ms.min(most)))
+            Some(block_ms.map_or(most, |ms| ms.min(most)))
         }
     };
-    let ends_at = ends_in_ms.map(|ms| host.now().after_ms(ms));
-    Some(Parking { waiter, client, ends_at })
-}
-
-/// How long somebody waits.
-#[derive(Clone, Copy)]
-pub(crate) struct Block {
-    /// When the wait ends; `None` means never.
-    pub(crate) ends_in_ms: Option<u64>,
-    /// For several locks.
-    pub(crate) is_for_several: bool,
-}
-
-impl Block {
-    /// As long as the request asks for.
-    pub(crate) fn of(said: &Arguments<'_>, is_for_several: bool) -> Self {
-        Self { ends_in_ms: said.block_ms.filter(|ms| *ms > 0), is_for_several }
-    }
+    let since = host.now();
+    let ends_at = ends_in_ms.map(|ms| since.after_ms(ms));
+    Some(Parking { waiter, client, since, ends_at, is_of_several })
 }
 
 /// Asks the server to block the caller, who waits for several locks. It is blocked at none of their

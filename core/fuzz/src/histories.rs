@@ -107,7 +107,14 @@ impl Pair {
             self.waiters.push(waiter);
             let ms = u64::from(more / 16);
             let ends_at = (ms > 0).then(|| self.now.after_ms(ms));
-            self.ask(Input::Park(ask, Parking { waiter, client: ask.session, ends_at }));
+            let parking = Parking {
+                waiter,
+                client: ask.session,
+                since: self.now,
+                ends_at,
+                is_of_several: false,
+            };
+            self.ask(Input::Park(ask, parking));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Replies that wait for acknowledgments.
 
 use super::ack_queue::AckQueue;
+use super::group::Group;
 use super::{LockId, Manager};
 use crate::{Ack, Now, Refusal, Token};
 
@@ -48,7 +49,7 @@ impl Manager {
         let (waits, tells) = (&self.waits, &self.tells);
         let (locks, groups) = (&self.locks, &self.groups);
         let is_over = |(_, id, what): &(u64, LockId, Ack)| match what {
-            Ack::Several(grant) => !groups.held_back_replies.contains_key(grant),
+            Ack::Several(grant) => !groups.all.get(grant).is_some_and(Group::is_pending),
             Ack::Wait(waiter) => {
                 !tells.waits(*waiter) && waits.get(*waiter).is_none_or(|parked| !parked.waits())
             }

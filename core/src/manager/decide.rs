@@ -173,7 +173,8 @@ impl Manager {
             let shared = match input {
                 Input::Park(_, parking) | Input::ParkRenew(_, parking) => {
                     let parked = waits.get(parking.waiter).map(|parked| parked.lock.clone());
-                    parked.or_else(|| tells.lock_of(parking.waiter))
+                    let shared = parked.or_else(|| tells.lock_of(parking.waiter));
+                    shared.filter(|_| !parking.is_of_several)
                 }
                 _ => None,
             };
@@ -251,12 +252,8 @@ impl Manager {
         asked: Vec<(u8, Ack)>,
         effects: &mut Effects<'_>,
     ) {
-        if let (
-            Input::Park(_, parking)
-            | Input::ParkRenew(_, parking)
-            | Input::ParkRenewAll(_, parking),
-            Reply::Pending,
-        ) = (input, &effects.reply)
+        if let (Input::Park(_, parking) | Input::ParkRenew(_, parking), Reply::Pending) =
+            (input, &effects.reply)
         {
             self.waits.expect(parking.waiter, Refusal::NoAcks);
             match input {
@@ -264,7 +261,7 @@ impl Manager {
                     let asked = PendingRequest::Acquire(ask.mode);
                     self.tells.is_pending(parking.waiter, ask.owner.into(), asked);
                 }
-                Input::ParkRenew(ask, _) | Input::ParkRenewAll(ask, _) => {
+                Input::ParkRenew(ask, _) => {
                     let asked = PendingRequest::Renew(ask.mode);
                     self.tells.is_pending(parking.waiter, ask.owner.into(), asked);
                 }
@@ -278,7 +275,7 @@ impl Manager {
             self.tells.end(*waiter);
         }
         // If one of several locks has ended the caller's reply, the other locks are not reported.
-        if !self.groups.held_back_replies.is_empty() {
+        if self.groups.pending > 0 {
             effects.wakes.iter().for_each(|wake| self.groups.revoke(wake.waiter));
         }
         effects.pending.iter().for_each(|waiter| self.waits.expect(*waiter, Refusal::NoAcks));

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use super::LockId;
 use crate::grammar::Want;
 use crate::volatile::owner_names::OwnerNames;
-use crate::{Claim, ClientId, EpochMs, Join, Kind, LeaseMs, Mode, Now, Owner, WaiterId};
+use crate::volatile::queue::Arrival;
+use crate::{Claim, ClientId, Entry, EpochMs, Kind, LeaseMs, Mode, Now, Owner, WaiterId};
 
 /// One of the locks for which a group waits.
 #[derive(Clone, Debug)]
@@ -51,18 +52,20 @@ pub struct Group {
     pub(super) stands: bool,
     /// The lock at which it stood last.
     pub(super) waited_at: Option<usize>,
-    /// Whether the group was granted its locks, and its reply is to be sent.
-    pub(super) is_granted: bool,
+    pub(super) stage: Stage,
     pub(super) in_the_way: Option<Rc<OwnerNames>>,
 }
 
-/// A grant or a renewal of several locks whose reply is held back.
-#[derive(Clone, Copy, Debug)]
-pub struct HeldBackReply {
-    /// How many replicas must acknowledge it.
-    pub acks: u8,
-    /// How many holds it began.
-    pub holds: usize,
+/// How far a group has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It waits for its locks.
+    Waits,
+    /// It was granted its locks, where so many holds began, or its holds were renewed, and replicas
+    /// are to acknowledge that before the reply.
+    Pending { holds: usize },
+    /// Its reply is on its way.
+    Replied,
 }
 
 /// What is to be done at one lock, in the order in which it is done there.
@@ -95,9 +98,24 @@ impl Group {
             turns: 0,
             stands: false,
             waited_at: None,
-            is_granted: false,
+            stage: Stage::Waits,
             in_the_way: None,
         }
+    }
+
+    /// Whether it waits for its locks.
+    pub(super) fn waits(&self) -> bool {
+        self.stage == Stage::Waits
+    }
+
+    /// Whether its reply waits for acknowledgments.
+    pub(super) const fn is_pending(&self) -> bool {
+        matches!(self.stage, Stage::Pending { .. })
+    }
+
+    /// Its locks.
+    pub(super) fn ids(&self) -> Vec<LockId> {
+        self.keys.iter().map(|key| self.id(key)).collect()
     }
 
     /// The lock at which it stands, or to which it comes next; `None` if it has reached all.
@@ -111,18 +129,12 @@ impl Group {
     }
 
     /// How it waits for the next lock.
-    pub fn join(&self, waiter: WaiterId) -> Option<Join<'_>> {
-        let next = self.next_key()?;
-        Some(Join {
-            kind: Kind::Group(waiter),
-            client: self.client,
-            owner: self.owner.as_bytes(),
-            mode: next.mode,
-            limit: next.limit,
-            lease: self.lease,
-            since: self.since,
-            arrival: self.arrival,
-        })
+    pub fn entry(&self, waiter: WaiterId) -> Option<Entry> {
+        let GroupKey { mode, limit, .. } = *self.next_key()?;
+        let (owner, kind) = (self.owner.clone(), Kind::Group(waiter));
+        let (client, arrival) = (self.client, Arrival::new(self.arrival));
+        let plain = Entry::new(owner, mode, self.lease, kind, self.since);
+        Some(Entry { limit, client, arrival, ..plain })
     }
 
     /// Whether a request for these locks, in key order, asks for the same.

@@ -2,50 +2,51 @@
 //! its own part. What concerns all of them is here: the replicas are asked once, the caller gets
 //! one reply, and if one part ends, the others are never reported.
 
-use super::group::{Group, HeldBackReply};
+use super::group::{Group, Stage};
 use super::groups::Groups;
 use super::tells::PendingRequest;
 use super::{LockId, Manager};
 use crate::{Ack, Now, Reply, WaiterId, Wake};
 
 impl Groups {
-    /// A part of this grant ended, or its caller departed: the grant is not reported, and its other
-    /// parts are revoked as one unit.
+    /// Replicas have acknowledged this grant, and its reply is on its way.
+    fn replies(&mut self, grant: WaiterId) {
+        if let Some(group) = self.all.get_mut(&grant) {
+            group.stage = Stage::Replied;
+            self.pending = self.pending.saturating_sub(1);
+        }
+    }
+
+    /// A part of this grant ended, or its caller waits no more: if it is pending, nothing of it is
+    /// told, and the rest is revoked in one unit.
     pub(super) fn revoke(&mut self, grant: WaiterId) {
         // Checking first whether there are any is cheaper than a look-up.
-        if self.held_back_replies.is_empty() || self.held_back_replies.remove(&grant).is_none() {
+        if self.pending == 0 || !self.all.get(&grant).is_some_and(Group::is_pending) {
             return;
         }
-        if let Some(group) = self.all.remove(&grant) {
-            let ids = group.keys.iter().map(|key| group.id(key)).collect();
-            self.unheard.insert(grant, ids);
+        if let Some(group) = self.take_granted(grant) {
+            self.unheard.insert(grant, group.ids());
         }
     }
 }
 
 impl Manager {
-    /// A grant or a renewal of several locks is in effect, and replicas are to acknowledge it.
-    /// `group` has its locks.
-    pub fn reply_is_held_back(&mut self, grant: WaiterId, group: Group, reply: HeldBackReply) {
+    /// A grant of several locks that began so many `holds`, or a renewal, stands, and replicas are
+    /// to acknowledge it. The `group` says which locks, and how many replicas.
+    pub fn group_is_pending(&mut self, grant: WaiterId, group: Group, holds: usize) {
         let Some(first) = group.keys.first().map(|key| group.id(key)) else { return };
         self.tells.is_pending(grant, group.owner.clone(), PendingRequest::Several);
-        self.groups.all.insert(grant, Group { is_granted: true, ..group });
-        self.groups.held_back_replies.insert(grant, reply);
-        self.acks.ask(first, vec![(reply.acks, Ack::Several(grant))]);
-    }
-
-    fn locks_of_grant(&self, grant: WaiterId) -> Vec<LockId> {
-        let group = self.groups.all.get(&grant);
-        group.into_iter().flat_map(|group| group.keys.iter().map(|key| group.id(key))).collect()
+        self.acks.ask(first, vec![(group.acks, Ack::Several(grant))]);
+        self.groups.all.insert(grant, Group { stage: Stage::Pending { holds }, ..group });
+        self.groups.pending = self.groups.pending.saturating_add(1);
     }
 
     /// This many replicas have acknowledged a grant or renewal of several locks.
     pub(super) fn several_acked(&mut self, grant: WaiterId, acks: u8, now: Now) {
-        let Some(reply) = self.groups.held_back_replies.get(&grant).filter(|it| it.acks <= acks)
-        else {
+        let group = self.groups.all.get(&grant).filter(|group| group.acks <= acks);
+        let Some((Stage::Pending { holds }, ids)) = group.map(|it| (it.stage, it.ids())) else {
             return;
         };
-        let (holds, ids) = (reply.holds, self.locks_of_grant(grant));
         let Some(first) = ids.first().cloned() else { return };
         // A change of a key awaits its sweep. Replicas must acknowledge that change, too.
         if ids.iter().any(|id| self.is_unseen(id.db, &id.key)) {
@@ -59,7 +60,7 @@ impl Manager {
         if !ids.iter().all(can_tell) {
             return;
         }
-        self.groups.held_back_replies.remove(&grant);
+        self.groups.replies(grant);
         let mut told: Option<Wake> = None;
         for id in &ids {
             let part = self.locks.change_acks(id, |volatile| volatile.tell(grant, now));
@@ -81,19 +82,22 @@ impl Manager {
         std::mem::take(&mut self.groups.told)
     }
 
-    /// Checks that each lock of a held-back reply has its part.
+    /// Checks that each lock of a pending group has its part.
     ///
     /// # Errors
     /// The one that has not, for tests.
-    pub(super) fn check_held_back_replies(&self) -> Result<(), String> {
-        for (grant, reply) in &self.groups.held_back_replies {
+    pub(super) fn check_pending_groups(&self) -> Result<(), String> {
+        let pending = || self.groups.all.iter().filter(|(_, group)| group.is_pending());
+        if pending().count() != self.groups.pending {
+            return Err(format!("not {} groups are pending", self.groups.pending));
+        }
+        for (grant, group) in pending() {
             let is_pending = |id: &LockId| {
                 let volatile = self.locks.get(id.db, &id.key);
                 volatile.is_some_and(|volatile| volatile.is_pending(*grant))
             };
-            let ids = self.locks_of_grant(*grant);
-            if ids.is_empty() || !ids.iter().all(is_pending) {
-                return Err(format!("{grant:?} is not pending everywhere: {reply:?} of {ids:?}"));
+            if group.keys.is_empty() || !group.ids().iter().all(is_pending) {
+                return Err(format!("{grant:?} is not pending everywhere: {group:?}"));
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ impl Manager {
     /// What is wrong, for tests.
     pub(super) fn check_groups_of_all(&self) -> Result<(), String> {
         let (mut waiting, mut turns, mut places) = (0_usize, 0_usize, 0_usize);
-        for (waiter, group) in self.groups.all.iter().filter(|(_, group)| !group.is_granted) {
+        for (waiter, group) in self.groups.all.iter().filter(|(_, group)| group.waits()) {
             waiting = waiting.saturating_add(1);
             for (number, key) in group.keys.iter().enumerate() {
                 let volatile = self.locks.get(group.db, &key.key);

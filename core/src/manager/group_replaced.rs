@@ -1,36 +1,20 @@
 //! A request for several locks replaces one of the same owner that waits already.
 
-use super::{LockId, Manager};
-use crate::{ClientId, EpochMs, LeaseMs, WaiterId};
-
-/// The request that replaces a waiting group.
-#[derive(Clone, Copy, Debug)]
-pub struct Replacement {
-    /// The connection that is blocked from now on.
-    pub client: Option<ClientId>,
-    /// The connection to which to tie the holds.
-    pub session: Option<ClientId>,
-    /// The lease of the holds.
-    pub lease: LeaseMs,
-    /// How many replicas must acknowledge the grant.
-    pub acks: u8,
-    /// When the wait ends; `None` is never.
-    pub ends_at: Option<EpochMs>,
-    /// Whether the reply will be a message.
-    pub is_told: bool,
-}
+use super::{Group, LockId, Manager};
+use crate::WaiterId;
 
 impl Manager {
-    /// Another request of its owner replaces a waiting group, and keeps its places.
-    pub fn replace_group(&mut self, waiter: WaiterId, by: Replacement) {
-        let Some(group) = self.groups.all.get_mut(&waiter).filter(|group| !group.is_granted) else {
+    /// A wait for several locks goes on in its places for another request of its owner, as this
+    /// group would wait.
+    pub fn replace_group(&mut self, waiter: WaiterId, by: Group) {
+        let Some(group) = self.groups.all.get_mut(&waiter).filter(|group| group.waits()) else {
             return;
         };
         let others = self.groups.by_message.saturating_sub(group.is_told.into());
         self.groups.by_message = others.saturating_add(by.is_told.into());
         group.ends_at.map(|before| self.groups.ends.remove(&(before, waiter)));
         by.ends_at.map(|ends_at| self.groups.ends.insert((ends_at, waiter)));
-        let Replacement { client, session, lease, acks, ends_at, is_told } = by;
+        let Group { client, session, lease, acks, ends_at, is_told, .. } = by;
         (group.client, group.session, group.lease) = (client, session, lease);
         (group.acks, group.ends_at, group.is_told) = (acks, ends_at, is_told);
         let places: Vec<LockId> = group.places().collect();

@@ -30,7 +30,7 @@ pub enum GroupWork {
 
 impl Groups {
     pub(super) fn waiting(&self, waiter: WaiterId) -> Option<&Group> {
-        self.all.get(&waiter).filter(|group| !group.is_granted)
+        self.all.get(&waiter).filter(|group| group.waits())
     }
 
     /// The group moves on to its next lock, or has reached all of them.

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::group::{AtLock, Group, HeldBackReply};
+use super::group::{AtLock, Group, Stage};
 use super::{At, HashMap, LockId, Manager, Mark};
 use crate::volatile::slow::{Ended, Outcome, What};
 use crate::{EpochMs, GroupStand, Now, Owner, Reply, WaiterId, Wake};
@@ -48,8 +48,8 @@ pub(super) struct Groups {
     pub(super) turns: usize,
     /// How many groups get their reply as a message.
     pub(super) by_message: usize,
-    /// Granted groups whose reply waits for acknowledgments.
-    pub(super) held_back_replies: BTreeMap<WaiterId, HeldBackReply>,
+    /// How many groups wait for acknowledgments of their grant or renewal.
+    pub(super) pending: usize,
     /// As in [`Manager::take_told_groups`].
     pub(super) told: usize,
 }
@@ -61,11 +61,11 @@ impl Groups {
 
     /// Ends the wait of the group.
     fn stop(&mut self, waiter: WaiterId) {
-        let Some(group) = self.all.get_mut(&waiter).filter(|group| !group.is_granted) else {
+        let Some(group) = self.all.get_mut(&waiter).filter(|group| group.waits()) else {
             return;
         };
         let turns = usize::try_from(group.turns.count_ones()).unwrap_or(0);
-        group.is_granted = true;
+        group.stage = Stage::Replied;
         self.by_message = self.by_message.saturating_sub(group.is_told.into());
         self.turns = self.turns.saturating_sub(turns);
         self.waiting = self.waiting.saturating_sub(1);
@@ -74,6 +74,13 @@ impl Groups {
         self.by_owner.remove(&index);
         self.stays(waiter);
         self.in_grace.remove(&waiter);
+    }
+
+    /// Forgets a group that waits no more for its locks.
+    pub(super) fn take_granted(&mut self, grant: WaiterId) -> Option<Group> {
+        let group = self.all.remove(&grant)?;
+        self.pending = self.pending.saturating_sub(group.is_pending().into());
+        Some(group)
     }
 
     /// Records at which locks the group has its turn.
@@ -165,11 +172,10 @@ impl Manager {
             self.groups.stop(waiter);
             return self.leave_all(waiter, Some(now.ms()));
         }
-        let Some(group) = self.groups.all.remove(&waiter) else {
+        let Some(group) = self.groups.take_granted(waiter) else {
             return self.groups.unheard.contains_key(&waiter);
         };
-        self.groups.held_back_replies.remove(&waiter);
-        let ids: Vec<LockId> = group.keys.iter().map(|key| group.id(key)).collect();
+        let ids = group.ids();
         // The connection ends next, and must not end the session of another grant with it.
         for LockId { db, key } in &ids {
             if self.locks.get(*db, key).is_some_and(|volatile| volatile.knows(waiter)) {

@@ -83,6 +83,33 @@ pub(super) enum PendingRequest {
     Renew(Option<Mode>),
 }
 
+/// What somebody asks for who may take the place of a request with TELL.
+#[derive(Clone, Copy, Debug)]
+pub enum Same<'a> {
+    /// This lock alone, in this mode.
+    One(&'a LockId, Mode),
+    /// To renew holds of this lock alone, of this mode or of both.
+    Renewal(&'a LockId, Option<Mode>),
+    /// Several locks of a database.
+    Several {
+        /// The database.
+        db: i32,
+        /// The locks, in key order.
+        wants: &'a [Want<'a>],
+        /// To renew the holds.
+        is_renewal: bool,
+    },
+}
+
+/// A request with TELL of the same owner and user, whose place another one takes.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnWait {
+    /// The request.
+    pub waiter: WaiterId,
+    /// It is granted, and waits for acknowledgments.
+    pub is_granted: bool,
+}
+
 /// The end of a wait, kept until its message is sent; and the owner that an error names.
 type End = (Option<WaitEnd>, Option<Box<Owner>>);
 
@@ -340,73 +367,44 @@ impl Manager {
         all.filter(is_it).map(|(waiter, told)| (waiter, &told.line.lock))
     }
 
-    /// The request with TELL of this owner and user for this lock alone in this mode that waits,
-    /// for the lock or for acknowledgments; and whether it is granted.
-    pub fn told_wait(
-        &self,
-        lock: &LockId,
-        owner: &Owner,
-        user: &[u8],
-        mode: Mode,
-    ) -> Option<(WaiterId, bool)> {
+    /// The request with TELL of this owner and user that asks for the same, and waits for its locks
+    /// or for acknowledgments.
+    pub fn told_request(&self, owner: &Owner, user: &[u8], same: Same<'_>) -> Option<OwnWait> {
         if self.tells.all.is_empty() {
             return None;
         }
         let user = (!user.is_empty()).then_some(user);
-        let volatile = self.locks.get(lock.db, &lock.key)?;
-        let own = |waiter: WaiterId| {
-            if let Some(pending) = self.tells.pending.get(&waiter) {
-                let is_it = pending.asked == PendingRequest::Acquire(mode);
-                return is_it.then_some((waiter, true));
-            }
-            let entry = volatile.queue.blocked(waiter)?;
-            let is_it = entry.kind.group().is_none() && entry.mode == mode;
-            is_it.then_some((waiter, false))
+        let db = match same {
+            Same::One(lock, _) | Same::Renewal(lock, _) => lock.db,
+            Same::Several { db, .. } => db,
         };
-        let mut all = self.told_of_owner(lock.db, owner, user).filter(|(_, id)| *id == lock);
-        all.find_map(|(waiter, _)| own(waiter))
-    }
-
-    /// The request with TELL of this owner and user for these locks, in key order, that waits, for
-    /// the locks or for acknowledgments; and whether it is granted.
-    pub fn told_group(
-        &self,
-        db: i32,
-        owner: &Owner,
-        user: &[u8],
-        wants: &[Want<'_>],
-        is_renewal: bool,
-    ) -> Option<(WaiterId, bool)> {
-        if self.tells.all.is_empty() {
-            return None;
-        }
-        let user = (!user.is_empty()).then_some(user);
-        self.told_of_owner(db, owner, user).find_map(|(waiter, _)| {
-            let group = self.groups.all.get(&waiter).filter(|group| group.wants(wants))?;
-            let pending = self.tells.pending.get(&waiter);
-            let renews = pending.is_some_and(|it| it.asked != PendingRequest::Several);
-            (renews == is_renewal).then_some((waiter, group.is_granted))
+        let mut all = self.told_of_owner(db, owner, user);
+        all.find_map(|(waiter, lock)| {
+            let is_granted = self.asks_the_same(waiter, lock, same)?;
+            Some(OwnWait { waiter, is_granted })
         })
     }
 
-    /// The renewal with TELL of this lock alone by this owner and user, in this mode or in both,
-    /// that waits for acknowledgments.
-    pub fn told_renewal(
-        &self,
-        lock: &LockId,
-        owner: &Owner,
-        user: &[u8],
-        mode: Option<Mode>,
-    ) -> Option<WaiterId> {
-        let user = (!user.is_empty()).then_some(user);
-        let is_it = |(waiter, id): &(WaiterId, &LockId)| {
-            let pending = self.tells.pending.get(waiter);
-            let asked = pending.map(|pending| pending.asked);
-            *id == lock
-                && asked == Some(PendingRequest::Renew(mode))
-                && !self.groups.all.contains_key(waiter)
-        };
-        self.told_of_owner(lock.db, owner, user).find(is_it).map(|(waiter, _)| waiter)
+    /// Whether a request that stands at this lock is granted, if it asks for the same.
+    fn asks_the_same(&self, waiter: WaiterId, at: &LockId, same: Same<'_>) -> Option<bool> {
+        let pending = self.tells.pending.get(&waiter).map(|pending| pending.asked);
+        match (same, self.groups.all.get(&waiter)) {
+            (Same::One(lock, mode), None) if at == lock => match pending {
+                Some(asked) => (asked == PendingRequest::Acquire(mode)).then_some(true),
+                None => {
+                    let entry = self.locks.get(lock.db, &lock.key)?.queue.blocked(waiter)?;
+                    (entry.mode == mode).then_some(false)
+                }
+            },
+            (Same::Renewal(lock, mode), None) if at == lock => {
+                (pending == Some(PendingRequest::Renew(mode))).then_some(true)
+            }
+            (Same::Several { wants, is_renewal, .. }, Some(group)) if group.wants(wants) => {
+                let renews = pending.is_some_and(|asked| asked != PendingRequest::Several);
+                (renews == is_renewal).then_some(!group.waits())
+            }
+            _ => None,
+        }
     }
 
     /// The observer of this lock whose message goes to the same channel with the same id.

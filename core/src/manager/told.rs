@@ -16,7 +16,7 @@ impl Manager {
     /// The locks at which this connection is blocked.
     pub fn locks_of(&self, waiter: WaiterId) -> Vec<LockId> {
         match self.group(waiter) {
-            Some(group) => group.keys.iter().map(|key| group.id(key)).collect(),
+            Some(group) => group.ids(),
             None => self.parked(waiter).map(|parked| parked.lock.clone()).into_iter().collect(),
         }
     }

@@ -2,7 +2,6 @@
 
 use crate::step::input::{Input, Levels, Parking, Patience, Reply, Unchecked};
 use crate::volatile::kind::Kind;
-use crate::volatile::queue::Entry;
 use crate::{Change, Step};
 
 impl<'a> Step<'_, 'a> {
@@ -59,14 +58,15 @@ impl<'a> Step<'_, 'a> {
         match input {
             Input::Acquire(ask) => self.acquire(ask, None),
             Input::Park(ask, parking) => {
+                let parking = self.begin_now(parking);
                 let reply = self.acquire(ask, Some(parking));
-                let Parking { waiter, client, ends_at } = parking;
+                let Parking { waiter, client, since, ends_at, .. } = parking;
                 if let Reply::MustWait { .. } = reply {
                     let kind = match ask.patience {
                         Patience::Tell => Kind::Told(waiter),
                         _ => Kind::Blocked(waiter),
                     };
-                    let mut entry = Entry::new(&ask, kind, ends_at, self.moment.now);
+                    let mut entry = ask.entry(kind, ends_at, since);
                     entry.client = entry.client.or(client);
                     let place = self.own_place(waiter, ask.owner);
                     self.enqueue(place, entry);
@@ -80,9 +80,8 @@ impl<'a> Step<'_, 'a> {
             Input::Enter(ask) => self.enter(ask),
             Input::ReleaseAll(owner, token) => self.release_all(owner, token),
             Input::Renew(ask) => self.renew(ask, None),
-            Input::ParkRenew(ask, parking) => self.renew(ask, Some((parking, false))),
-            Input::ParkRenewAll(ask, parking) => self.renew(ask, Some((parking, true))),
-            Input::Join(ask) => self.join(ask),
+            Input::ParkRenew(ask, parking) => self.renew(ask, Some(self.begin_now(parking))),
+            Input::Join(entry) => self.join(entry.clone()),
             Input::Withdraw(owner) => self.withdraw(owner),
             Input::Cancel(owner) => self.cancel(owner),
             Input::Force(mode) => self.force(mode),
@@ -93,19 +92,22 @@ impl<'a> Step<'_, 'a> {
             Input::Tick => Reply::Count(0),
         }
     }
+
+    /// The wait begins with this step: what is granted in it has waited for nothing before.
+    const fn begin_now(&self, parking: Parking) -> Parking {
+        Parking { since: self.moment.now, ..parking }
+    }
 }
 
 impl Input<'_> {
     /// The owner that asks; `None` for an input that no owner caused.
-    const fn owner(&self) -> Option<&[u8]> {
+    fn owner(&self) -> Option<&[u8]> {
         match self {
             Self::Acquire(ask) | Self::Park(ask, _) => Some(ask.owner),
             Self::Release(ask) => Some(ask.owner),
-            Self::Renew(ask) | Self::ParkRenew(ask, _) | Self::ParkRenewAll(ask, _) => {
-                Some(ask.owner)
-            }
+            Self::Renew(ask) | Self::ParkRenew(ask, _) => Some(ask.owner),
             Self::Enter(ask) => Some(ask.owner),
-            Self::Join(ask) => Some(ask.owner),
+            Self::Join(entry) => Some(entry.owner.as_bytes()),
             Self::ReleaseAll(owner, _) | Self::Withdraw(owner) | Self::Cancel(owner) => Some(owner),
             Self::Force(_) | Self::Tick | Self::Changed => None,
         }

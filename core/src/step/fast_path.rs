@@ -118,7 +118,7 @@ impl Lock {
     }
 
     fn enter_fast<'a>(&mut self, ask: &Enter<'a>, now: Now) -> Option<FastStep<'a>> {
-        let is_plain = self.is_free() && ask.session.is_none() && ask.confirm.is_none();
+        let is_plain = self.is_free() && ask.session.is_none() && ask.acks == 0;
         let token = ask.token.filter(|_| is_plain)?;
         Some(self.begin_with(Cow::Borrowed(ask.owner), ask.mode, ask.lease, now, token))
     }

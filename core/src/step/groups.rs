@@ -1,6 +1,6 @@
 //! What a request for several locks does at one of them while it waits.
 
-use crate::step::input::{Join, Reply};
+use crate::step::input::Reply;
 use crate::volatile::queue::{Entry, Place};
 use crate::volatile::slow::Outcome;
 use crate::{Lock, Mode, Step, Token, Volatile};
@@ -47,9 +47,8 @@ impl Lock {
 impl Step<'_, '_> {
     /// A group reaches this lock: if its owner already holds what it wants, it needs no turn;
     /// otherwise it stands in line, and may get its turn in this step.
-    pub(crate) fn join(&mut self, ask: Join<'_>) -> Reply {
-        let mut entry = Entry::of_group(&ask);
-        let cover = self.lock.covering(ask.owner, ask.mode);
+    pub(crate) fn join(&mut self, mut entry: Entry) -> Reply {
+        let cover = self.lock.covering(entry.owner.as_bytes(), entry.mode);
         if let Some(token) = cover.filter(|_| self.volatile.grace.is_none()) {
             self.volatile.queue.cover(entry, token);
         } else {

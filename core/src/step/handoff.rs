@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 
-use crate::step::input::{Reply, Unchecked};
+use crate::step::confirm::LateReply;
+use crate::step::input::{Parking, Reply, Unchecked};
 use crate::volatile::kind::Kind;
 use crate::volatile::levels::Asked;
 use crate::volatile::queue::{Entry, Place};
-use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
-use crate::volatile::unsent::{AckWait, HeldBack};
+use crate::volatile::unsent::HeldBack;
 use crate::{Mode, Owner, Refusal, Right, Step, WaiterId};
 
 /// For how many waiters that would enter together the permissions are asked at a time.
@@ -224,7 +224,6 @@ impl Step<'_, '_> {
         let owner = entry.owner.as_bytes();
         self.end_own(owner);
         let held = self.lock.holders.hold(owner, entry.mode);
-        let before = held.map_or(0, |hold| hold.depth);
         // The level below it may have ended while it waited.
         let skipped = self.level_is_skipped(owner, entry.mode, entry.depth);
         let reply = match (skipped, held) {
@@ -241,20 +240,10 @@ impl Step<'_, '_> {
             }
         };
         if let Reply::Granted { token, .. } = reply {
-            let asked = Asked::new(before, entry.depth);
+            let (caller, asked) = (Parking::of(waiter, entry), Asked::new(held, entry.depth));
             let acks = self.volatile.acks_for(entry.acks, held, entry.depth);
-            if acks > 0 {
-                let (_, deadline) = self.levels(token);
-                let wait = AckWait {
-                    acks,
-                    until: self.moment.late_at(entry.ends_at, deadline),
-                    deadline,
-                    since: entry.since,
-                    granted_at: self.moment.now,
-                    reply: HeldBack::grant(entry.session(), entry.lease),
-                    is_of_several: false,
-                };
-                self.volatile.await_acks(waiter, token, asked, wait, held.is_none());
+            let late = HeldBack::grant(entry.session(), entry.lease);
+            if self.reply_later(LateReply { caller, acks, token, asked, reply: late }) {
                 self.volatile.log_slow(entry.ended(
                     self.moment.slow,
                     Outcome::Granted,
@@ -266,11 +255,6 @@ impl Step<'_, '_> {
                     self.effects.told_pending.push(asked);
                 }
                 return;
-            }
-            self.volatile.unsent.insert(waiter, token, asked);
-            if let Some(client) = entry.session() {
-                let session = Session::new(client, entry.lease, self.moment.now);
-                self.volatile.tie_unsent(token, waiter, session);
             }
         }
         let is_granted = matches!(reply, Reply::Granted { .. });

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use crate::volatile::owner_names::{NAMES_MAX, OwnerNames};
+use crate::volatile::queue::Entry;
 use crate::volatile::slow::Slow;
 use crate::{
     Change, ClientId, EpochMs, Event, Kind, LeaseMs, Mode, Now, Owner, Refusal, Token, Tokens,
@@ -153,12 +154,11 @@ pub enum Input<'a> {
     ReleaseAll(&'a [u8], Option<Token>),
     /// `RLOCK.RENEW`, or one lock of an `RLOCK.MRENEW`.
     Renew(Renew<'a>),
-    /// The caller of an `RLOCK.RENEW` that got [`Reply::MustConfirm`] is blocked from now on.
+    /// The caller of an `RLOCK.RENEW` or `RLOCK.MRENEW` that got [`Reply::MustConfirm`] is blocked
+    /// from now on.
     ParkRenew(Renew<'a>, Parking),
-    /// Like `ParkRenew`, for one lock of an `RLOCK.MRENEW`.
-    ParkRenewAll(Renew<'a>, Parking),
     /// A group, a wait for several locks, reaches this one.
-    Join(Join<'a>),
+    Join(&'a Entry),
     /// The owner's request takes new places, so the owner's ticket here ends.
     Withdraw(&'a [u8]),
     /// `RLOCK.CANCEL`, for all waits of this owner for this lock alone.
@@ -178,8 +178,20 @@ pub struct Parking {
     pub waiter: WaiterId,
     /// The connection.
     pub client: Option<ClientId>,
+    /// When it began to wait.
+    pub since: Now,
     /// When the wait ends; `None` means never.
     pub ends_at: Option<EpochMs>,
+    /// It asks for several locks: its reply is one for all of them.
+    pub is_of_several: bool,
+}
+
+impl Parking {
+    /// Who waits for one lock alone, with this number.
+    pub(crate) const fn of(waiter: WaiterId, entry: &Entry) -> Self {
+        let Entry { client, since, ends_at, .. } = *entry;
+        Self { waiter, client, since, ends_at, is_of_several: false }
+    }
 }
 
 /// A request to acquire a lock.
@@ -207,6 +219,16 @@ pub struct Acquire<'a> {
     pub acks: u8,
 }
 
+impl Acquire<'_> {
+    /// How it waits.
+    pub(crate) fn entry(&self, kind: Kind, ends_at: Option<EpochMs>, since: Now) -> Entry {
+        let Self { mode, lease, upgrade, limit, depth, session: client, acks, .. } = *self;
+        let (plain, is_session) =
+            (Entry::new(self.owner.into(), mode, lease, kind, since), client.is_some());
+        Entry { upgrade, limit, depth, acks, ends_at, client, is_session, ..plain }
+    }
+}
+
 /// One lock of a request for several that is granted.
 #[derive(Clone, Copy, Debug)]
 pub struct Enter<'a> {
@@ -221,42 +243,10 @@ pub struct Enter<'a> {
     pub token: Option<Token>,
     /// The connection to which to tie the hold.
     pub session: Option<ClientId>,
-    /// The caller, if it waited for the grant.
-    pub waiter: Option<WaiterId>,
-    /// What the reply waits for, if anything.
-    pub confirm: Option<Confirm>,
-}
-
-/// How a grant of several locks waits for acknowledgments.
-#[derive(Clone, Copy, Debug)]
-pub struct Confirm {
-    /// How many replicas must acknowledge it.
+    /// How many replicas must acknowledge it before the caller's reply.
     pub acks: u8,
-    /// When the caller began to wait.
-    pub since: Now,
-    /// Until when it waits.
-    pub ends_at: Option<EpochMs>,
-}
-
-/// How a group waits for one of its locks.
-#[derive(Clone, Copy, Debug)]
-pub struct Join<'a> {
-    /// The number of the wait, and whether a connection is blocked for it.
-    pub kind: Kind,
-    /// The blocked connection, if there is one.
-    pub client: Option<ClientId>,
-    /// The owner.
-    pub owner: &'a [u8],
-    /// The mode.
-    pub mode: Mode,
-    /// READ only while fewer than this many other owners hold READ.
-    pub limit: Option<NonZeroU32>,
-    /// The lease, counted from the grant.
-    pub lease: LeaseMs,
-    /// When the wait began.
-    pub since: Now,
-    /// The number of the wait, as in [`StepContext::arrival`].
-    pub arrival: u64,
+    /// The caller, if it gets its reply later.
+    pub caller: Option<Parking>,
 }
 
 /// What a caller does if the lock is unavailable.

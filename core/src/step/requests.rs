@@ -4,24 +4,15 @@ use smallvec::SmallVec;
 use std::borrow::Cow;
 
 use crate::step::admission::{Claim, has_predecessor};
-use crate::step::confirm::AckRequest;
+use crate::step::confirm::LateReply;
 use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Reply};
 use crate::volatile::kind::Kind;
 use crate::volatile::levels::Asked;
 use crate::volatile::queue::{Arrival, Entry, Place};
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
-use crate::volatile::unsent::{AckWait, HeldBack};
+use crate::volatile::unsent::HeldBack;
 use crate::{Change, End, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
-
-/// A grant to an owner.
-pub(crate) struct GrantRecord {
-    pub(crate) token: Token,
-    pub(crate) asked: Asked,
-    pub(crate) session: Option<Session>,
-    /// The caller, if its reply comes later.
-    pub(crate) waiter: Option<WaiterId>,
-}
 
 impl Lock {
     /// Whether another reader already waits in front to upgrade.
@@ -53,42 +44,43 @@ impl<'a> Step<'_, 'a> {
             self.volatile.queue.remove(place);
         }
         let acks = self.volatile.acks_for(ask.acks, held, ask.depth);
-        if acks > 0 {
-            return match ask.patience {
-                Patience::Ticket(_) => Reply::Refused(Refusal::HoldIsPending),
-                _ => self.acquire_pending(ask, AckRequest { acks, held, parking }),
-            };
+        match ask.patience {
+            Patience::Ticket(_) if acks > 0 => return Reply::Refused(Refusal::HoldIsPending),
+            _ if acks > 0 && parking.is_none() => return Reply::MustConfirm,
+            _ => {}
         }
         // Where the order of the sessions matters, all of them enter in the same portion.
         if ask.session.is_some() && parking.is_none() && self.stop_for_own(ask.owner) {
             return Reply::Count(0);
         }
-        let session = ask.session.map(|client| Session::new(client, ask.lease, self.moment.now));
-        let owner = Cow::Borrowed(ask.owner);
         let reply = match held {
             Some(hold) => self.reenter(ask.depth, ask.lease, hold),
-            None => self.begin_hold(owner, ask.mode, ask.lease),
+            None => self.begin_hold(Cow::Borrowed(ask.owner), ask.mode, ask.lease),
         };
-        if let Reply::Granted { token, .. } = reply {
-            let waiter = parking.map(|parking| parking.waiter);
-            let asked = Asked::new(held.map_or(0, |hold| hold.depth), ask.depth);
-            self.record_grant(ask.owner, GrantRecord { token, asked, session, waiter });
-        }
-        reply
+        let Reply::Granted { token, .. } = reply else { return reply };
+        let Some(caller) = parking else {
+            let session =
+                ask.session.map(|client| Session::new(client, ask.lease, self.moment.now));
+            self.granted_at_once(ask.owner, token, ask.depth, session);
+            return reply;
+        };
+        let asked = Asked::new(held, ask.depth);
+        let late = HeldBack::grant(ask.session, ask.lease);
+        let is_pending = self.reply_later(LateReply { caller, acks, token, asked, reply: late });
+        self.grant_reentries(ask.owner);
+        if is_pending { Reply::Pending } else { reply }
     }
 
-    /// Records a grant to this owner, and grants its waits that have become re-entries.
-    pub(crate) fn record_grant(&mut self, owner: &[u8], record: GrantRecord) {
-        let GrantRecord { token, asked, session, waiter } = record;
-        if let Some(waiter) = waiter {
-            self.volatile.unsent.insert(waiter, token, asked);
-            if let Some(session) = session {
-                self.volatile.tie_unsent(token, waiter, session);
-            }
-            return self.grant_reentries(owner);
-        }
+    /// The owner learns at once of this grant, for this depth. Grants what is a re-entry now.
+    pub(crate) fn granted_at_once(
+        &mut self,
+        owner: &[u8],
+        token: Token,
+        depth: Option<u16>,
+        session: Option<Session>,
+    ) {
         self.volatile.unsent.owner_knows(token);
-        self.volatile.unsent.levels.told(token, asked.depth);
+        self.volatile.unsent.levels.told(token, depth);
         if let Some(session) = session {
             self.volatile.sessions.tie(token, session);
         }
@@ -165,7 +157,7 @@ impl<'a> Step<'_, 'a> {
                     return Err(Reply::Refused(Refusal::TooManyTickets));
                 }
                 let ends_at = Some(self.moment.now.after(window));
-                let entry = Entry::new(ask, Kind::Ticket, ends_at, self.moment.now);
+                let entry = ask.entry(Kind::Ticket, ends_at, self.moment.now);
                 self.enqueue(ticket, entry);
                 Err(Reply::NotNow { wait_ms })
             }
@@ -233,9 +225,8 @@ impl<'a> Step<'_, 'a> {
         Reply::Count(left.into())
     }
 
-    /// Renews. A caller that must wait for acknowledgments, for one lock or for several, gets its
-    /// reply later.
-    pub(crate) fn renew(&mut self, ask: Renew<'_>, parking: Option<(Parking, bool)>) -> Reply {
+    /// Renews; a blocked caller has its reply later.
+    pub(crate) fn renew(&mut self, ask: Renew<'_>, parking: Option<Parking>) -> Reply {
         let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
         let holds: SmallVec<[Hold; 2]> = [Mode::Write, Mode::Read]
             .into_iter()
@@ -261,23 +252,11 @@ impl<'a> Step<'_, 'a> {
                 self.volatile.promised(token, deadline);
             }
         }
-        if let (Some((Parking { waiter, ends_at, .. }, is_of_several)), 1..) = (parking, acks) {
-            let deadline = first.deadline.max(self.moment.now.after(ask.lease));
-            let wait = AckWait {
-                acks,
-                until: self.moment.late_at(ends_at, deadline),
-                deadline,
-                since: self.moment.now,
-                granted_at: self.moment.now,
-                reply: HeldBack::Renewal,
-                is_of_several,
-            };
-            let asked = Asked::new(first.depth, Some(1));
-            self.volatile.await_acks(waiter, first.token, asked, wait, false);
-            self.effects.awaits_acks = true;
-            return Reply::Pending;
-        }
-        Reply::Renewed
+        let (Some(caller), 1..) = (parking, acks) else { return Reply::Renewed };
+        let (asked, reply) = (Asked::new(Some(first), Some(1)), HeldBack::Renewal);
+        let token = first.token;
+        self.reply_later(LateReply { caller, acks, token, asked, reply });
+        Reply::Pending
     }
 
     /// Ends all waits of this owner: its ticket, and its blocked connections, which get a reply.

@@ -6,11 +6,12 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::step::admission::{Claim, has_predecessor};
+use crate::step::confirm::LateReply;
 use crate::step::input::{Enter, Reply};
-use crate::step::requests::GrantRecord;
 use crate::volatile::levels::Asked;
 use crate::volatile::queue::Place;
 use crate::volatile::sessions::Session;
+use crate::volatile::unsent::HeldBack;
 use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
 
 /// What a request for several locks finds at one of them.
@@ -118,10 +119,10 @@ impl<'a> Step<'_, 'a> {
     /// deadline; otherwise a new hold begins.
     pub(crate) fn enter(&mut self, ask: Enter<'a>) -> Reply {
         // If the requests have sessions, whose order matters, all of them re-enter in one portion.
-        if ask.session.is_some() && ask.waiter.is_none() && self.stop_for_own(ask.owner) {
+        if ask.session.is_some() && ask.caller.is_none() && self.stop_for_own(ask.owner) {
             return Reply::Count(0);
         }
-        ask.waiter.map(|waiter| self.volatile.queue.leave_group(waiter));
+        ask.caller.map(|caller| self.volatile.queue.leave_group(caller.waiter));
         let held = self.lock.holders.hold(ask.owner, ask.mode);
         let reply = match (held, ask.token) {
             (Some(hold), _) => self.reenter(Some(1), ask.lease, hold),
@@ -135,17 +136,21 @@ impl<'a> Step<'_, 'a> {
             // The lock was judged to be covered by the owner's hold.
             (None, None) => return Reply::Refused(Refusal::NoTokenLeft),
         };
-        if let Reply::Granted { token, .. } = reply {
-            if let (Some(confirm), Some(waiter)) = (ask.confirm, ask.waiter) {
-                return self.await_acks_of_several(&ask, waiter, confirm, token, held);
-            }
-            let now = self.moment.now;
-            let session = ask.session.map(|client| Session::new(client, ask.lease, now));
-            let asked = Asked::new(held.map_or(0, |hold| hold.depth), Some(1));
-            let waiter = ask.waiter;
-            self.record_grant(ask.owner, GrantRecord { token, asked, session, waiter });
+        let Reply::Granted { token, .. } = reply else { return reply };
+        let Some(caller) = ask.caller else {
+            let session =
+                ask.session.map(|client| Session::new(client, ask.lease, self.moment.now));
+            self.granted_at_once(ask.owner, token, Some(1), session);
+            return reply;
+        };
+        let (acks, asked) = (ask.acks, Asked::new(held, Some(1)));
+        let late = HeldBack::grant(ask.session, ask.lease);
+        let is_pending = self.reply_later(LateReply { caller, acks, token, asked, reply: late });
+        if is_pending {
+            self.effects.pending.push(caller.waiter);
         }
-        reply
+        self.grant_reentries(ask.owner);
+        if is_pending { Reply::Pending } else { reply }
     }
 
     /// Ends every hold of this owner, in both modes and at any depth, or the one with this token.

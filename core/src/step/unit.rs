@@ -3,10 +3,10 @@
 
 use crate::grammar::Want;
 use crate::step::admission::Claim;
-use crate::step::input::{Confirm, Enter, Input, Parking, Renew, Reply};
+use crate::step::input::{Enter, Input, Parking, Renew, Reply};
 use crate::step::open_lock::OpenLock;
 use crate::step::several::{OwnPlace, Standing};
-use crate::{ClientId, EpochMs, LeaseMs, Now, Refusal, Token, WaiterId};
+use crate::{ClientId, LeaseMs, Refusal, Token};
 
 /// The open locks of one request, each at its place in key order.
 pub trait OpenLocks<'a> {
@@ -96,17 +96,6 @@ pub struct Ready {
     pub judged: Judged,
     /// The token of all holds that the request begins.
     token: Option<Token>,
-}
-
-/// Who waits for acknowledgments.
-#[derive(Clone, Copy, Debug)]
-pub struct AckDeadline {
-    /// The caller.
-    pub waiter: WaiterId,
-    /// When the wait began.
-    pub since: Now,
-    /// Until when it waits.
-    pub ends_at: Option<EpochMs>,
 }
 
 impl<'a> Unit<'_, 'a> {
@@ -216,8 +205,9 @@ impl<'a> Unit<'_, 'a> {
         Ok(Ready { judged, token })
     }
 
-    /// Enters all of the locks. The reply has the newest token and the earliest deadline; it is
-    /// [`Reply::Pending`] if replicas must acknowledge the grant first.
+    /// Enters all of the locks, for a `caller` that gets its reply later, or at once. The reply has
+    /// the newest token and the earliest deadline; [`Reply::Pending`] if it comes when replicas
+    /// have acknowledged the grant.
     ///
     /// # Errors
     /// As [`OpenLocks::decide`].
@@ -225,15 +215,12 @@ impl<'a> Unit<'_, 'a> {
         &self,
         locks: &mut L,
         ready: Ready,
-        caller: Option<AckDeadline>,
+        caller: Option<Parking>,
     ) -> Result<Reply, L::Error> {
         let Ready { judged: Judged { acks, .. }, token } = ready;
-        let confirm = caller.filter(|_| acks > 0);
-        let confirm = confirm.map(|it| Confirm { acks, since: it.since, ends_at: it.ends_at });
         let (Self { owner, lease, session, .. }, mut newest) = (*self, None);
-        let waiter = caller.map(|caller| caller.waiter);
         for (place, want) in self.wants.iter().enumerate() {
-            let enter = Enter { owner, mode: want.mode, lease, token, session, waiter, confirm };
+            let enter = Enter { owner, mode: want.mode, lease, token, session, acks, caller };
             if let Reply::Granted { token, remaining_ms } =
                 locks.decide(place, Input::Enter(enter))?
             {
@@ -241,7 +228,7 @@ impl<'a> Unit<'_, 'a> {
                 newest = Some((token.max(other), remaining_ms.min(ms)));
             }
         }
-        if confirm.is_some() {
+        if caller.is_some() && acks > 0 {
             return Ok(Reply::Pending);
         }
         Ok(newest.map_or(Reply::NotNow { wait_ms: None }, |(token, remaining_ms)| Reply::Granted {
@@ -346,7 +333,7 @@ pub fn renew_all<'a, L: OpenLocks<'a>>(
     parking: Option<Parking>,
 ) -> Result<Reply, L::Error> {
     for place in 0..count {
-        let renewal = parking.map(|parking| Input::ParkRenewAll(ask, parking));
+        let renewal = parking.map(|parking| Input::ParkRenew(ask, parking));
         locks.decide(place, renewal.unwrap_or(Input::Renew(ask)))?;
     }
     Ok(parking.map_or(Reply::Renewed, |_| Reply::Pending))

@@ -78,10 +78,9 @@ impl Volatile {
         token: Token,
         asked: Asked,
         wait: AckWait,
-        begins: bool,
     ) {
         let acks = self.acks_mut();
-        if begins {
+        if asked.before == 0 {
             acks.begin(token, wait.acks);
         }
         if !wait.is_of_several {

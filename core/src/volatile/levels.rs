@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Token, WaiterId};
+use crate::{Hold, Token, WaiterId};
 
 /// What requests and releases do to the depth of a hold: add a number of levels, then clamp to a
 /// minimum and a maximum.
@@ -45,15 +45,16 @@ impl DepthChange {
 /// What a caller asked of a hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    /// How deep the hold was then.
+    /// How deep the hold was then; 0 if it began with this request.
     pub(crate) before: u16,
     /// To be this deep; `None`: one level more.
     pub(crate) depth: Option<u16>,
 }
 
 impl Asked {
-    pub(crate) const fn new(before: u16, depth: Option<u16>) -> Self {
-        Self { before, depth }
+    /// A request for this depth of a hold, or for a new one if there is `None`.
+    pub(crate) fn new(held: Option<Hold>, depth: Option<u16>) -> Self {
+        Self { before: held.map_or(0, |hold| hold.depth), depth }
     }
 }
 

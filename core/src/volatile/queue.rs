@@ -26,7 +26,7 @@ pub(crate) use place::{Arrival, Place};
 use crate::value::count::less;
 use crate::volatile::owner_names::OwnerNames;
 use crate::volatile::slow::{Ended, Outcome, Slow, What};
-use crate::{Acquire, ClientId, EpochMs, Kind, LeaseMs, Mode, Now, Owner, WaiterId};
+use crate::{ClientId, EpochMs, Kind, LeaseMs, Mode, Now, Owner, WaiterId};
 
 /// A waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,9 +41,9 @@ pub struct Entry {
     pub upgrade: bool,
     /// READ only while fewer than this many other owners hold READ.
     pub limit: Option<NonZeroU32>,
-    /// The depth to reach, as [`Acquire::depth`].
+    /// The depth to reach, as [`crate::Acquire::depth`].
     pub depth: Option<u16>,
-    /// As [`Acquire::acks`].
+    /// As [`crate::Acquire::acks`].
     pub acks: u8,
     /// A blocked connection or a ticket.
     pub kind: Kind,
@@ -55,34 +55,35 @@ pub struct Entry {
     pub(crate) arrival: Arrival,
     /// The blocked connection, which is also the connection to which to tie the hold.
     pub client: Option<ClientId>,
-    is_session: bool,
+    pub(crate) is_session: bool,
     /// The holders in the way when the wait began, if waits are logged.
     pub(crate) in_the_way: Option<Rc<OwnerNames>>,
     /// Whether it is an upgrade, which stands ahead of everybody who joined at the end.
     pub(crate) is_in_front: bool,
     /// As in [`Queue::by_check`].
-    check_at: Option<EpochMs>,
+    pub(crate) check_at: Option<EpochMs>,
 }
 
 /// A boxed entry fits into a size class of the server's allocator.
 const _: () = assert!(size_of::<Entry>() <= 128, "a waiter takes more memory");
 
 impl Entry {
-    pub(crate) fn new(ask: &Acquire<'_>, kind: Kind, ends_at: Option<EpochMs>, since: Now) -> Self {
+    /// A wait for one level, without an end.
+    pub(crate) fn new(owner: Owner, mode: Mode, lease: LeaseMs, kind: Kind, since: Now) -> Self {
         Self {
-            owner: Owner::from(ask.owner),
-            mode: ask.mode,
-            lease: ask.lease,
-            upgrade: ask.upgrade,
-            limit: ask.limit,
-            depth: ask.depth,
-            acks: ask.acks,
+            owner,
+            mode,
+            lease,
+            upgrade: false,
+            limit: None,
+            depth: Some(1),
+            acks: 0,
             kind,
-            ends_at,
+            ends_at: None,
             since,
             arrival: Arrival::new(0),
-            client: ask.session,
-            is_session: ask.session.is_some(),
+            client: None,
+            is_session: false,
             in_the_way: None,
             is_in_front: false,
             check_at: None,

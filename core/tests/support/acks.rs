@@ -35,7 +35,9 @@ impl Server {
         let lock = LockId { db: 0, key: key.into() };
         let parked = Parked::new(client, lock, owner.into(), (*b"default").into(), false);
         self.manager.park_begins(waiter, parked);
-        let reply = self.ask(key, input(Parking { waiter, client, ends_at: None }));
+        let parking =
+            Parking { waiter, client, since: self.now(), ends_at: None, is_of_several: false };
+        let reply = self.ask(key, input(parking));
         if !matches!(reply, Reply::Pending | Reply::MustWait { .. }) {
             self.tell(vec![Wake::of(waiter, reply)]);
         }

@@ -298,7 +298,8 @@ impl World {
         let waiter = WaiterId::from(self.last_waiter);
         let ends_at = block_ms.map(|ms| self.now.after_ms(ms));
         self.parked.insert(waiter, ask.owner.to_vec());
-        let parking = Parking { waiter, client: ask.session, ends_at };
+        let parking =
+            Parking { waiter, client: ask.session, since: self.now, ends_at, is_of_several: false };
         let parked = self.step(Input::Park(ask, parking));
         let is_answered = parked.wakes.iter().any(|wake| wake.waiter == waiter);
         assert!(!is_answered, "one who had to wait was answered at once: {parked:?}");

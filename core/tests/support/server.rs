@@ -118,7 +118,8 @@ impl Server {
         let lock = LockId { db: 0, key: key.into() };
         let parked = Parked::new(client, lock, Owner::from(ask.owner), (*b"default").into(), false);
         self.manager.park_begins(waiter, parked);
-        let parking = Parking { waiter, client, ends_at: None };
+        let parking =
+            Parking { waiter, client, since: self.now(), ends_at: None, is_of_several: false };
         let reply = self.ask(key, Input::Park(ask, parking));
         if !matches!(reply, Reply::MustWait { .. }) {
             self.tell(vec![Wake::of(waiter, reply)]);

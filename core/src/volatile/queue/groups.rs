@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::place::{Arrival, Place};
 use super::{Entry, Queue};
-use crate::{ClientId, Join, LeaseMs, Token, WaiterId};
+use crate::{ClientId, LeaseMs, Token, WaiterId};
 
 /// Where a group is at one of its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,30 +17,6 @@ pub enum GroupStand {
     Turn,
     /// Its owner already holds what it wants.
     Covered,
-}
-
-impl Entry {
-    /// The wait of a group at one lock. It has no time limit of its own.
-    pub(crate) fn of_group(ask: &Join<'_>) -> Self {
-        Self {
-            owner: ask.owner.into(),
-            mode: ask.mode,
-            lease: ask.lease,
-            upgrade: false,
-            limit: ask.limit,
-            depth: Some(1),
-            acks: 0,
-            kind: ask.kind,
-            ends_at: None,
-            since: ask.since,
-            arrival: Arrival::new(ask.arrival),
-            client: ask.client,
-            is_session: false,
-            in_the_way: None,
-            is_in_front: false,
-            check_at: None,
-        }
-    }
 }
 
 impl Queue {

@@ -125,7 +125,7 @@ impl Naive {
                 Said::Count((before - self.holds.len()) as u64)
             }
             Input::Enter(ask) => self.enter_unit(ask, limits, &mut told),
-            Input::Join(_) | Input::Withdraw(_) | Input::ParkRenewAll(..) => {
+            Input::Join(_) | Input::Withdraw(_) => {
                 panic!("groups wait in the engine's tests")
             }
             Input::Renew(ask) | Input::ParkRenew(ask, _) => self.renew(ask),
