@@ -126,19 +126,28 @@ pub fn renew<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Res
     refuse_if_closing(host, said)?;
     let ask = said.renew();
     may_ask(host, said)?;
-    let mut reply = decide(host, name, Input::Renew(ask), said)?;
+    let reply = decide(host, name, Input::Renew(ask), said)?;
+    let park = || blocked::park_to_confirm(host, name, Input::Renew(ask), said);
+    reply_renewal(host, reply, Some(&said.key), said, park);
+    Ok(())
+}
+
+/// Replies to a renewal, about this key, or lets its caller wait (`park`).
+fn reply_renewal<H: Host>(
+    host: &H,
+    mut reply: Reply,
+    key: Option<&&[u8]>,
+    said: &Arguments<'_>,
+    park: impl FnOnce() -> Option<Reply>,
+) {
     if reply == Reply::MustConfirm {
-        match blocked::park_to_confirm(host, name, Input::Renew(ask), said) {
+        match park() {
             Some(instead) => reply = instead,
-            None => {
-                reply_waiting(host, said);
-                return Ok(());
-            }
+            None => return reply_waiting(host, said),
         }
     }
     host.observe(Happening::Renewed(&reply));
-    host.reply_acquire(&reply, false, said.key, said.owner);
-    Ok(())
+    reply_about(host, &reply, key, said);
 }
 
 /// `RLOCK.MACQUIRE`; `names` are in the order of the request.
@@ -194,18 +203,9 @@ pub fn mrenew<H: Host>(
     may_ask(host, said)?;
     let wants = keys.wants(said);
     let decided = several::renew(host, names, &wants, said.renew(), None);
-    let ReplyAbout { mut reply, number } = decided.map_err(RequestError::line)?;
-    if reply == Reply::MustConfirm {
-        match several::park_renewal(host, names, &wants, said) {
-            Some(instead) => reply = instead,
-            None => {
-                reply_waiting(host, said);
-                return Ok(());
-            }
-        }
-    }
-    host.observe(Happening::Renewed(&reply));
-    reply_about(host, &reply, keys.keys.get(number), said);
+    let ReplyAbout { reply, number } = decided.map_err(RequestError::line)?;
+    let park = || several::park_renewal(host, names, &wants, said);
+    reply_renewal(host, reply, keys.keys.get(number), said, park);
     Ok(())
 }
 

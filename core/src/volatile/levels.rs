@@ -63,8 +63,6 @@ impl Asked {
 pub(crate) struct LevelRequest {
     /// The caller.
     pub(crate) waiter: WaiterId,
-    /// How many replicas must acknowledge it; 0 if its reply is under way.
-    pub(crate) acks: u8,
     /// As [`Asked::depth`].
     depth: Option<u16>,
     /// How deep the hold is by what stands, if this is the first of its requests.
@@ -97,20 +95,13 @@ impl LevelRequests {
     }
 
     /// A request was decided. Returns its number.
-    pub(crate) fn insert(&mut self, token: Token, waiter: WaiterId, acks: u8, asked: Asked) -> u64 {
+    pub(crate) fn insert(&mut self, token: Token, waiter: WaiterId, asked: Asked) -> u64 {
         let Asked { before, depth } = asked;
         self.last = self.last.saturating_add(1);
         let (before, after) = (before.into(), DepthChange::NONE);
-        let request = LevelRequest { waiter, acks, depth, before, after };
+        let request = LevelRequest { waiter, depth, before, after };
         self.all.insert((token, self.last), request);
         self.last
-    }
-
-    /// So many replicas must acknowledge it; none if its reply may be sent.
-    pub(crate) fn needs(&mut self, token: Token, number: u64, acks: u8) {
-        if let Some(request) = self.all.get_mut(&(token, number)) {
-            request.acks = acks;
-        }
     }
 
     /// A request stands: its owner was told.
@@ -197,15 +188,20 @@ impl LevelRequests {
     }
 
     /// How deep the hold is by what its owner was told, and the most acknowledgments that a level
-    /// above that waits for. `None` if it was told of everything.
-    pub(crate) fn told_depth(&self, token: Token) -> Option<(u16, u8)> {
+    /// above that waits for. `None` if it was told of everything. `acks_of` says how many the
+    /// request of a caller needs; none if its reply is under way.
+    pub(crate) fn told_depth(
+        &self,
+        token: Token,
+        acks_of: impl Fn(WaiterId) -> u8,
+    ) -> Option<(u16, u8)> {
         let (_, first) = self.of(token).next()?;
         let (mut all, mut told, mut most) = (first.before, first.before, 0);
         for (_, it) in self.of(token) {
-            let change = DepthChange::asked(it.depth);
+            let (change, acks) = (DepthChange::asked(it.depth), acks_of(it.waiter));
             let raised = change.of(all);
-            most = most.max(if raised > all { it.acks } else { 0 });
-            told = it.after.of(if it.acks == 0 { change.of(told) } else { told });
+            most = most.max(if raised > all { acks } else { 0 });
+            told = it.after.of(if acks == 0 { change.of(told) } else { told });
             all = it.after.of(raised);
         }
         Some((depth(told), most))

@@ -144,8 +144,7 @@ impl UnsentReplies {
         asked: Asked,
         ack_wait: Option<Box<AckWait>>,
     ) {
-        let acks = ack_wait.as_ref().map_or(0, |wait| wait.acks);
-        let request = Some(self.levels.insert(token, waiter, acks, asked));
+        let request = Some(self.levels.insert(token, waiter, asked));
         let reply = UnsentReply { token, request, ties: false, ack_wait };
         let before = self.by_waiter.insert(waiter, reply);
         debug_assert!(before.is_none(), "{waiter:?} gets two replies");
@@ -168,9 +167,6 @@ impl UnsentReplies {
     pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Token, AckWait)> {
         let unsent = self.by_waiter.get_mut(&waiter)?;
         let (wait, token) = (*unsent.ack_wait.take()?, unsent.token);
-        if let Some(number) = unsent.request {
-            self.levels.needs(token, number, 0);
-        }
         self.forget_ack_wait(waiter, &wait);
         Some((token, wait))
     }
@@ -183,6 +179,12 @@ impl UnsentReplies {
 
     pub(crate) fn ack_wait(&self, waiter: WaiterId) -> Option<&AckWait> {
         self.by_waiter.get(&waiter)?.ack_wait.as_deref()
+    }
+
+    /// As [`LevelRequests::told_depth`].
+    pub(crate) fn told_depth(&self, token: Token) -> Option<(u16, u8)> {
+        let acks_of = |waiter| self.ack_wait(waiter).map_or(0, |wait| wait.acks);
+        self.levels.told_depth(token, acks_of)
     }
 
     /// This caller has its reply: what it was granted is its owner's own.
@@ -239,7 +241,7 @@ impl UnsentReplies {
     /// The owner was told otherwise that it holds: the replies under way no longer matter, but for
     /// the sessions that they tie.
     pub(crate) fn owner_knows(&mut self, token: Token) {
-        let told = self.levels.of(token).filter(|(_, it)| it.acks == 0);
+        let told = self.levels.of(token).filter(|(_, it)| self.ack_wait(it.waiter).is_none());
         let told: Vec<_> = told.map(|(number, it)| (number, it.waiter)).collect();
         for (number, waiter) in told {
             self.levels.stands(token, number);
@@ -327,8 +329,7 @@ impl UnsentReplies {
         let waits = || all().filter_map(|(waiter, it)| Some((*waiter, it.ack_wait.as_deref()?)));
         let request = |waiter: WaiterId, it: &UnsentReply| {
             let found = self.levels.get(it.token, it.request?)?;
-            let acks = it.ack_wait.as_ref().map_or(0, |wait| wait.acks);
-            Some((found.waiter, found.acks) == (waiter, acks))
+            Some(found.waiter == waiter)
         };
         let requests = all().filter(|(_, it)| it.request.is_some()).count();
         let agree = [
