@@ -66,7 +66,7 @@ impl Closing for Lost {
             CALLER.store(id, Relaxed);
         }
         events::command_is_read(&Ctx::detached());
-        if !state::with(|state| state.manager.has_closing()) {
+        if state::with(|state| state.manager.closing.is_empty()) {
             return false;
         }
         if !ffi::knows_callers() && LATER.with(|later| later.is_empty()) {
@@ -87,7 +87,7 @@ impl Closing for Lost {
 }
 
 fn is_closing(client: ClientId) -> bool {
-    state::with(|state| state.manager.is_closing(client))
+    state::with(|state| state.manager.closing.contains(client))
 }
 
 /// Watches commands while there are sessions. Call this after anything that may begin one.
@@ -130,7 +130,7 @@ fn see_pause() {
 /// Closes the connections that lost a session, if there are any. Call this after anything that may
 /// have that effect.
 pub fn settle(ctx: &Ctx, during: During) {
-    if !state::with(|state| state.manager.has_closing()) {
+    if state::with(|state| state.manager.closing.is_empty()) {
         return;
     }
     if !ffi::knows_callers() {
@@ -140,7 +140,7 @@ pub fn settle(ctx: &Ctx, during: During) {
     see_who_replies(during);
     close_waiting(during);
     watch();
-    if state::with(|state| state.manager.has_to_close()) {
+    if state::with(|state| state.manager.closing.has_to_close()) {
         close_soon();
     }
 }
@@ -153,11 +153,11 @@ fn close_waiting(during: During) {
     const IN_ONE_STEP: (usize, Duration) = (100, Duration::from_millis(10));
     let detached = Ctx::detached();
     let began_at = Instant::now();
-    let is_few = state::with(|state| state.manager.lost_count()) <= SEEN_MAX;
+    let is_few = state::with(|state| state.manager.closing.lost_count()) <= SEEN_MAX;
     let sees_all = is_few || HELD_BACK.load(Relaxed) > 0;
     let mut closed: usize = 0;
     while closed < IN_ONE_STEP.0 || began_at.elapsed() < IN_ONE_STEP.1 {
-        let Some(client) = state::with(|state| state.manager.next_lost()) else { return };
+        let Some(client) = state::with(|state| state.manager.closing.next_lost()) else { return };
         // The flags cost less than the line, but do not show a pause.
         if !sees_all && !detached.is_blocked(client.get()) {
             continue;
@@ -166,7 +166,7 @@ fn close_waiting(during: During) {
         let may_go = || !is_replying(client, &line) && !may_be_next(client, during);
         if line.waits() && may_go() && !is_running(client, during) {
             detached.kill(client.get());
-            state::with(|state| state.manager.closed(client));
+            state::with(|state| state.manager.closing.closed(client));
             closed = closed.saturating_add(1);
         }
     }
@@ -223,13 +223,13 @@ fn close(ctx: &Ctx) {
     IS_COMING.store(false, Relaxed);
     let began_at = Instant::now();
     let mut later = Vec::new();
-    while let Some(client) = state::with(|state| state.manager.next_to_close()) {
+    while let Some(client) = state::with(|state| state.manager.closing.next_to_close()) {
         if is_replying(client, &Line::of(client)) {
             later.push(client);
             continue;
         }
         ctx.kill(client.get());
-        state::with(|state| state.manager.closed(client));
+        state::with(|state| state.manager.closing.closed(client));
         if began_at.elapsed() > PORTION {
             break;
         }
@@ -237,9 +237,10 @@ fn close(ctx: &Ctx) {
     // Some have closed by themselves.
     LATER.with(|all| all.retain(|client| is_closing(*client)));
     REPLYING.with(|all| all.retain(|client, _| is_closing(*client)));
-    let is_patient = !later.is_empty() && !state::with(|state| state.manager.has_to_close());
-    state::with(|state| state.manager.close_later(later));
-    if state::with(|state| state.manager.has_to_close()) {
+    let is_patient =
+        !later.is_empty() && !state::with(|state| state.manager.closing.has_to_close());
+    state::with(|state| state.manager.closing.close_later(later));
+    if state::with(|state| state.manager.closing.has_to_close()) {
         IS_COMING.store(true, Relaxed);
         ffi::after(if is_patient { 1 } else { 0 }, close);
     }
@@ -257,7 +258,7 @@ fn close_at_once(ctx: &Ctx, during: During) {
     let is_reading = matches!(during, During::Reading);
     let is_sweep = matches!(during, During::Sweep);
     let mut later = Vec::new();
-    while let Some(client) = state::with(|state| state.manager.next_to_close()) {
+    while let Some(client) = state::with(|state| state.manager.closing.next_to_close()) {
         let line = Line::of(client);
         let is_caller = caller == Some(client.get());
         let is_later = LATER.with(|later| later.contains(&client));
@@ -281,17 +282,17 @@ fn close_at_once(ctx: &Ctx, during: During) {
         } else {
             detached.close(client.get());
         }
-        state::with(|state| state.manager.closed(client));
+        state::with(|state| state.manager.closing.closed(client));
     }
     LATER.with(|all| all.extend(&later));
-    state::with(|state| state.manager.close_later(later));
+    state::with(|state| state.manager.closing.close_later(later));
 }
 
 /// Redis 7.0: a connection that flushed its own session may have sent further commands before the
 /// loss is known.
 fn see_who_flushed() {
     let flushed = state::with(|state| {
-        let flushed = state.manager.just_flushed();
+        let flushed = state.manager.closing.just_flushed();
         flushed.iter().take(SEEN_MAX).copied().collect::<Vec<_>>()
     });
     // This includes idle connections: the server may read their next commands in this iteration,

@@ -8,6 +8,7 @@
 
 mod ack_queue;
 mod acks;
+mod closing;
 mod decide;
 mod expiries;
 mod grace;
@@ -36,10 +37,11 @@ mod told;
 mod upheaval;
 mod waits;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ack_queue::AckQueue;
+pub use closing::Closing;
 pub use decide::Decided;
 use expiries::Expiries;
 pub use group::{Group, GroupKey};
@@ -121,14 +123,8 @@ pub struct Manager {
     demoted: Vec<WaiterId>,
     observers: Observers,
     removed: Vec<Removed>,
-    /// Connections of lost sessions: they may run no further command.
-    closing: BTreeSet<ClientId>,
-    /// Connections in `closing` that [`Manager::next_lost`] has not returned yet.
-    lost: Vec<ClientId>,
-    /// Connections in `closing` that the caller has yet to close.
-    to_close: BTreeSet<ClientId>,
-    /// Connections whose session's key was just flushed; a load may bring the key back.
-    flushed: Vec<ClientId>,
+    /// The connections that lost a session.
+    pub closing: Closing,
     /// Since when the gate has been shut.
     shut_since: Option<EpochMs>,
     is_presumed_open: bool,
@@ -202,14 +198,7 @@ impl Manager {
     /// The server begins to load its data.
     pub fn loading_begins(&mut self) {
         self.is_loading = true;
-        self.lost.clear();
-        // DEBUG RELOAD: flushed locks may come back.
-        for client in std::mem::take(&mut self.flushed) {
-            // Unless the connection lost another session, too.
-            if !self.to_close.contains(&client) {
-                self.closing.remove(&client);
-            }
-        }
+        self.closing.loading_begins();
         self.upheaval(None);
     }
 
@@ -267,17 +256,9 @@ impl Manager {
         self.expiries.flushed(db);
         // Valkey 9 empties its databases after it has begun to load.
         if !self.is_loading {
-            let tied = self.locks.tied_in(db);
-            self.closing.extend(&tied);
-            self.lost.extend(&tied);
-            self.flushed.extend(tied);
+            self.closing.flush(self.locks.tied_in(db));
         }
         self.upheaval(db);
-    }
-
-    /// The connections whose session was flushed and that were not handled yet.
-    pub fn just_flushed(&self) -> &[ClientId] {
-        &self.flushed
     }
 
     /// Two databases were swapped. The server also reports a database that is swapped with itself,
@@ -376,7 +357,7 @@ impl Manager {
     /// A connection closed. Its sessions and its wait end with it, and so does a grant whose reply
     /// it did not get.
     pub fn connection_ended(&mut self, client: ClientId, now: Now) {
-        self.closed(client);
+        self.closing.closed(client);
         if let Some(waiter) = self.waits.of_client(client) {
             self.departed(waiter, Outcome::Disconnected, now);
         }
@@ -406,15 +387,8 @@ impl Manager {
                 self.departed(waiter, Outcome::Disconnected, now);
             }
             self.end_tells_of(client, now);
-            self.closing.insert(client);
-            self.to_close.insert(client);
-            self.lost.push(client);
+            self.closing.lose(client);
         }
-    }
-
-    /// How many connections [`Manager::next_lost`] may return.
-    pub fn lost_count(&self) -> usize {
-        self.lost.len()
     }
 
     /// When the first session is lost, unless it is renewed. From then on, [`Manager::end_overdue`]
@@ -430,54 +404,10 @@ impl Manager {
         self.lose(lost, now);
     }
 
-    /// Whether [`Manager::is_closing`] must be asked before each command: a connection has lost a
-    /// session, or may lose one.
+    /// Whether to ask [`Closing::contains`] before each command: some connection lost a session,
+    /// or may lose one.
     pub fn watches_commands(&self) -> bool {
-        self.has_closing() || self.locks.totals().sessions > 0
-    }
-
-    /// A connection that lost a session since this was last called. If the server has blocked it,
-    /// close it in this step: otherwise, its command runs as soon as its key has a value.
-    pub fn next_lost(&mut self) -> Option<ClientId> {
-        while let Some(client) = self.lost.pop() {
-            if self.closing.contains(&client) {
-                return Some(client);
-            }
-        }
-        None
-    }
-
-    /// This connection lost a session: it may run no further command.
-    pub fn is_closing(&self, client: ClientId) -> bool {
-        self.closing.contains(&client)
-    }
-
-    /// Whether a connection that lost a session is not closed yet.
-    pub fn has_closing(&self) -> bool {
-        !self.closing.is_empty()
-    }
-
-    /// These connections could not be closed now, and must be closed later.
-    pub fn close_later(&mut self, clients: Vec<ClientId>) {
-        self.closing.extend(&clients);
-        self.to_close.extend(clients);
-    }
-
-    /// The next connection to close.
-    pub fn next_to_close(&mut self) -> Option<ClientId> {
-        self.to_close.pop_first()
-    }
-
-    /// Whether a connection must be closed.
-    pub fn has_to_close(&self) -> bool {
-        !self.to_close.is_empty()
-    }
-
-    /// The server has closed this connection, or does not know it.
-    pub fn closed(&mut self, client: ClientId) {
-        if self.closing.remove(&client) {
-            self.to_close.remove(&client);
-        }
+        !self.closing.is_empty() || self.locks.totals().sessions > 0
     }
 
     /// Checks the invariants.
@@ -491,9 +421,6 @@ impl Manager {
         self.observers.check()?;
         self.check_groups_of_all()?;
         self.check_pending_groups()?;
-        match self.to_close.iter().find(|client| !self.closing.contains(client)) {
-            Some(client) => Err(format!("{client:?} is to be closed and may go on")),
-            None => Ok(()),
-        }
+        self.closing.check()
     }
 }

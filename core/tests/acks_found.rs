@@ -218,7 +218,7 @@ fn two_connections_that_were_granted_one_session_both_lose_it() {
     server.manager.key_left(at, &lock);
     for client in [7, 8] {
         assert!(
-            server.manager.is_closing(ClientId::from(client)),
+            server.manager.closing.contains(ClientId::from(client)),
             "{client} was told that it holds"
         );
     }

@@ -156,11 +156,11 @@ fn who_lost_a_session_is_granted_nothing_elsewhere() {
     server.holds(b"l", "x", None);
     server.waits(b"l", "a", Mode::Write, 7);
     server.ask(b"k", Input::Force(None));
-    assert!(server.manager.is_closing(ClientId::from(7)));
+    assert!(server.manager.closing.contains(ClientId::from(7)));
     server.ask(b"l", Input::Release(release(b"x")));
     assert_eq!(server.told, []);
     assert_eq!(server.closed(), [7]);
-    assert!(!server.manager.has_closing());
+    assert!(server.manager.closing.is_empty());
 }
 
 /// The session ends at once, and not with the sweep: a request before the sweep gets no reply about
@@ -205,7 +205,7 @@ fn a_key_that_left_its_name_loses_its_sessions_at_once() {
     let lock = server.keys.remove(b"k" as Key).unwrap();
     let at = At { db: 0, key: b"k", now: server.now() };
     server.manager.key_left(at, &lock);
-    assert!(server.manager.is_closing(ClientId::from(7)));
+    assert!(server.manager.closing.contains(ClientId::from(7)));
     assert_eq!(server.manager.take_removed(server.now()).len(), 1);
 }
 
@@ -215,7 +215,7 @@ fn what_is_flushed_and_loaded_again_keeps_its_sessions() {
         let mut server = Server::new();
         server.holds(b"k", "a", Some(7));
         server.manager.flushed(None);
-        assert!(server.manager.is_closing(ClientId::from(7)), "nothing of it runs meanwhile");
+        assert!(server.manager.closing.contains(ClientId::from(7)), "nothing of it runs meanwhile");
         if is_loaded {
             server.manager.loading_begins();
             server.manager.loading_ends();
@@ -232,7 +232,7 @@ fn a_flush_of_one_database_leaves_the_others_sessions() {
     let mut server = Server::new();
     server.holds(b"k", "a", Some(7));
     server.manager.flushed(Some(3));
-    assert!(!server.manager.has_closing());
+    assert!(server.manager.closing.is_empty());
     let now = server.now();
     server.manager.swapped(0, 3, now);
     assert_eq!(server.closed(), [7]);
@@ -444,7 +444,7 @@ fn who_is_to_be_closed_runs_nothing_though_data_is_loaded() {
     server.manager.role_is(false, server.now());
     server.manager.loading_begins();
     server.manager.check().unwrap();
-    assert!(server.manager.is_closing(ClientId::from(7)));
+    assert!(server.manager.closing.contains(ClientId::from(7)));
 }
 
 /// A client whose connection broke asks again with DEPTH 1; the server notices the broken

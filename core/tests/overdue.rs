@@ -19,7 +19,7 @@ fn may_run(server: &mut Server, client: u64) -> bool {
         server.manager.end_overdue(now);
     }
     server.manager.check().unwrap();
-    !server.manager.is_closing(ClientId::from(client))
+    !server.manager.closing.contains(ClientId::from(client))
 }
 
 #[test]

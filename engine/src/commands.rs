@@ -97,8 +97,10 @@ fn decide_acquire<H: Host>(
 
 /// Refuses a caller whose connection has lost a session and is still executing its last command.
 fn refuse_if_closing<H: Host>(host: &H, said: &Arguments<'_>) -> Result<(), String> {
-    let is_closing = |client| host.state(|state| state.manager.is_closing(client));
-    if host.state(|state| state.manager.has_closing()) && host.client().is_some_and(is_closing) {
+    let is_closing = |client| host.state(|state| state.manager.closing.contains(client));
+    if !host.state(|state| state.manager.closing.is_empty())
+        && host.client().is_some_and(is_closing)
+    {
         return Err(Refusal::Closing.line(said.key, said.owner));
     }
     Ok(())

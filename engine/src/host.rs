@@ -265,7 +265,7 @@ pub trait Host: Replies {
     fn watch_commands(&self);
 
     /// Closes the connections that lost a session, at once or later
-    /// ([`rlock_core::manager::Manager::has_closing`]).
+    /// ([`rlock_core::manager::Closing`]).
     fn close_lost(&self, during: During);
 
     // --- the server's loop ---------------------------------------------------------------------

@@ -126,7 +126,7 @@ impl Server {
         if self.fault != Fault::OverdueRuns {
             self.engine(|edge| events::command_is_read(edge));
         }
-        let refusal = if self.state.manager.is_closing(client) {
+        let refusal = if self.state.manager.closing.contains(client) {
             Some(Refusal::Closing.line(&[], &[]))
         } else if self.writes(client, words) {
             self.refusal().map(str::to_owned)

@@ -78,18 +78,18 @@ impl Server {
 
     pub(crate) fn settle_closing(&mut self) {
         // No command of the simulated server itself waits for a key.
-        while self.state.manager.next_lost().is_some() {}
-        if self.state.manager.has_to_close() && self.timers.closing == 0 {
+        while self.state.manager.closing.next_lost().is_some() {}
+        if self.state.manager.closing.has_to_close() && self.timers.closing == 0 {
             self.timers.closing = CLOSING_TURNS;
         }
     }
 
     fn close(&mut self) {
-        while let Some(client) = self.state.manager.next_to_close() {
+        while let Some(client) = self.state.manager.closing.next_to_close() {
             if self.fault != Fault::ClosingForgotten {
                 self.free(client);
             }
-            self.state.manager.closed(client);
+            self.state.manager.closing.closed(client);
         }
     }
 

@@ -272,7 +272,7 @@ impl Server {
             let Some(mut tell) = self.tells.all.remove(&waiter) else { continue };
             let is_closed = tell.waiting.asked.session
                 && (!self.conns.contains_key(&tell.client)
-                    || self.state.manager.is_closing(tell.client));
+                    || self.state.manager.closing.contains(tell.client));
             let why = if tell.is_withdrawn {
                 Some(Why::Withdrawn)
             } else if is_closed {

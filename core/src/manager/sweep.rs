@@ -57,7 +57,7 @@ impl Manager {
     /// The caller is about to ask for tasks.
     pub fn sweep_begins(&mut self, now: Now) {
         // No load has replaced the flushed locks.
-        let flushed = std::mem::take(&mut self.flushed);
+        let flushed = self.closing.take_flushed();
         self.lose(flushed, now);
         self.groups.left = 0;
         self.free_some();
@@ -203,7 +203,7 @@ impl Manager {
         let has_more = self.locks.has_marked() || !self.upheavals.is_empty();
         let has_groups = works && self.has_group_work();
         let has_expiries = works && !self.expiries.is_empty();
-        let tells = !self.removed.is_empty() || !self.flushed.is_empty();
+        let tells = !self.removed.is_empty() || !self.closing.just_flushed().is_empty();
         Next {
             soon: works && has_more
                 || (has_postponed || has_groups) && is_open

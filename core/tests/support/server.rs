@@ -203,10 +203,10 @@ impl Server {
 
     pub fn closed(&mut self) -> Vec<u64> {
         let mut closed = Vec::new();
-        while let Some(client) = self.manager.next_to_close() {
-            assert!(self.manager.is_closing(client));
+        while let Some(client) = self.manager.closing.next_to_close() {
+            assert!(self.manager.closing.contains(client));
             closed.push(client.get());
-            self.manager.closed(client);
+            self.manager.closing.closed(client);
         }
         closed.sort_unstable();
         closed

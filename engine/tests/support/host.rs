@@ -332,7 +332,7 @@ impl Host for MapHost {
     }
 
     fn close_lost(&self, during: During) {
-        while let Some(client) = self.state(|state| state.manager.next_to_close()) {
+        while let Some(client) = self.state(|state| state.manager.closing.next_to_close()) {
             self.log(format!("closes {} ({during:?})", client.get()));
         }
     }

@@ -151,7 +151,7 @@ impl Acks {
                 continue;
             }
             must(
-                server.state.manager.is_closing(client),
+                server.state.manager.closing.contains(client),
                 "a session lasts as acknowledged",
                 || format!("{client:?} holds {token:?}, by {acks} replicas until {until} only"),
             )?;

@@ -139,7 +139,7 @@ impl Rest {
     /// Whether a hold of this owner may have been tied to a connection that ended.
     pub fn has_lost_session(&self, server: &Server, lock: KeyRef<'_>, owner: &Owner) -> bool {
         let is_gone = |client: &ClientId| {
-            !server.conns.contains_key(client) || server.state.manager.is_closing(*client)
+            !server.conns.contains_key(client) || server.state.manager.closing.contains(*client)
         };
         let name = lock.name();
         let mut all = self.askers.iter();
@@ -429,7 +429,7 @@ impl Rest {
                 && is_there(other)
                 && asked_there.arrival < asked.arrival
                 && asked_there.ends_at.is_none_or(|at| at > now_ms)
-                && !client.is_some_and(|client| server.state.manager.is_closing(client))
+                && !client.is_some_and(|client| server.state.manager.closing.contains(client))
         };
         let all = server.conns.iter();
         let all = all.filter_map(|(client, conn)| Some((Some(*client), conn.waiting.as_ref()?)));
