@@ -1,7 +1,6 @@
 //! Replies that wait for acknowledgments.
 
 use super::ack_queue::AckQueue;
-use super::group::Group;
 use super::{LockId, Manager};
 use crate::{Ack, Now, Refusal, Token};
 
@@ -46,14 +45,15 @@ impl Manager {
     /// Drops items that nobody waits for any more, instead of keeping them until a silent replica
     /// disconnects.
     fn forget_late(&mut self) {
-        let (waits, tells) = (&self.waits, &self.tells);
-        let (locks, groups) = (&self.locks, &self.groups);
+        let (waits, tells, locks) = (&self.waits, &self.tells, &self.locks);
         let is_over = |(_, id, what): &(u64, LockId, Ack)| match what {
-            Ack::Several(grant) => !groups.all.get(grant).is_some_and(Group::is_pending),
             Ack::Wait(waiter) => {
                 !tells.waits(*waiter) && waits.get(*waiter).is_none_or(|parked| !parked.waits())
             }
-            what => locks.get(id.db, &id.key).is_none_or(|volatile| !volatile.awaits(*what)),
+            Ack::Deadline(token, ..) => {
+                let volatile = locks.get(id.db, &id.key);
+                volatile.is_none_or(|volatile| volatile.sessions.acks_of(*token) == 0)
+            }
         };
         for queue in self.acks.noted.values_mut() {
             while queue.front().is_some_and(is_over) {
@@ -68,8 +68,10 @@ impl Manager {
     pub fn acked(&mut self, replicas: &mut [u64], now: Now) {
         replicas.sort_unstable_by(|one, other| other.cmp(one));
         for (acks, id, what) in self.acks.take_reached(replicas) {
-            if let Ack::Several(grant) = what {
-                self.several_acked(grant, acks, now);
+            if let Ack::Wait(grant) = what
+                && self.groups.all.contains_key(&grant)
+            {
+                self.several_acked(grant, now);
                 continue;
             }
             // A change of the key awaits its sweep. Replicas must acknowledge that change, too.
@@ -80,9 +82,9 @@ impl Manager {
             if self.locks.get(id.db, &id.key).is_none() {
                 continue;
             }
-            let (acked, asked) = self.locks.change_acks(&id, |volatile| {
-                (volatile.acked(what, acks, now), volatile.take_asked())
-            });
+            let (acked, asked) = self
+                .locks
+                .change_acks(&id, |volatile| (volatile.acked(what, now), volatile.take_asked()));
             if !asked.is_empty() {
                 self.acks.ask(id.clone(), asked);
             }

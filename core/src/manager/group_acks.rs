@@ -36,21 +36,20 @@ impl Manager {
     pub fn group_is_pending(&mut self, grant: WaiterId, group: Group, holds: usize) {
         let Some(first) = group.keys.first().map(|key| group.id(key)) else { return };
         self.tells.is_pending(grant, group.owner.clone(), PendingRequest::Several);
-        self.acks.ask(first, vec![(group.acks, Ack::Several(grant))]);
+        self.acks.ask(first, vec![(group.acks, Ack::Wait(grant))]);
         self.groups.all.insert(grant, Group { stage: Stage::Pending { holds }, ..group });
         self.groups.pending = self.groups.pending.saturating_add(1);
     }
 
-    /// This many replicas have acknowledged a grant or renewal of several locks.
-    pub(super) fn several_acked(&mut self, grant: WaiterId, acks: u8, now: Now) {
-        let group = self.groups.all.get(&grant).filter(|group| group.acks <= acks);
-        let Some((Stage::Pending { holds }, ids)) = group.map(|it| (it.stage, it.ids())) else {
-            return;
-        };
+    /// Replicas have acknowledged a grant or renewal of several locks.
+    pub(super) fn several_acked(&mut self, grant: WaiterId, now: Now) {
+        let Some(group) = self.groups.all.get(&grant) else { return };
+        let Stage::Pending { holds } = group.stage else { return };
+        let (ids, acks) = (group.ids(), group.acks);
         let Some(first) = ids.first().cloned() else { return };
         // A change of a key awaits its sweep. Replicas must acknowledge that change, too.
         if ids.iter().any(|id| self.is_unseen(id.db, &id.key)) {
-            return self.acks.ask(first, vec![(acks, Ack::Several(grant))]);
+            return self.acks.ask(first, vec![(acks, Ack::Wait(grant))]);
         }
         let can_tell = |id: &LockId| {
             let volatile = self.locks.get(id.db, &id.key);

@@ -94,14 +94,14 @@ impl Volatile {
         self.acks.as_deref_mut().map_or_else(Vec::new, Confirmations::take_asked)
     }
 
-    /// So many replicas have acknowledged this. Returns the reply that leaves now.
-    pub fn acked(&mut self, ack: Ack, acks: u8, now: Now) -> Option<Wake> {
+    /// Replicas have acknowledged this. Returns the reply that leaves now.
+    pub fn acked(&mut self, ack: Ack, now: Now) -> Option<Wake> {
         match ack {
-            // It may need more acknowledgments than when they were asked for.
-            Ack::Wait(waiter) if self.unsent.ack_wait(waiter).is_some_and(|it| it.acks > acks) => {
-                None
+            Ack::Wait(waiter) => {
+                // What is left of a grant of several locks is about to be revoked.
+                let is_part = self.unsent.ack_wait(waiter)?.is_of_several;
+                if is_part { None } else { self.tell(waiter, now) }
             }
-            Ack::Wait(waiter) => self.tell(waiter, now),
             // Its owner asked for more meanwhile: they are asked for once more.
             Ack::Deadline(token, until, by) => {
                 match self.sessions.acks_of(token) {
@@ -111,8 +111,6 @@ impl Volatile {
                 }
                 None
             }
-            // The manager tells at all of its locks.
-            Ack::Several(_) => None,
         }
     }
 
@@ -143,15 +141,6 @@ impl Volatile {
         let since = |at: Now| now.us().saturating_sub(at.us());
         let (waited_us, acks_us) = (since(wait.since), Some(since(wait.granted_at)));
         Some(Wake { waited_us, acks_us, ..Wake::of(waiter, reply) })
-    }
-
-    /// Whether an acknowledgment of this still matters.
-    pub(crate) fn awaits(&self, what: Ack) -> bool {
-        match what {
-            Ack::Wait(waiter) => self.is_pending(waiter),
-            Ack::Deadline(token, ..) => self.sessions.acks_of(token) > 0,
-            Ack::Several(waiter) => self.is_pending(waiter),
-        }
     }
 
     /// A session was renewed: the new deadline counts once enough replicas have acknowledged it.

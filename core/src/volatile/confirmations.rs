@@ -7,12 +7,10 @@ use crate::{EpochMs, Token, WaiterId};
 /// What waits for acknowledgments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ack {
-    /// The grant or renewal of one lock.
+    /// A request: its grant or renewal, once for all of its locks.
     Wait(WaiterId),
     /// A session's deadline, by this many replicas.
     Deadline(Token, EpochMs, u8),
-    /// The grant or renewal of several locks, once for all of them.
-    Several(WaiterId),
 }
 
 /// Whether replicas have acknowledged a hold.
