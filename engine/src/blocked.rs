@@ -57,7 +57,7 @@ pub(crate) fn park<H: Host>(
     None
 }
 
-/// The request with TELL of the same owner and user whose place this one takes.
+/// The waiting request with TELL of the same owner and user that this one replaces.
 pub(crate) fn told_wait<H: Host>(
     host: &H,
     said: &Arguments<'_>,
@@ -158,8 +158,9 @@ fn parked<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Parked
     sink::asker(host, id_of(host, name), said)
 }
 
-/// What was decided for a caller that waits now. `Err` is the reply to send at once if it does not,
-/// because the locks changed in between; `None` if its connection is blocked and gets it later.
+/// The decision about a caller that was going to wait. `Err` is the reply to send at once if it
+/// does not wait, because the locks changed meanwhile; `None` if its connection is blocked already
+/// and gets the reply later.
 fn waits_on<H: Host>(
     host: &H,
     parking: Parking,

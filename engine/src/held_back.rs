@@ -8,8 +8,8 @@ use crate::host::Host;
 use crate::open_locks::OpenKeys;
 use crate::unit::RequestError;
 
-/// Enters all of the locks. Where replicas must acknowledge that, the reply to the caller of this
-/// `group` comes later ([`Reply::Pending`]).
+/// Enters all of the locks. If replicas must acknowledge that, the reply to the caller is held back
+/// ([`Reply::Pending`]), for this group.
 ///
 /// # Errors
 /// [`RequestError`].

@@ -91,7 +91,8 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
     blocked::confirm(host, names, asker(host, unit.wants, said), said, own, true, decide)
 }
 
-/// The request with TELL of the same owner and user for the same locks, whose place this one takes.
+/// The waiting request with TELL of the same owner and user for the same locks that this one
+/// replaces.
 pub(crate) fn told_wait<H: Host>(
     host: &H,
     wants: &[Want<'_>],

@@ -1,5 +1,4 @@
-//! Connections that lost a session: none of their commands may run any more, and the caller closes
-//! them.
+//! Connections that lost a session: they may run no further command, and the caller closes them.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +8,11 @@ use crate::ClientId;
 #[derive(Default)]
 pub struct Closing {
     all: BTreeSet<ClientId>,
-    /// Those of them that [`Closing::next_lost`] has not returned yet.
+    /// Connections in `all` that [`Closing::next_lost`] has not returned yet.
     lost: Vec<ClientId>,
-    /// Those of them that the caller has yet to close.
+    /// Connections in `all` that the caller has yet to close.
     to_close: BTreeSet<ClientId>,
-    /// Those whose session's key was just flushed, perhaps only to be loaded again.
+    /// Connections whose session's key was just flushed; a load may bring the key back.
     flushed: Vec<ClientId>,
 }
 
@@ -36,7 +35,7 @@ impl Closing {
     pub(super) fn loading_begins(&mut self) {
         self.lost.clear();
         for client in std::mem::take(&mut self.flushed) {
-            // Unless it lost another session, too.
+            // Unless the connection lost another session, too.
             if !self.to_close.contains(&client) {
                 self.all.remove(&client);
             }
@@ -58,8 +57,8 @@ impl Closing {
         self.lost.len()
     }
 
-    /// A connection that lost a session since this was last called. If the server has it blocked,
-    /// close it in this step: nothing else keeps its command from running when a key is filled.
+    /// A connection that lost a session since this was last called. If the server has blocked it,
+    /// close it in this step: otherwise, its command runs as soon as its key has a value.
     pub fn next_lost(&mut self) -> Option<ClientId> {
         while let Some(client) = self.lost.pop() {
             if self.all.contains(&client) {
@@ -69,17 +68,17 @@ impl Closing {
         None
     }
 
-    /// This connection lost a session: it may run no further command.
+    /// Whether this connection lost a session, and may run no further command.
     pub fn contains(&self, client: ClientId) -> bool {
         self.all.contains(&client)
     }
 
-    /// No connection has lost a session and is not closed yet.
+    /// Whether every connection that lost a session is closed.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Connections that were not closed yet must still be closed.
+    /// These connections could not be closed now, and must be closed later.
     pub fn close_later(&mut self, clients: Vec<ClientId>) {
         self.all.extend(&clients);
         self.to_close.extend(clients);
@@ -90,7 +89,7 @@ impl Closing {
         self.to_close.pop_first()
     }
 
-    /// Some connection must be closed.
+    /// Whether a connection must be closed.
     pub fn has_to_close(&self) -> bool {
         !self.to_close.is_empty()
     }

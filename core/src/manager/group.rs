@@ -61,10 +61,10 @@ pub struct Group {
 pub(super) enum Stage {
     /// It waits for its locks.
     Waits,
-    /// It was granted its locks, where so many holds began, or its holds were renewed, and replicas
-    /// are to acknowledge that before the reply.
+    /// It was granted its locks, where this many holds began, or its holds were renewed, and
+    /// replicas must acknowledge that before the reply.
     Pending { holds: usize },
-    /// Its reply is on its way.
+    /// Its reply is to be sent.
     Replied,
 }
 

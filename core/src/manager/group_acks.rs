@@ -9,7 +9,7 @@ use super::{LockId, Manager};
 use crate::{Ack, Now, Reply, WaiterId, Wake};
 
 impl Groups {
-    /// Replicas have acknowledged this grant, and its reply is on its way.
+    /// Replicas have acknowledged this grant, and its reply is to be sent.
     fn replies(&mut self, grant: WaiterId) {
         if let Some(group) = self.all.get_mut(&grant) {
             group.stage = Stage::Replied;
@@ -17,8 +17,8 @@ impl Groups {
         }
     }
 
-    /// A part of this grant ended, or its caller waits no more: if it is pending, nothing of it is
-    /// told, and the rest is revoked in one unit.
+    /// A part of this grant ended, or its caller departed: if the grant is pending, it is not
+    /// reported, and its other parts are revoked as one unit.
     pub(super) fn revoke(&mut self, grant: WaiterId) {
         // Checking first whether there are any is cheaper than a look-up.
         if self.pending == 0 || !self.all.get(&grant).is_some_and(Group::is_pending) {
@@ -31,8 +31,8 @@ impl Groups {
 }
 
 impl Manager {
-    /// A grant of several locks that began so many `holds`, or a renewal, stands, and replicas are
-    /// to acknowledge it. The `group` says which locks, and how many replicas.
+    /// A grant of several locks that began this many `holds`, or a renewal, is in effect, and
+    /// replicas are to acknowledge it. `group` has its locks, and how many replicas.
     pub fn group_is_pending(&mut self, grant: WaiterId, group: Group, holds: usize) {
         let Some(first) = group.keys.first().map(|key| group.id(key)) else { return };
         self.tells.is_pending(grant, group.owner.clone(), PendingRequest::Several);

@@ -4,8 +4,8 @@ use super::{Group, LockId, Manager};
 use crate::WaiterId;
 
 impl Manager {
-    /// A wait for several locks goes on in its places for another request of its owner, as this
-    /// group would wait.
+    /// Another request of its owner, which would wait as the group `by`, replaces a waiting group
+    /// and keeps its places.
     pub fn replace_group(&mut self, waiter: WaiterId, by: Group) {
         let Some(group) = self.groups.all.get_mut(&waiter).filter(|group| group.waits()) else {
             return;

@@ -83,7 +83,7 @@ pub(super) enum PendingRequest {
     Renew(Option<Mode>),
 }
 
-/// What somebody asks for who may take the place of a request with TELL.
+/// What a request asks for that may replace a waiting request with TELL.
 #[derive(Clone, Copy, Debug)]
 pub enum Same<'a> {
     /// This lock alone, in this mode.
@@ -101,12 +101,12 @@ pub enum Same<'a> {
     },
 }
 
-/// A request with TELL of the same owner and user, whose place another one takes.
+/// A waiting request with TELL of the same owner and user, which another request replaces.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnWait {
     /// The request.
     pub waiter: WaiterId,
-    /// It is granted, and waits for acknowledgments.
+    /// Whether it is granted, and waits for acknowledgments.
     pub is_granted: bool,
 }
 
@@ -367,8 +367,8 @@ impl Manager {
         all.filter(is_it).map(|(waiter, told)| (waiter, &told.line.lock))
     }
 
-    /// The request with TELL of this owner and user that asks for the same, and waits for its locks
-    /// or for acknowledgments.
+    /// The request with TELL of this owner and user for the same that waits, for its locks or for
+    /// acknowledgments.
     pub fn told_request(&self, owner: &Owner, user: &[u8], same: Same<'_>) -> Option<OwnWait> {
         if self.tells.all.is_empty() {
             return None;

@@ -1,6 +1,5 @@
-//! Grants and renewals whose reply comes later: it is on its way, or waits for acknowledgments and
-//! is revoked if those do not come. A hold exists from its grant on, but nobody learns of it before
-//! the reply.
+//! Grants and renewals whose reply is sent later, perhaps after acknowledgments; a grant is revoked
+//! if these do not arrive. The hold exists from its grant on, but is reported to nobody before.
 
 use crate::step::input::Parking;
 use crate::volatile::levels::Asked;
@@ -8,7 +7,7 @@ use crate::volatile::sessions::Session;
 use crate::volatile::unsent::{AckWait, HeldBack};
 use crate::{Step, Token};
 
-/// What was decided for a caller that gets its reply later.
+/// What was decided for a caller whose reply is sent later.
 pub(crate) struct LateReply {
     pub(crate) caller: Parking,
     /// How many replicas must acknowledge it first.
@@ -19,7 +18,7 @@ pub(crate) struct LateReply {
 }
 
 impl Step<'_, '_> {
-    /// Notes it. Returns whether replicas must acknowledge it first.
+    /// Records a late reply. Returns whether replicas must acknowledge the decision first.
     pub(crate) fn reply_later(&mut self, late: LateReply) -> bool {
         let LateReply { caller, acks, token, asked, reply } = late;
         let (waiter, now) = (caller.waiter, self.moment.now);

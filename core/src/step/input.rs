@@ -178,11 +178,11 @@ pub struct Parking {
     pub waiter: WaiterId,
     /// The connection.
     pub client: Option<ClientId>,
-    /// When it began to wait.
+    /// When the wait began.
     pub since: Now,
     /// When the wait ends; `None` means never.
     pub ends_at: Option<EpochMs>,
-    /// It asks for several locks: its reply is one for all of them.
+    /// Whether it asks for several locks, and gets one reply for all of them.
     pub is_of_several: bool,
 }
 
@@ -243,9 +243,9 @@ pub struct Enter<'a> {
     pub token: Option<Token>,
     /// The connection to which to tie the hold.
     pub session: Option<ClientId>,
-    /// How many replicas must acknowledge it before the caller's reply.
+    /// How many replicas must acknowledge it before the reply to the caller.
     pub acks: u8,
-    /// The caller, if it gets its reply later.
+    /// The caller, if its reply is sent later.
     pub caller: Option<Parking>,
 }
 

@@ -205,9 +205,9 @@ impl<'a> Unit<'_, 'a> {
         Ok(Ready { judged, token })
     }
 
-    /// Enters all of the locks, for a `caller` that gets its reply later, or at once. The reply has
-    /// the newest token and the earliest deadline; [`Reply::Pending`] if it comes when replicas
-    /// have acknowledged the grant.
+    /// Enters all of the locks, for a `caller` whose reply is sent later, or at once. The reply has
+    /// the newest token and the earliest deadline; it is [`Reply::Pending`] if replicas must
+    /// acknowledge the grant first.
     ///
     /// # Errors
     /// As [`OpenLocks::decide`].
