@@ -32,8 +32,8 @@ pub enum Kind {
     ReleaseLost,
     /// An owner slept past its lease, and releases a hold that it no longer has.
     Overslept,
-    // What cannot be promised about a confirmed grant. / A hold whose connection broke before it
-    // was confirmed is in effect on the next primary.
+    // What cannot be promised about a confirmed grant.
+    /// A hold whose connection broke before it was confirmed is in effect on the next primary.
     PendingStands,
     /// A revoked hold is in effect on the next primary, which did not get the revocation.
     TakenBackStands,
@@ -45,7 +45,8 @@ pub enum Kind {
     AcknowledgersLost,
     /// By another server's clock, an acknowledged deadline came earlier.
     AckedClocks,
-    // What must happen in a run, or its laws were not tested. / A grant or renewal was confirmed.
+    // What must happen in a run, or its laws were not tested.
+    /// A grant or renewal was confirmed.
     Acknowledged,
     /// A grant or renewal was not acknowledged, and the caller got -NOACKS.
     NotAcknowledged,
