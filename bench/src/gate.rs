@@ -19,8 +19,8 @@ const TOLERANCE: f64 = 0.03;
 /// runs the two clients. The same module gave 3.39 and 3.50 on a busy and on a quiet machine.
 const TOLERANCE_HAND_OFF: f64 = 0.05;
 
-/// How far cache misses and mispredictions may differ: they also depend on where the linker puts each
-/// function. Four builds of one source with other options of the compiler differed by 14 %.
+/// How far cache misses and mispredictions may differ: they also depend on where the linker puts
+/// each function. Four builds of one source with other options of the compiler differed by 14 %.
 const TOLERANCE_MISSES: f64 = 0.15;
 
 /// How many wait for several locks each, none of which the counted work names.

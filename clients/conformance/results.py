@@ -43,7 +43,9 @@ TITLES = {
     "7-undo": "Undo requests that arrive late",
     "8-any": "One of many",
     "8-bounds": "Limits on time, threads and connections",
+    "8-drain": "A client that is drained",
     "8-once": "Once per interval",
+    "8-outage": "A limit for outages",
     "8-several": "Several locks, and elections",
     "9-faults": "Faults that users found",
 }
