@@ -145,6 +145,9 @@ func (r *runner) answer(q request, ctx context.Context) {
 		answer = reply{"error": name(err), "text": err.Error()}
 	}
 	answer["id"] = q.ID
+	r.mu.Lock()
+	delete(r.cancels, q.ID)
+	r.mu.Unlock()
 	r.say(answer)
 }
 
@@ -228,7 +231,9 @@ func (r *runner) do(q request, ctx context.Context) (reply, error) {
 	case "cancel":
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.cancels[q.Of]()
+		if cancel := r.cancels[q.Of]; cancel != nil { // else it has been answered
+			cancel()
+		}
 		return ok, nil
 	case "spawn":
 		return ok, exec.Command("sleep", "20").Start()
