@@ -66,7 +66,7 @@ type runner struct {
 	locks   map[string]*lock
 	holds   map[string]*hold
 	cancels map[int]context.CancelFunc
-	actors  map[string]chan request
+	actors  map[string]chan *request
 	told    map[string]*sighting
 }
 
@@ -80,7 +80,7 @@ type sighting struct {
 func main() {
 	r := &runner{
 		out: json.NewEncoder(os.Stdout), clients: map[string]*client{}, locks: map[string]*lock{},
-		holds: map[string]*hold{}, cancels: map[int]context.CancelFunc{}, actors: map[string]chan request{},
+		holds: map[string]*hold{}, cancels: map[int]context.CancelFunc{}, actors: map[string]chan *request{},
 		told: map[string]*sighting{},
 	}
 	r.say(reply{"hello": "go", "features": []string{
@@ -118,16 +118,16 @@ func (r *runner) take(q request) {
 	}
 	actor := r.actors[q.As]
 	if actor == nil {
-		actor = make(chan request, 1000)
+		actor = make(chan *request, 1000)
 		r.actors[q.As] = actor
 		go func() {
 			for q := range actor {
-				r.answer(q, r.context(q))
+				r.answer(*q, r.context(*q))
 			}
 		}()
 	}
 	r.keep(q, ctx)
-	actor <- q
+	actor <- &q
 }
 
 var contexts sync.Map
