@@ -3,7 +3,6 @@
 
 use crate::step::input::Parking;
 use crate::volatile::levels::Asked;
-use crate::volatile::sessions::Session;
 use crate::volatile::unsent::{AckWait, HeldBack};
 use crate::{Step, Token};
 
@@ -24,8 +23,8 @@ impl Step<'_, '_> {
         let (waiter, now) = (caller.waiter, self.moment.now);
         if acks == 0 {
             self.volatile.unsent.insert(waiter, token, asked);
-            if let HeldBack::Session(client, lease) = reply {
-                self.volatile.tie_unsent(token, waiter, Session::new(client, lease, now));
+            if let Some(session) = reply.session(now) {
+                self.volatile.tie_unsent(token, waiter, session);
             }
             return false;
         }

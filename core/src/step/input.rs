@@ -223,8 +223,8 @@ impl Acquire<'_> {
     /// How it waits.
     pub(crate) fn entry(&self, kind: Kind, ends_at: Option<EpochMs>, since: Now) -> Entry {
         let Self { mode, lease, upgrade, limit, depth, session: client, acks, .. } = *self;
-        let (plain, is_session) =
-            (Entry::new(self.owner.into(), mode, lease, kind, since), client.is_some());
+        let plain = Entry::new(self.owner.into(), mode, lease, kind, since);
+        let is_session = client.is_some();
         Entry { upgrade, limit, depth, acks, ends_at, client, is_session, ..plain }
     }
 }

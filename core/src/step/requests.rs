@@ -9,7 +9,6 @@ use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Rep
 use crate::volatile::kind::Kind;
 use crate::volatile::levels::Asked;
 use crate::volatile::queue::{Arrival, Entry, Place};
-use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
 use crate::volatile::unsent::HeldBack;
 use crate::{Change, End, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
@@ -57,28 +56,37 @@ impl<'a> Step<'_, 'a> {
             Some(hold) => self.reenter(ask.depth, ask.lease, hold),
             None => self.begin_hold(Cow::Borrowed(ask.owner), ask.mode, ask.lease),
         };
-        let Reply::Granted { token, .. } = reply else { return reply };
-        let Some(caller) = parking else {
-            let session =
-                ask.session.map(|client| Session::new(client, ask.lease, self.moment.now));
-            self.granted_at_once(ask.owner, token, ask.depth, session);
-            return reply;
-        };
-        let asked = Asked::new(held, ask.depth);
-        let late = HeldBack::grant(ask.session, ask.lease);
-        let is_pending = self.reply_later(LateReply { caller, acks, token, asked, reply: late });
-        self.grant_reentries(ask.owner);
-        if is_pending { Reply::Pending } else { reply }
+        let (asked, grant) = (Asked::new(held, ask.depth), HeldBack::grant(ask.session, ask.lease));
+        self.report_grant(ask.owner, reply, parking, acks, asked, grant)
     }
 
-    /// The owner learns at once of this grant, for this depth. Grants what is a re-entry now.
-    pub(crate) fn granted_at_once(
+    /// Records a grant to this owner, and grants what is a re-entry now. The owner learns of the
+    /// grant at once, unless a caller waits for the reply.
+    pub(crate) fn report_grant(
         &mut self,
         owner: &[u8],
-        token: Token,
-        depth: Option<u16>,
-        session: Option<Session>,
-    ) {
+        granted: Reply,
+        caller: Option<Parking>,
+        acks: u8,
+        asked: Asked,
+        reply: HeldBack,
+    ) -> Reply {
+        let Reply::Granted { token, .. } = granted else { return granted };
+        let Some(caller) = caller else {
+            self.granted_at_once(owner, token, asked.depth, reply);
+            return granted;
+        };
+        let is_pending = self.reply_later(LateReply { caller, acks, token, asked, reply });
+        if is_pending && caller.is_of_several {
+            self.effects.pending.push(caller.waiter);
+        }
+        self.grant_reentries(owner);
+        if is_pending { Reply::Pending } else { granted }
+    }
+
+    /// The owner learns at once of this grant, for this depth.
+    fn granted_at_once(&mut self, owner: &[u8], token: Token, depth: Option<u16>, reply: HeldBack) {
+        let session = reply.session(self.moment.now);
         self.volatile.unsent.owner_knows(token);
         self.volatile.unsent.levels.told(token, depth);
         if let Some(session) = session {

@@ -6,11 +6,9 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::step::admission::{Claim, has_predecessor};
-use crate::step::confirm::LateReply;
 use crate::step::input::{Enter, Reply};
 use crate::volatile::levels::Asked;
 use crate::volatile::queue::Place;
-use crate::volatile::sessions::Session;
 use crate::volatile::unsent::HeldBack;
 use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
 
@@ -136,21 +134,8 @@ impl<'a> Step<'_, 'a> {
             // The lock was judged to be covered by the owner's hold.
             (None, None) => return Reply::Refused(Refusal::NoTokenLeft),
         };
-        let Reply::Granted { token, .. } = reply else { return reply };
-        let Some(caller) = ask.caller else {
-            let session =
-                ask.session.map(|client| Session::new(client, ask.lease, self.moment.now));
-            self.granted_at_once(ask.owner, token, Some(1), session);
-            return reply;
-        };
-        let (acks, asked) = (ask.acks, Asked::new(held, Some(1)));
-        let late = HeldBack::grant(ask.session, ask.lease);
-        let is_pending = self.reply_later(LateReply { caller, acks, token, asked, reply: late });
-        if is_pending {
-            self.effects.pending.push(caller.waiter);
-        }
-        self.grant_reentries(ask.owner);
-        if is_pending { Reply::Pending } else { reply }
+        let (asked, grant) = (Asked::new(held, Some(1)), HeldBack::grant(ask.session, ask.lease));
+        self.report_grant(ask.owner, reply, ask.caller, ask.acks, asked, grant)
     }
 
     /// Ends every hold of this owner, in both modes and at any depth, or the one with this token.

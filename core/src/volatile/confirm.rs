@@ -4,7 +4,6 @@
 use crate::step::input::{Reply, Wake};
 use crate::volatile::confirmations::{Ack, Confirmation, Confirmations};
 use crate::volatile::levels::Asked;
-use crate::volatile::sessions::Session;
 use crate::volatile::unsent::{AckWait, HeldBack};
 use crate::{EpochMs, Hold, Now, Refusal, Token, Volatile, WaiterId};
 
@@ -128,9 +127,8 @@ impl Volatile {
         }
         let (token, wait) = self.unsent.open(waiter)?;
         self.acks_mut().confirm(token);
-        if let HeldBack::Session(client, lease) = wait.reply {
-            let session = Session::new(client, lease, now).by_acks(wait.acks, wait.deadline);
-            self.tie_unsent(token, waiter, session);
+        if let Some(session) = wait.reply.session(now) {
+            self.tie_unsent(token, waiter, session.by_acks(wait.acks, wait.deadline));
         } else if wait.acks >= self.sessions.acks_of(token) {
             self.sessions.lasts_at_least(token, wait.deadline);
         }

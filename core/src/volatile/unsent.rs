@@ -6,6 +6,7 @@ use std::iter;
 
 use crate::value::count::less;
 use crate::volatile::levels::{Asked, LevelRequests};
+use crate::volatile::sessions::Session;
 use crate::{ClientId, End, EpochMs, LeaseMs, Now, Token, WaiterId};
 
 /// The reply that acknowledgments hold back.
@@ -23,6 +24,14 @@ impl HeldBack {
     /// The reply to a grant.
     pub(crate) fn grant(session: Option<ClientId>, lease: LeaseMs) -> Self {
         session.map_or(Self::Grant, |client| Self::Session(client, lease))
+    }
+
+    /// The session that begins with the reply.
+    pub(crate) fn session(self, now: Now) -> Option<Session> {
+        match self {
+            Self::Session(client, lease) => Some(Session::new(client, lease, now)),
+            Self::Renewal | Self::Grant => None,
+        }
     }
 }
 
