@@ -80,9 +80,9 @@ pub struct Bounds {
     pub max_depth: u16,
     /// `rlock.max-waiters`: the most blocked connections.
     pub max_waiters: usize,
-    /// `rlock.max-tells`: the most requests that wait for messages.
+    /// `rlock.max-tells`: how many requests may wait for messages.
     pub max_tells: usize,
-    /// `rlock.max-tell-ms`: how long such requests wait at most.
+    /// `rlock.max-tell-ms`: how long a request may wait for its message, in milliseconds.
     pub max_tell_ms: u64,
     /// `rlock.max-tickets`: tickets.
     pub max_tickets: usize,

@@ -1,5 +1,5 @@
 //! Replies that were not read yet when another caller of the same hold departs, releases or asks:
-//! what the owner was told remains, and nothing else does.
+//! what was reported to the owner remains, and nothing else does.
 
 use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};

@@ -164,7 +164,7 @@ pub struct Waiter {
     pub client: u64,
     /// How many may hold at once; 0 is no limit.
     pub limit: u64,
-    /// The channel for its message; empty unless the waiter is of kind `tell`.
+    /// The channel for its message; empty if it does not wait for one.
     pub channel: Name,
 }
 

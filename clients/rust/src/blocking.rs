@@ -242,8 +242,8 @@ impl Request {
     }
 
     /// As [`crate::Request::on_trouble`].
-    pub fn on_trouble(self, tell: impl Fn(&RedisError) + Send + Sync + 'static) -> Request {
-        self.with(|request| request.on_trouble(tell))
+    pub fn on_trouble(self, report: impl Fn(&RedisError) + Send + Sync + 'static) -> Request {
+        self.with(|request| request.on_trouble(report))
     }
 
     /// Acquires the lock, and blocks the thread until then.
@@ -412,8 +412,8 @@ impl All {
     }
 
     /// As [`crate::All::on_trouble`].
-    pub fn on_trouble(self, tell: impl Fn(&RedisError) + Send + Sync + 'static) -> All {
-        All(self.0.on_trouble(tell))
+    pub fn on_trouble(self, report: impl Fn(&RedisError) + Send + Sync + 'static) -> All {
+        All(self.0.on_trouble(report))
     }
 
     /// Acquires them all, and blocks the thread until then.

@@ -146,12 +146,13 @@ impl Driver {
         if *tell == Tell::Released { Ok(()) } else { Err(self.error(tell)) }
     }
 
-    /// Drives a machine to its end, beginning with these outputs. `tell` may return an input.
+    /// Drives a machine to its end, beginning with these outputs. Each result goes to `report`, which
+    /// may answer with an input.
     pub(crate) async fn drive(
         &mut self,
         machine: &mut impl Machine,
         mut out: Vec<Output>,
-        mut tell: impl FnMut(&mut Driver, Tell, bool) -> Option<Input>,
+        mut report: impl FnMut(&mut Driver, Tell, bool) -> Option<Input>,
     ) {
         let mut operation = None;
         loop {
@@ -160,7 +161,7 @@ impl Driver {
                 match output {
                     Output::Tell(told) => {
                         (self.options.on_trouble, self.well) = (None, None); // what is undone from here on is no wait
-                        input = tell(self, told, is_last);
+                        input = report(self, told, is_last);
                     }
                     Output::Undo => {
                         self.gone = None;

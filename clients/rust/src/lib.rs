@@ -345,12 +345,12 @@ impl Request {
         &self.options.owner
     }
 
-    /// Calls `tell` when the first attempt fails and the wait continues: no server is reached, or
+    /// Calls `report` when the first attempt fails and the wait continues: no server is reached, or
     /// none can decide for now. At most once for each acquisition, on a thread of its own: it may
     /// block. Once the lock is granted, it is not called any more: trouble with renewals shows as
     /// [`Hold::lost`].
-    pub fn on_trouble(mut self, tell: impl Fn(&RedisError) + Send + Sync + 'static) -> Request {
-        self.options.on_trouble = Some(Arc::new(tell));
+    pub fn on_trouble(mut self, report: impl Fn(&RedisError) + Send + Sync + 'static) -> Request {
+        self.options.on_trouble = Some(Arc::new(report));
         self
     }
 

@@ -187,9 +187,9 @@ impl LevelRequests {
         before.is_some_and(|(_, it)| covers(it))
     }
 
-    /// How deep the hold is by what its owner was told, and the most acknowledgments that a level
-    /// above that waits for. `None` if it was told of everything. `acks_of` says how many the
-    /// request of a caller needs; none if its reply is under way.
+    /// The depth of the hold that was reported to its owner, and the most acknowledgments for which
+    /// a level above that waits. `None` if every level was reported. `acks_of` returns how many the
+    /// request of a caller needs; 0 if its reply is on its way.
     pub(crate) fn told_depth(
         &self,
         token: Token,

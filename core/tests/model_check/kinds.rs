@@ -160,7 +160,7 @@ impl Kinds {
             _ => None,
         };
         let mut new: Vec<Token> = effects.changes.iter().filter_map(begins).collect();
-        // The first to be told of a new hold acquired it; the others re-entered.
+        // The first reply about a new hold is its acquisition; the others are re-entries.
         let mut is_new = |token: Token| {
             let place = new.iter().position(|other| *other == token);
             place.map(|place| new.remove(place)).is_some()
