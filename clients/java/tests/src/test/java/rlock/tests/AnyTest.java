@@ -5,7 +5,7 @@ import static org.junit.jupiter.api.Assertions.*;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -18,16 +18,12 @@ import rlock.Locks;
 /** One of many keys. */
 @Timeout(60)
 class AnyTest {
+    @AutoClose
     private static Server server;
 
     @BeforeAll
     static void start() {
         server = new Server();
-    }
-
-    @AfterAll
-    static void stop() {
-        if (server != null) server.close();
     }
 
     @ParameterizedTest

@@ -11,7 +11,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BooleanSupplier;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -28,16 +28,12 @@ class AsyncTest {
      * the primary.
      */
     private static final int THREADS = 16 + 16 + 3 * 8 + 8;
+    @AutoClose
     private static Server server;
 
     @BeforeAll
     static void start() {
         server = new Server("--rlock.max-waiters", "2000");
-    }
-
-    @AfterAll
-    static void stop() {
-        if (server != null) server.close();
     }
 
     private static long threads() {

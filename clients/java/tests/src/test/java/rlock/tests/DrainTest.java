@@ -9,7 +9,7 @@ import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -21,16 +21,12 @@ import rlock.LockLostException;
 @Timeout(60)
 class DrainTest {
     private static final Duration LONG = Duration.ofSeconds(20);
+    @AutoClose
     private static Server server;
 
     @BeforeAll
     static void start() {
         server = new Server();
-    }
-
-    @AfterAll
-    static void stop() {
-        if (server != null) server.close();
     }
 
     private static <T> CompletableFuture<T> inThread(Callable<T> work) {

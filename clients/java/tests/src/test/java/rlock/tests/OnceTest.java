@@ -4,7 +4,7 @@ import static org.junit.jupiter.api.Assertions.*;
 
 import java.time.Duration;
 import java.util.concurrent.atomic.AtomicBoolean;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -18,16 +18,12 @@ import rlock.Once.IfItFails;
 @Timeout(60)
 class OnceTest {
     private static final Duration HOUR = Duration.ofHours(1);
+    @AutoClose
     private static Server server;
 
     @BeforeAll
     static void start() {
         server = new Server();
-    }
-
-    @AfterAll
-    static void stop() {
-        if (server != null) server.close();
     }
 
     private static void nothing(Hold hold) {}

@@ -10,7 +10,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BooleanSupplier;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -26,16 +26,12 @@ import rlock.Locks;
 /** Several locks as a {@code Lock}, and elections. The conformance script tests the rest. */
 @Timeout(60)
 class SeveralTest {
+    @AutoClose
     private static Server server;
 
     @BeforeAll
     static void start() {
         server = new Server();
-    }
-
-    @AfterAll
-    static void stop() {
-        if (server != null) server.close();
     }
 
     private static boolean elsewhere(BooleanSupplier work) {

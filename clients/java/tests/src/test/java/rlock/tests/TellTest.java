@@ -14,7 +14,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.function.Supplier;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -29,16 +29,12 @@ import rlock.Locks;
 /** A waiting request learns of its end by a message, and so does whoever asked for the signal of a loss. */
 @Timeout(120)
 class TellTest {
+    @AutoClose
     private static Server server;
 
     @BeforeAll
     static void start() {
         server = new Server();
-    }
-
-    @AfterAll
-    static void stop() {
-        if (server != null) server.close();
     }
 
     private static long millisSince(long start) {

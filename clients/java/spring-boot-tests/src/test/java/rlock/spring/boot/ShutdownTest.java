@@ -12,7 +12,7 @@ import java.util.concurrent.Executor;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import java.util.stream.Stream;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -40,6 +40,7 @@ import rlock.tests.Server;
 @Timeout(120)
 class ShutdownTest {
     private static final long WORKS_MILLIS = 800;
+    @AutoClose
     private static Server server;
     private static CountDownLatch begun;
     private static volatile boolean isClosing;
@@ -48,11 +49,6 @@ class ShutdownTest {
     @BeforeAll
     static void start() {
         server = new Server();
-    }
-
-    @AfterAll
-    static void stop() {
-        if (server != null) server.close();
     }
 
     @BeforeEach

@@ -9,7 +9,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.AutoClose;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -35,17 +35,13 @@ import rlock.tests.Server;
 /** What is auto-configured, with the versions that this Spring Boot ships. */
 @Timeout(120)
 class StarterTest {
+    @AutoClose
     private static Server server;
 
     @BeforeAll
     static void start() {
         server = new Server();
         System.out.println("Spring Boot " + SpringBootVersion.getVersion());
-    }
-
-    @AfterAll
-    static void stop() {
-        if (server != null) server.close();
     }
 
     @SpringBootConfiguration
