@@ -1,7 +1,8 @@
-//! The gate: allocations per command exactly as recorded, instructions beside `SET NX PX` + `DEL`
-//! within 3 % of what is recorded, a hand-off's within 5 %; cache misses and mispredictions of a
-//! simulated processor within [`TOLERANCE_MISSES`]. All are the same on every machine with the same
-//! server.
+//! The gate: allocations per command exactly as recorded, instructions beside the floor's (a C
+//! module that acquires and releases, and does nothing else) within 3 % of what is recorded, a
+//! hand-off's within 5 %; cache misses and mispredictions of a simulated processor within
+//! [`TOLERANCE_MISSES`]. All are the same on every machine with the same server. `SET NX PX` + `DEL`
+//! is no measure here: three runs of one server in a row gave 0.775, 0.784 and 0.81 of the floor.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,10 +35,8 @@ struct Gate {
     server: String,
     /// Of the module, per command; a pair or a hand-off is two.
     allocations: BTreeMap<String, f64>,
-    /// Beside `SET NX PX` + `DEL` in the same run.
+    /// A pair or a hand-off, beside the floor's pair in the same run.
     instructions: BTreeMap<String, f64>,
-    /// The pairs, beside that of a module that does only this.
-    above_the_floor: BTreeMap<String, f64>,
     /// First-level cache misses of the pairs, beside the floor's.
     cache_misses: BTreeMap<String, f64>,
     /// Mispredicted jumps of the pairs, beside the floor's.
@@ -71,8 +70,7 @@ pub fn run(is_to_record: bool) -> bool {
         return is_passed;
     }
     for (title, recorded, now, tolerance) in [
-        ("instructions vs SET NX PX + DEL", &recorded.instructions, &now.instructions, TOLERANCE),
-        ("instructions vs the floor's", &recorded.above_the_floor, &now.above_the_floor, TOLERANCE),
+        ("instructions vs the floor's", &recorded.instructions, &now.instructions, TOLERANCE),
         (
             "cache misses vs the floor's",
             &recorded.cache_misses,
@@ -126,24 +124,10 @@ fn count() -> Gate {
         let rival = all.iter().find(|rival| rival.name == name).unwrap();
         least(|| instructions::pair(&mut counted, rival))
     };
-    let base = pair(rivals::SET_DEL).instructions;
     let floor = pair(rivals::FLOOR).instructions;
     let mut counts = [rivals::RLOCK, rivals::RLOCK_READ, rivals::RLOCK_LIMIT]
         .map(|name| (name, pair(name)))
         .to_vec();
-    let clients_floor = least(|| instructions::clients_pair(&mut counted, "FLOOR")).instructions;
-    let clients = least(|| instructions::clients_pair(&mut counted, "RLOCK"));
-    let beside = [
-        (rivals::SET_DEL, base / floor),
-        (instructions::CLIENTS, clients.instructions / clients_floor),
-    ];
-    let above_the_floor = counts
-        .iter()
-        .map(|(name, count)| (*name, count.instructions / floor))
-        .chain(beside)
-        .map(|(name, ratio)| (name.to_owned(), thousandths(ratio)))
-        .collect();
-    counts.push((instructions::CLIENTS, clients));
     let ten = least(|| instructions::ten(&mut counted, true)).instructions;
     let pairs = least(|| instructions::ten(&mut counted, false)).instructions;
     let several = thousandths(ten / pairs);
@@ -153,10 +137,14 @@ fn count() -> Gate {
     {
         counts.push((name, least(|| instructions::hand_off(&mut counted, words))));
     }
-    let beside_base = counts
-        .iter()
-        .map(|(name, count)| ((*name).to_owned(), thousandths(count.instructions / base)));
-    let instructions = beside_base.collect();
+    let clients_floor = least(|| instructions::clients_pair(&mut counted, "FLOOR")).instructions;
+    let clients = least(|| instructions::clients_pair(&mut counted, "RLOCK"));
+    let beside_floor = counts.iter().map(|(name, count)| (*name, count.instructions / floor));
+    let instructions = beside_floor
+        .chain([(instructions::CLIENTS, clients.instructions / clients_floor)])
+        .map(|(name, ratio)| (name.to_owned(), thousandths(ratio)))
+        .collect();
+    counts.push((instructions::CLIENTS, clients));
     counts.extend(instructions::single_commands(&mut counted));
     let groups_elsewhere = with_groups_elsewhere(&mut counted, &all);
     let ours = counts
@@ -171,7 +159,6 @@ fn count() -> Gate {
         server: name(version),
         allocations: ours.collect(),
         instructions,
-        above_the_floor,
         cache_misses,
         mispredictions,
         several,
