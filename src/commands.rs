@@ -23,6 +23,7 @@ pub fn register(ctx: &Ctx) -> Result<(), String> {
     ctx.register_command::<RenewSeveral>(&commands::MRENEW)?;
     add::<Cancel>(ctx)?;
     add::<ForceLock>(ctx)?;
+    add::<TakeLock>(ctx)?;
     add::<Holds>(ctx)?;
     add::<Check>(ctx)?;
     add::<AwaitHolder>(ctx)?;
@@ -54,6 +55,7 @@ by_engine!(ReleaseLock, RELEASE, release);
 by_engine!(RenewLock, RENEW, renew);
 by_engine!(Cancel, CANCEL, cancel);
 by_engine!(ForceLock, FORCE, force);
+by_engine!(TakeLock, TAKE, take);
 by_engine!(Holds, HOLDS, holds);
 by_engine!(Check, CHECK, check);
 by_engine!(AwaitHolder, AWAIT, await_holder);

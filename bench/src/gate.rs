@@ -1,8 +1,8 @@
 //! The gate: allocations per command exactly as recorded, instructions beside the floor's (a C
 //! module that acquires and releases, and does nothing else) within 3 % of what is recorded, a
 //! hand-off's within 5 %; cache misses and mispredictions of a simulated processor within
-//! [`TOLERANCE_MISSES`]. All are the same on every machine with the same server. `SET NX PX` + `DEL`
-//! is no measure here: three runs of one server in a row gave 0.775, 0.784 and 0.81 of the floor.
+//! [`TOLERANCE_MISSES`]. All are the same on every machine with the same server. `SET NX PX` and
+//! `DEL` are no measure here: three runs of one server gave 0.775, 0.784 and 0.81 of the floor.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -451,6 +451,7 @@ fn the_table_of_commands_is_as_documented() {
         (MRENEW_USAGE, -4, writes),
         ("RLOCK.CANCEL key owner", 3, writes),
         (FORCE_USAGE, -2, writes),
+        ("RLOCK.TAKE key owner [LEASE ms] [ACKS n] [WITHTTL]", -3, writes),
         (HOLDS_USAGE, -3, reads),
         ("RLOCK.CHECK key token [READ | WRITE]", -3, reads),
         ("RLOCK.AWAIT key token [BLOCK ms] [TELL channel id]", -3, reads),
@@ -477,22 +478,20 @@ fn only_what_changes_a_lock_is_a_write() {
         assert_eq!(has(flags, "write"), command.access == Access::Writes, "{name}");
         assert_eq!(has(acl, "write"), command.access == Access::Writes, "{name}");
         let reads = command.access == Access::Reads || name == "RLOCK.QUEUES";
-        let blocks =
-            ["RLOCK.ACQUIRE", "RLOCK.RENEW", "RLOCK.MACQUIRE", "RLOCK.MRENEW", "RLOCK.AWAIT"];
-        let blocks = blocks.contains(&name);
+        let acquires = ["RLOCK.ACQUIRE", "RLOCK.MACQUIRE", "RLOCK.TAKE"].contains(&name);
+        let blocks = acquires || ["RLOCK.RENEW", "RLOCK.MRENEW", "RLOCK.AWAIT"].contains(&name);
         assert_eq!(has(acl, "read"), reads, "{name}");
         assert_eq!(has(flags, "blocking"), blocks, "{name}");
         assert_eq!(has(acl, "blocking"), blocks, "{name}");
         assert_eq!(
             has(acl, "dangerous"),
-            ["RLOCK.FORCE", "RLOCK.SLOWLOG", "RLOCK.APPLY"].contains(&name),
+            ["RLOCK.FORCE", "RLOCK.TAKE", "RLOCK.SLOWLOG", "RLOCK.APPLY"].contains(&name),
             "{name}"
         );
         let is_admin = ["RLOCK.SLOWLOG", "RLOCK.APPLY"].contains(&name);
         assert_eq!(has(acl, "admin"), is_admin, "{name}");
         // The other commands free memory, or take none: they work under OOM.
-        let takes = ["RLOCK.ACQUIRE", "RLOCK.MACQUIRE"].contains(&name);
-        assert_eq!(has(flags, "deny-oom"), takes, "{name}");
+        assert_eq!(has(flags, "deny-oom"), acquires, "{name}");
         assert!(command.options.len() <= 32, "{name} has more options than a u32 has bits");
         assert!(command.summary.ends_with('.') && command.complexity.starts_with("O("), "{name}");
     }

@@ -6,7 +6,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 
 use crate::support::laws::{self, Held, picture};
-use crate::support::{START_US, World, acquire, lease, number, random, release, renew, story};
+use crate::support::{
+    START_US, World, acquire, lease, number, random, release, renew, story, take,
+};
 use fastrand::Rng;
 use rlock_core::{
     Acquire, Change, End, EpochMs, Input, Levels, Lock, Mode, Now, Patience, Release, Renew, Token,
@@ -136,6 +138,7 @@ fn every_input(world: &World) -> Vec<Input<'static>> {
                 inputs.push(Input::Acquire(ask));
             }
         }
+        inputs.push(take(owner, 2));
         inputs.extend([None, first].map(|token| Input::ReleaseAll(owner, token)));
         for mode in modes {
             for levels in [Levels::One, Levels::All, Levels::DownTo(0), Levels::DownTo(1)] {
@@ -190,6 +193,7 @@ fn random_input(rng: &mut Rng, world: &World, names: &[&'static [u8]]) -> Input<
             let lease = lease(rng.u64(1..60));
             Input::Renew(Renew { owner, mode: maybe_mode, token, lease, acks: 0 })
         }
+        _ if rng.bool() => take(owner, rng.u64(1..60)),
         _ => Input::Force(maybe_mode),
     }
 }

@@ -28,6 +28,7 @@ stories! {
     renewing_only_extends
     sending_again_is_safe
     sessions_last_as_connections
+    take_passes_everybody
     tickets_keep_a_place
     ties_are_of_grants_that_stand
     tokens_only_rise

@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use crate::support::laws::picture;
-use crate::support::{World, acquire, lease, line, random, release, renew};
+use crate::support::{World, acquire, lease, line, random, release, renew, take};
 use fastrand::Rng;
 use rlock_core::{
     Acquire, Change, ClientId, Effects, Input, Levels, Mode, Patience, Refusal, Release, Reply,
@@ -141,7 +141,11 @@ impl Crowd {
                 let lease_ms = self.rng.u64(1..40);
                 self.step(Input::Renew(renew(owner, lease_ms)));
             }
-            96 => self.step(Input::Force(None)),
+            96 => {
+                let owner = self.rng.choice(&self.owners).copied().unwrap();
+                let input = if self.rng.bool() { Input::Force(None) } else { take(owner, 20) };
+                self.step(input);
+            }
             97 => {
                 let why = if self.rng.bool() { Refusal::TryAgain } else { Refusal::WrongType };
                 let dismissed = self.world.dismiss(&why);

@@ -25,7 +25,25 @@ const NO_SESSION: &str = "ERR SESSION needs a connection: it is not available in
 /// The error line.
 pub fn acquire<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
     refuse_if_closing(host, said)?;
-    let ask = said.acquire(session_of(host, said)?);
+    reply_to_acquire(host, name, said.acquire(session_of(host, said)?), said)
+}
+
+/// `RLOCK.TAKE`.
+///
+/// # Errors
+/// The error line; nothing changed.
+pub fn take<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
+    refuse_if_closing(host, said)?;
+    reply_to_acquire(host, name, said.take(), said)
+}
+
+/// Decides, and replies, unless the reply comes late.
+fn reply_to_acquire<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    ask: Acquire<'_>,
+    said: &Arguments<'_>,
+) -> Result<(), String> {
     may_ask(host, said)?;
     let Some(reply) = decide_acquire(host, name, ask, said)? else {
         reply_waiting(host, said);

@@ -28,6 +28,8 @@ pub enum Command {
     Cancel(u8, u8),
     /// `RLOCK.FORCE`
     Force(u8),
+    /// `RLOCK.TAKE`: the owner, the key, the lease, and how many replicas must acknowledge it
+    Take(u8, u8, u32, u8),
     /// `RLOCK.AWAIT` with the token that the client knows of: the key, and for how long it is
     /// blocked
     Await(u8, Option<u32>),
@@ -146,6 +148,10 @@ impl fmt::Display for Command {
             }
             Self::Cancel(owner, key) => write!(to, "RLOCK.CANCEL k{key} o{owner}"),
             Self::Force(key) => write!(to, "RLOCK.FORCE k{key}"),
+            Self::Take(owner, key, ms, acks) => {
+                write!(to, "RLOCK.TAKE k{key} o{owner} LEASE {ms}")?;
+                if *acks > 0 { write!(to, " ACKS {acks}") } else { Ok(()) }
+            }
             Self::Await(key, ms) => {
                 write!(to, "RLOCK.AWAIT k{key} {KNOWN}")?;
                 ms.map_or(Ok(()), |ms| write!(to, " BLOCK {ms}"))

@@ -87,6 +87,7 @@ fn engine_of(command: &Command) -> Option<Work> {
         "RLOCK.RENEW" => |edge, name, said| engine::renew(edge, name, said),
         "RLOCK.CANCEL" => |edge, name, said| engine::cancel(edge, name, said),
         "RLOCK.FORCE" => |edge, name, said| engine::force(edge, name, said),
+        "RLOCK.TAKE" => |edge, name, said| engine::take(edge, name, said),
         "RLOCK.HOLDS" => |edge, name, said| engine::holds(edge, name, said),
         "RLOCK.CHECK" => |edge, name, said| engine::check(edge, name, said),
         "RLOCK.AWAIT" => |edge, name, said| engine::await_holder(edge, name, said),
@@ -255,6 +256,10 @@ impl Server {
         let ask = said.acquire(caller.client.filter(|_| said.session));
         match command.name {
             "RLOCK.ACQUIRE" => vec![self.asked(db, &key, &ask, said)],
+            // It may pass everybody, as an upgrade may.
+            "RLOCK.TAKE" => {
+                vec![Asked { upgrade: true, ..self.asked(db, &key, &said.take(), said) }]
+            }
             "RLOCK.MACQUIRE" => {
                 let asked = keys.wants(said).into_iter().map(|want| {
                     let ask = Acquire { mode: want.mode, limit: want.limit, ..ask };
@@ -292,7 +297,7 @@ impl Server {
         };
         let by = match command.name {
             "RLOCK.RELEASE" | "RLOCK.MRELEASE" => By::Release(said.owner.into()),
-            "RLOCK.FORCE" => By::Force,
+            "RLOCK.FORCE" | "RLOCK.TAKE" => By::Force,
             _ => By::Command,
         };
         Running {

@@ -86,6 +86,7 @@ impl Pair {
         let patience = match how / 4 % 4 {
             0 => Patience::None,
             1 => Patience::Ticket(lease(more / 16)),
+            2 => Patience::Take,
             _ => Patience::Block,
         };
         let ask = Acquire {

@@ -143,6 +143,20 @@ pub const FORCE: Command = Command {
     needs_one: false,
 };
 
+/// `RLOCK.TAKE`
+pub const TAKE: Command = Command {
+    name: "RLOCK.TAKE",
+    summary: "Ends all holds of a lock and acquires it, ahead of those who wait; returns the \
+              fencing token.",
+    complexity: "O(N log N) with N the number of holds ended",
+    flags: "write deny-oom blocking",
+    acl: "write blocking dangerous",
+    access: Access::Writes,
+    positional: &[Positional::Key, Positional::Owner],
+    options: &[Word::Lease, Word::Acks, Word::WithTtl],
+    needs_one: false,
+};
+
 /// `RLOCK.HOLDS`
 pub const HOLDS: Command = Command {
     name: "RLOCK.HOLDS",
@@ -265,6 +279,6 @@ pub const APPLY: Command = Command {
 
 /// Every command, in the order of `RLOCK.HELP`.
 pub const COMMANDS: &[Command] = &[
-    ACQUIRE, RELEASE, RENEW, MACQUIRE, MRELEASE, MRENEW, CANCEL, FORCE, HOLDS, CHECK, AWAIT, INFO,
-    PLACE, QUEUES, SLOWLOG, HELP, APPLY,
+    ACQUIRE, RELEASE, RENEW, MACQUIRE, MRELEASE, MRENEW, CANCEL, FORCE, TAKE, HOLDS, CHECK, AWAIT,
+    INFO, PLACE, QUEUES, SLOWLOG, HELP, APPLY,
 ];

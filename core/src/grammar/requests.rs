@@ -28,6 +28,11 @@ impl<'a> Arguments<'a> {
         }
     }
 
+    /// What `RLOCK.TAKE` asks for. It names a depth, so that a repeated request changes nothing.
+    pub fn take(&self) -> Acquire<'a> {
+        Acquire { patience: Patience::Take, depth: Some(1), ..self.acquire(None) }
+    }
+
     /// What `RLOCK.RELEASE` asks for.
     pub fn release(&self) -> Release<'a> {
         let Self { owner, mode, token, .. } = *self;

@@ -260,6 +260,8 @@ pub enum Patience {
     Tell,
     /// It has a place in the queue for this long, and asks again before that.
     Ticket(LeaseMs),
+    /// It takes the lock, ahead of all who wait: the holds in the way end.
+    Take,
 }
 
 /// A request to release a hold.

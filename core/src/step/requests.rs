@@ -52,6 +52,9 @@ impl<'a> Step<'_, 'a> {
         if ask.session.is_some() && parking.is_none() && self.stop_for_own(ask.owner) {
             return Reply::Count(0);
         }
+        if ask.patience == Patience::Take && held.is_none() {
+            self.force(None);
+        }
         let reply = match held {
             Some(hold) => self.reenter(ask.depth, ask.lease, hold),
             None => self.begin_hold(Cow::Borrowed(ask.owner), ask.mode, ask.lease),
@@ -112,6 +115,10 @@ impl<'a> Step<'_, 'a> {
     /// Checks whether a new hold may begin. `Err` has the reply to the caller, which has its place
     /// in the queue by then.
     fn may_begin(&mut self, ask: &Acquire<'_>) -> Result<(), Reply> {
+        if ask.patience == Patience::Take {
+            let wait_ms = self.volatile.grace.map(|grace| grace.wait_from(self.moment.now));
+            return wait_ms.map_or(Ok(()), |ms| Err(Reply::NotNow { wait_ms: Some(ms) }));
+        }
         let reads = || self.lock.holders.hold(ask.owner, Mode::Read).is_some();
         let is_upgrade = ask.mode == Mode::Write && reads();
         if is_upgrade && !ask.upgrade {
@@ -158,7 +165,7 @@ impl<'a> Step<'_, 'a> {
             });
         }
         match ask.patience {
-            Patience::None => Err(Reply::NotNow { wait_ms }),
+            Patience::None | Patience::Take => Err(Reply::NotNow { wait_ms }),
             Patience::Block | Patience::Tell => Err(Reply::MustWait { wait_ms }),
             Patience::Ticket(window) => {
                 if ticket.is_none() && self.moment.tickets_left == 0 {

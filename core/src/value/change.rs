@@ -46,7 +46,7 @@ pub enum End {
     Released,
     /// Its deadline passed.
     Expired,
-    /// An operator ended it with `RLOCK.FORCE`.
+    /// An operator ended it with `RLOCK.FORCE` or `RLOCK.TAKE`.
     Forced,
     /// The connection of its session closed, or the connection that waited closed before it could
     /// read the reply.

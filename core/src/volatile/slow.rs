@@ -36,7 +36,7 @@ pub enum Outcome {
     Released,
     /// A hold: it expired.
     Expired,
-    /// A hold: by `RLOCK.FORCE`.
+    /// A hold: by `RLOCK.FORCE` or `RLOCK.TAKE`.
     Forced,
     /// A hold: something else deleted or renamed the key.
     Removed,

@@ -11,7 +11,7 @@ use super::steps::{Step, Wait};
 
 /// All kinds that can occur, in the order in which they are printed. What only the module produces
 /// is left out: `TOOMANY` of `rlock.max-waiters`, and that no token below 2^53 remains.
-const ALL: [Kind; 70] = [
+const ALL: [Kind; 71] = [
     ("input", "ACQUIRE"),
     ("input", "ACQUIRE BLOCK 0"),
     ("input", "ACQUIRE BLOCK ms"),
@@ -34,6 +34,7 @@ const ALL: [Kind; 70] = [
     ("input", "FORCE"),
     ("input", "FORCE READ"),
     ("input", "FORCE WRITE"),
+    ("input", "TAKE"),
     ("input", "a parked connection leaves"),
     ("input", "a grant is heard of"),
     ("input", "a grant is not heard of"),
@@ -140,6 +141,7 @@ impl Kinds {
             Step::Forces { mode: None, .. } => ("input", "FORCE"),
             Step::Forces { mode: Some(Mode::Read), .. } => ("input", "FORCE READ"),
             Step::Forces { mode: Some(Mode::Write), .. } => ("input", "FORCE WRITE"),
+            Step::Takes { .. } => ("input", "TAKE"),
             Step::Leaves { .. } => ("input", "a parked connection leaves"),
             Step::Hears { .. } => ("input", "a grant is heard of"),
             Step::GoesUnheard { .. } => ("input", "a grant is not heard of"),

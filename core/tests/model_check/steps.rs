@@ -41,6 +41,10 @@ pub enum Step {
         lock: usize,
         mode: Option<Mode>,
     },
+    Takes {
+        lock: usize,
+        owner: usize,
+    },
     /// The owner's first parked connection at this lock ends.
     Leaves {
         lock: usize,
@@ -161,6 +165,7 @@ impl Profile {
             ]);
         }
         steps.extend((0..2).map(|lock| Step::Forces { lock, mode: None }));
+        steps.extend((0..2).map(|lock| Step::Takes { lock, owner: lock }));
         Self {
             name: "two locks, several things at once",
             locks: 2,
@@ -309,6 +314,7 @@ impl Profile {
             steps.extend([
                 one_level(lock, owner),
                 Step::ReleasesByToken { lock, owner },
+                Step::Takes { lock, owner },
                 Step::Renews { lock, owner },
                 Step::Cancels { lock, owner },
                 Step::Leaves { lock, owner },

@@ -10,7 +10,7 @@ use super::kinds::Kinds;
 use super::steps::{Ask, LEASE_MS, OWNERS, Profile, SESSION_LEASE_MS, Step, Wait};
 use super::waits;
 use crate::support::laws::picture;
-use crate::support::{World, acquire, lease, release, renew};
+use crate::support::{World, acquire, lease, release, renew, take};
 
 /// At most this many grants of one lock are unread before something else happens.
 const UNHEARD_MAX: usize = 3;
@@ -110,6 +110,7 @@ impl<'p> Town<'p> {
                 self.input(lock, Input::Cancel(OWNERS[owner]), kinds);
             }
             Step::Forces { lock, mode } => self.input(lock, Input::Force(mode), kinds),
+            Step::Takes { lock, owner } => self.input(lock, take(OWNERS[owner], LEASE_MS), kinds),
             Step::Leaves { lock, owner } => {
                 let waiter = parked(&self.locks[lock], owner).next().expect("it is parked");
                 self.leaves(lock, waiter, kinds);
@@ -162,6 +163,7 @@ impl<'p> Town<'p> {
             | Step::Releases { owner, .. }
             | Step::ReleasesByToken { owner, .. }
             | Step::Renews { owner, .. }
+            | Step::Takes { owner, .. }
             | Step::Cancels { owner, .. } => is_free(owner),
             Step::Leaves { lock, owner } => parked(&self.locks[lock], owner).next().is_some(),
             Step::Hears { lock } | Step::GoesUnheard { lock } => !self.unheard[lock].is_empty(),

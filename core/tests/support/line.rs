@@ -1,7 +1,8 @@
 //! Laws about waiters, after every step.
 
 use rlock_core::{
-    Change, Effects, Entry, Input, Kind, Lock, Mode, Now, Owner, Reply, Volatile, WaiterId, Wake,
+    Change, Effects, Entry, Input, Kind, Lock, Mode, Now, Owner, Patience, Reply, Volatile,
+    WaiterId, Wake,
 };
 
 use super::World;
@@ -172,6 +173,7 @@ pub fn order(
         );
     }
     if let Input::Acquire(ask) = input
+        && ask.patience != Patience::Take
         && let Reply::Granted { .. } = effects.reply
         && !holds(ask.owner)
         && !began_before(before, effects, ask.owner)

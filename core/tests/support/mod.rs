@@ -492,3 +492,9 @@ pub fn release(owner: &[u8]) -> Release<'_> {
 pub fn renew(owner: &[u8], lease_ms: u64) -> Renew<'_> {
     Renew { owner, mode: None, token: None, lease: lease(lease_ms), acks: 0 }
 }
+
+/// What `RLOCK.TAKE` asks for.
+pub fn take(owner: &[u8], lease_ms: u64) -> Input<'_> {
+    let ask = acquire(owner, Mode::Write, lease_ms);
+    Input::Acquire(Acquire { patience: Patience::Take, depth: Some(1), ..ask })
+}

@@ -206,6 +206,10 @@ impl Story {
     fn input(&self, words: &[&'static str]) -> Input<'static> {
         match *words {
             ["acquire", owner, ref options @ ..] => self.acquire(owner, options),
+            ["take", owner, lease] => {
+                let ms = lease.strip_prefix("lease=").expect("a lease");
+                super::take(unescaped(owner).leak(), number(ms))
+            }
             ["release", owner, ref options @ ..] => {
                 let mut ask = release(unescaped(owner).leak());
                 for option in options {
@@ -424,7 +428,7 @@ fn patience(ask: &Acquire<'_>) -> String {
     let most = ask.max_queue.map_or(String::new(), |most| format!(" maxqueue={most}"));
     let depth = depth + &limit + &most;
     match ask.patience {
-        Patience::None => depth + &session,
+        Patience::None | Patience::Take => depth + &session,
         Patience::Block | Patience::Tell => format!("{depth}{session} block=forever"),
         Patience::Ticket(window) => format!("{depth}{session} queue={}", window.get()),
     }

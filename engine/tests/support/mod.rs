@@ -263,6 +263,7 @@ impl MapHost {
             b"RLOCK.MRENEW" => (&table::MRENEW, Several(commands::mrenew::<Self>)),
             b"RLOCK.CANCEL" => (&table::CANCEL, One(commands::cancel::<Self>)),
             b"RLOCK.FORCE" => (&table::FORCE, One(commands::force::<Self>)),
+            b"RLOCK.TAKE" => (&table::TAKE, One(commands::take::<Self>)),
             b"RLOCK.HOLDS" => (&table::HOLDS, One(commands::holds::<Self>)),
             b"RLOCK.CHECK" => (&table::CHECK, One(commands::check::<Self>)),
             b"RLOCK.AWAIT" => (&table::AWAIT, One(commands::await_holder::<Self>)),

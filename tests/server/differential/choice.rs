@@ -139,7 +139,8 @@ impl Choice {
                 Command::Renew(owner, key, self.ms(), reads, 0).to_string()
             }
             70..73 => Command::Cancel(owner, key).to_string(),
-            73..75 => Command::Force(key).to_string(),
+            73 => Command::Force(key).to_string(),
+            74 => Command::Take(owner, key, self.ms(), 0).to_string(),
             75..78 => format!("RLOCK.HOLDS k{key} o{owner}"),
             78..80 => Command::Del(key).to_string(),
             80 => Command::Set(key).to_string(),

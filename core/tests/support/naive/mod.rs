@@ -291,6 +291,9 @@ impl Naive {
         {
             return refused;
         }
+        if present == 0 && ask.patience == Patience::Take {
+            self.end(|_| true, End::Forced, told);
+        }
         let said = self.enter(ask.owner, ask.mode, ask.lease, ask.depth, limits, told);
         if let Said::Granted { token, .. } = said {
             self.confirm(token);
@@ -301,6 +304,9 @@ impl Naive {
     }
 
     fn may_begin(&mut self, ask: &Acquire<'_>, limits: Limits) -> Result<(), Said> {
+        if ask.patience == Patience::Take {
+            return Ok(());
+        }
         let is_upgrade = ask.mode == Mode::Write && self.has(ask.owner, Mode::Read);
         if is_upgrade && !ask.upgrade {
             return Err(Said::Error("DEADLOCK".into()));
@@ -353,7 +359,7 @@ impl Naive {
             return Err(Said::NotNow { wait_ms });
         }
         Err(match ask.patience {
-            Patience::None => Said::NotNow { wait_ms },
+            Patience::None | Patience::Take => Said::NotNow { wait_ms },
             Patience::Block | Patience::Tell => Said::MustWait { wait_ms },
             Patience::Ticket(_) if ticket.is_none() && limits.tickets_left == 0 => {
                 Said::Error("TOOMANY".into())
