@@ -111,6 +111,17 @@ fn cancel_and_force_reply_how_many_they_ended() {
 }
 
 #[test]
+fn take_replies_the_token_of_its_owner() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire k ann");
+    host.ask(2, "acquire k bob BLOCK 0");
+    host.take_log();
+    assert_eq!(host.ask(9, "take k operator LEASE 5000"), "#2");
+    assert_eq!(host.published(), ["rlock.forced k", "rlock.acquired k"]);
+    assert_eq!(host.holds("k"), "operator write depth=1 until=5000");
+}
+
+#[test]
 fn holds_counts_the_levels_of_the_modes_asked_for() {
     let host = MapHost::primary();
     assert_eq!(host.ask(1, "holds k ann"), "0");

@@ -28,6 +28,8 @@ pub struct Asked {
     pub ticket_until: Option<u64>,
     /// Whether it may go to the front, or has replaced a request that might.
     pub upgrade: bool,
+    /// Whether it is an `RLOCK.TAKE`, which may pass everybody.
+    pub takes: bool,
     /// Whether it asked for two numbers.
     pub with_ttl: bool,
     /// Whether it asked for several locks, of which this is one.
@@ -61,6 +63,7 @@ impl Asked {
             limit: None,
             ticket_until: None,
             upgrade: false,
+            takes: false,
             with_ttl: false,
             of_several: false,
             had_ticket: false,

@@ -256,10 +256,7 @@ impl Server {
         let ask = said.acquire(caller.client.filter(|_| said.session));
         match command.name {
             "RLOCK.ACQUIRE" => vec![self.asked(db, &key, &ask, said)],
-            // It may pass everybody, as an upgrade may.
-            "RLOCK.TAKE" => {
-                vec![Asked { upgrade: true, ..self.asked(db, &key, &said.take(), said) }]
-            }
+            "RLOCK.TAKE" => vec![self.asked(db, &key, &said.take(), said)],
             "RLOCK.MACQUIRE" => {
                 let asked = keys.wants(said).into_iter().map(|want| {
                     let ask = Acquire { mode: want.mode, limit: want.limit, ..ask };
@@ -379,6 +376,7 @@ impl Server {
                 _ => None,
             },
             upgrade: ask.upgrade,
+            takes: ask.patience == Patience::Take,
             with_ttl: said.with_ttl,
             of_several: false,
             had_ticket,

@@ -70,6 +70,7 @@ mod sessions;
 mod several;
 mod slot_moves;
 mod slow_log;
+mod take;
 mod tell;
 mod tell_crowds;
 mod tell_fates;

@@ -265,12 +265,14 @@ impl Laws {
         for (asked, token, waited) in begun().filter(|_| !server.had_longer) {
             // If the owner also had a group waiting for this lock, its single request re-enters.
             let mut same = begun().filter(|(_, same, _)| *same == token).map(|(asked, ..)| asked);
+            // Who takes the lock passes even those of its own requests that re-enter then.
+            let takes = same.clone().find(|asked| asked.takes);
             let of_several = same.clone().find(|asked| asked.of_several);
             let first = same.next().map(|first| match of_several {
                 Some(other) if other.arrival < first.arrival => other,
                 _ => first,
             });
-            if first.is_some_and(|first| first.arrival == asked.arrival) {
+            if takes.or(first).is_some_and(|first| first.arrival == asked.arrival) {
                 // The owner got WRITE in this very step, and that hold may have ended since.
                 let is_other = |noted: &Noted| match &noted.note {
                     Note::Changed {

@@ -412,8 +412,8 @@ impl Rest {
             holds.any(|(owner, _, hold)| owner == asked.owner.as_bytes() && hold.token != token)
         });
         let has_turn = self.lines.had_turn(asked);
-        if asked.upgrade || asked.held || asked.had_ticket || is_re_entry || holds_both || has_turn
-        {
+        let may_pass = asked.upgrade || asked.takes || asked.held || asked.had_ticket;
+        if may_pass || is_re_entry || holds_both || has_turn {
             return Ok(());
         }
         let now_ms = server.now_ms();
