@@ -20,9 +20,9 @@ fn used(client: &mut Client) -> i64 {
 
 // --- any words ----------------------------------------------------------------------------------
 
-const COMMANDS: [&[u8]; 14] = [
+const COMMANDS: [&[u8]; 15] = [
     b"ACQUIRE", b"RELEASE", b"RENEW", b"CANCEL", b"FORCE", b"HOLDS", b"CHECK", b"INFO", b"PLACE",
-    b"QUEUES", b"SLOWLOG", b"HELP", b"APPLY", b"AWAIT",
+    b"QUEUES", b"SLOWLOG", b"HELP", b"APPLY", b"AWAIT", b"TAKE",
 ];
 
 const NAMES: [&[u8]; 10] = [

@@ -91,6 +91,7 @@ fn the_server_finds_the_key_in_each_command() {
         "RLOCK.RENEW door ann",
         "RLOCK.CANCEL door ann",
         "RLOCK.FORCE door",
+        "RLOCK.TAKE door ann",
         "RLOCK.HOLDS door ann",
         "RLOCK.CHECK door 5",
         "RLOCK.AWAIT door 0",
@@ -241,6 +242,7 @@ fn a_user_of_some_keys_gets_no_others() {
         "RLOCK.RENEW door ann",
         "RLOCK.CANCEL door ann",
         "RLOCK.FORCE door",
+        "RLOCK.TAKE door guest",
         "RLOCK.HOLDS door ann",
         "RLOCK.CHECK door 5",
         "RLOCK.INFO door",
@@ -270,6 +272,7 @@ fn a_user_who_may_only_read_a_key_may_look_but_not_take() {
         "RLOCK.RELEASE door ann",
         "RLOCK.RENEW door ann",
         "RLOCK.FORCE door",
+        "RLOCK.TAKE door watcher",
         "RLOCK.APPLY door x",
     ] {
         assert!(watcher.error(line).starts_with("NOPERM "), "{line}");
@@ -327,6 +330,7 @@ fn a_recommended_application_locks_and_hears_what_is_its_own() {
         "PTTL billing:door",
         "EXISTS billing:door",
         "RLOCK.FORCE app:door",
+        "RLOCK.TAKE app:door app:ann",
         "RLOCK.APPLY app:door x",
         "RLOCK.QUEUES",
         "DEL app:door",
@@ -444,10 +448,13 @@ fn a_recommended_operator_may_look_and_force() {
         assert!(collector.error("RLOCK.ACQUIRE app:door me").starts_with("NOPERM "));
         assert!(collector.error("RLOCK.APPLY app:door x").starts_with("NOPERM "));
     }
-    assert!(metrics.error("RLOCK.FORCE app:door").starts_with("NOPERM "));
+    for line in ["RLOCK.FORCE app:door", "RLOCK.TAKE app:door me"] {
+        assert!(metrics.error(line).starts_with("NOPERM "), "{line}");
+    }
     assert_eq!(operator.number("RLOCK.CANCEL app:door app:bob"), 1);
     assert_eq!(operator.number("RLOCK.FORCE app:door"), 1);
     assert_eq!(operator.number("RLOCK.HOLDS app:door app:ann"), 0);
+    operator.granted("RLOCK.TAKE app:door me");
 }
 
 #[test]

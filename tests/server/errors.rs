@@ -57,6 +57,7 @@ fn too_few_and_too_many_arguments_are_refused_as_the_server_does() {
         "RLOCK.RELEASE door",
         "RLOCK.RENEW door",
         "RLOCK.FORCE",
+        "RLOCK.TAKE door",
         "RLOCK.HOLDS door",
         "RLOCK.CHECK door",
         "RLOCK.INFO",
@@ -189,6 +190,7 @@ fn a_key_of_another_type_is_left_alone() {
             "RLOCK.RELEASE door ann DEPTH 0",
             "RLOCK.RENEW door ann",
             "RLOCK.FORCE door",
+            "RLOCK.TAKE door ann",
             "RLOCK.HOLDS door ann",
             "RLOCK.CHECK door 5",
             "RLOCK.INFO door",
@@ -224,6 +226,7 @@ fn an_error_is_one_printable_line_whatever_the_names_contain() {
         &[b"RLOCK.RELEASE", b"door", b"ann", HOSTILE],
         &[b"RLOCK.RENEW", b"door", b"ann", HOSTILE],
         &[b"RLOCK.FORCE", b"door", HOSTILE],
+        &[b"RLOCK.TAKE", b"door", b"ann", HOSTILE],
         &[b"RLOCK.HOLDS", b"door", b"ann", HOSTILE],
         &[b"RLOCK.CHECK", b"door", b"5", HOSTILE],
     ] {

@@ -188,7 +188,9 @@ fn help_is_lines_of_text_that_name_every_command() {
     let reply = client.ask("RLOCK.HELP");
     let page: Vec<String> = items(&reply).iter().map(text).collect();
     let page = page.join("\n").to_uppercase();
-    for command in ["ACQUIRE", "RELEASE", "RENEW", "FORCE", "HOLDS", "CHECK", "INFO", "HELP"] {
+    for command in
+        ["ACQUIRE", "RELEASE", "RENEW", "FORCE", "TAKE", "HOLDS", "CHECK", "INFO", "HELP"]
+    {
         assert!(page.contains(command), "{command} is not in {page}");
     }
 }

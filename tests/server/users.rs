@@ -80,7 +80,9 @@ fn the_operator_may_send_what_the_runbook_names() {
         let is_one = |of: &&str| span == **of || span.starts_with(&format!("{of} "));
         let line = match (span.as_str(), rest) {
             ("RLOCK.FORCE" | "RLOCK.INFO", _) => format!("{word} app:k"),
-            ("RLOCK.CANCEL" | "RLOCK.HOLDS" | "RLOCK.PLACE", _) => format!("{word} app:k me"),
+            ("RLOCK.CANCEL" | "RLOCK.HOLDS" | "RLOCK.PLACE" | "RLOCK.TAKE", _) => {
+                format!("{word} app:k me")
+            }
             ("RLOCK.CHECK", _) => format!("{word} app:k 1"),
             ("RLOCK.SLOWLOG", _) => format!("{word} GET"),
             ("CLIENT UNBLOCK", _) => format!("{span} 1"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rlock_client::{One, limit, read};
 
-pub use crate::jobs::{IfItFails, Job, List, Mcp, Release, Run, Serve};
+pub use crate::jobs::{IfItFails, Job, List, Mcp, Release, Run, Serve, Take};
 
 fn text(word: OsString) -> Result<String, String> {
     word.into_string().map_err(|word| format!("'{}' is not UTF-8", word.display()))
@@ -17,7 +17,8 @@ fn is_option(word: &OsString) -> bool {
     word.len() > 1 && word.as_encoded_bytes().starts_with(b"-")
 }
 
-const JOBS: [&str; 9] = ["run", "top", "who", "watch", "queues", "ls", "release", "serve", "mcp"];
+const JOBS: [&str; 10] =
+    ["run", "top", "who", "watch", "queues", "ls", "release", "take", "serve", "mcp"];
 
 fn known(job: &str) -> Result<&'static str, String> {
     let found = JOBS.iter().find(|known| **known == job);
@@ -71,6 +72,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
     let (mut run, mut is_once, mut count) = (Run::default(), false, None);
     let mut free: Vec<String> = Vec::new();
     let (mut serve, mut mcp) = (Serve::default(), Mcp::default());
+    let mut take = Take::default();
     let (mut list, mut is_all, mut is_sure) = (List::default(), false, false);
     while let Some(word) = words.pop_front() {
         if job == "run" && !run.command.is_empty() && !is_option(&word) {
@@ -109,6 +111,9 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
             ("ls", "--json") => list.is_json = true,
             ("release", "--all") => is_all = true,
             ("release", "--yes") => is_sure = true,
+            ("take", "--owner") => take.owner = Some(value()?),
+            ("take", "--lease") => take.lease = Some(time(&name, &value()?)?),
+            ("take", "--acks") => take.acks = Some(number(&name, &value()?, 16)?),
             ("mcp", "--root") => mcp.root = Some(value()?),
             ("mcp", "--prefix") => mcp.prefix = Some(value()?),
             ("mcp", "--agent") => mcp.agent = Some(value()?),
@@ -175,7 +180,8 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
         }
         ("who", [key]) => Ok(Job::Who { at: at(), key: key.clone() }),
         ("watch", [key]) => Ok(Job::Watch { at: at(), key: key.clone() }),
-        ("who" | "watch", []) => Err("no key is given".into()),
+        ("take", [key]) => Ok(Job::Take(Take { at: at(), key: key.clone(), ..take })),
+        ("who" | "watch" | "take", []) => Err("no key is given".into()),
         ("queues", []) => Ok(Job::Queues { at: at(), count: count.unwrap_or(20) }),
         (_, [first, ..]) => Err(format!("unexpected argument '{first}'")),
         _ => Err(no_command()),

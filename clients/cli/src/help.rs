@@ -1,7 +1,7 @@
 //! What `--help` prints: the help of all commands, or of one.
 
 /// The commands, with a line of help for each.
-const JOBS: [(&str, &str); 9] = [
+const JOBS: [(&str, &str); 10] = [
     (
         "run",
         "rlock run KEY [options] [--] COMMAND...  run a command while holding the lock KEY (or -c 'SHELL COMMAND')",
@@ -21,6 +21,10 @@ const JOBS: [(&str, &str); 9] = [
         "rlock ls [PATTERN] [options]             list all holds, or those whose keys match PATTERN",
     ),
     ("release", "rlock release --owner NAME [PATTERN]     release what an owner holds"),
+    (
+        "take",
+        "rlock take KEY [options]                 end all holds of KEY and hold it, ahead of who waits",
+    ),
     (
         "serve",
         "rlock serve [options]                    serve a live page for browsers, and metrics for Prometheus",
@@ -91,6 +95,13 @@ release:
   --all-databases     in all databases, not only in the one that the URL names
 ";
 
+const TAKE: &str = "\
+take:
+  --owner NAME        who holds KEY then. Default: $USER/take
+  --lease TIME        for how long (600)
+  --acks N            the lock counts only once N replicas have acknowledged it
+";
+
 const SERVE: &str = "\
 serve:
   --listen HOST:PORT  the address to which browsers and Prometheus connect (127.0.0.1:9121)
@@ -134,6 +145,7 @@ pub fn help(job: Option<&str>) -> String {
         ("queues", QUEUES),
         ("ls", LS),
         ("release", RELEASE),
+        ("take", TAKE),
         ("serve", SERVE),
         ("mcp", MCP),
         ("run", CODES),

@@ -47,6 +47,8 @@ pub enum Job {
     Ls(List),
     /// `rlock release`
     Release(Release),
+    /// `rlock take`
+    Take(Take),
     /// `rlock serve`
     Serve(Serve),
     /// `rlock mcp`
@@ -77,6 +79,21 @@ pub struct Release {
     pub list: List,
     /// Whether to release the holds; otherwise they are only listed.
     pub is_sure: bool,
+}
+
+/// What `rlock take` is to take.
+#[derive(Debug, Default, Clone)]
+pub struct Take {
+    /// Which servers.
+    pub at: Where,
+    /// Which lock.
+    pub key: String,
+    /// The owner; `None` means the user.
+    pub owner: Option<String>,
+    /// How long the lock is held; `None` means ten minutes.
+    pub lease: Option<Duration>,
+    /// How many replicas must acknowledge the grant.
+    pub acks: Option<u32>,
 }
 
 /// What `rlock mcp` is to do.

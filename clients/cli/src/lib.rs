@@ -16,6 +16,7 @@ pub mod servers;
 pub mod show;
 mod signals;
 pub mod snapshot;
+pub mod take;
 mod tale;
 pub mod top;
 pub mod view;

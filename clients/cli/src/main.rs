@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use rlock_cli::args::{Job, parse};
 use rlock_cli::help::help;
-use rlock_cli::{complain, list, mcp, run, serve, show, top, watch};
+use rlock_cli::{complain, list, mcp, run, serve, show, take, top, watch};
 
 /// The exit code when rlock itself failed, the same as that of `timeout`.
 const FAILED: u8 = 125;
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Ok(Job::Queues { at, count }) => show::queues(&at, count).and_then(|page| print(&page)),
         Ok(Job::Ls(job)) => list::ls(&job),
         Ok(Job::Release(job)) => list::release(&job),
+        Ok(Job::Take(job)) => take::take(&job, print),
         Ok(Job::Mcp(job)) => mcp::mcp(&job),
         Ok(Job::Serve(job)) => serve::serve(&job).map(|()| 0),
         Err(wrong) => Err(format!("{wrong}\nTry 'rlock --help'.")),

@@ -206,3 +206,29 @@ fn all_servers_of_a_cluster_are_listed() {
     assert!(out.starts_with("foo: ann holds write"), "{out}");
     assert!(complaint.contains("not listed: ") && complaint.contains("released 1"), "{complaint}");
 }
+
+#[test]
+fn a_lock_is_taken_from_a_holder_that_hangs() {
+    let server = Server::start(&[]);
+    let old: u64 = server.ask("RLOCK.ACQUIRE order:42 ann LEASE 600000");
+    let _waits = server.send("RLOCK.ACQUIRE order:42 cy BLOCK 0");
+    until("cy waits", || server.ask::<Option<u64>>("RLOCK.PLACE order:42 cy") == Some(1));
+    let (code, out, complaint) =
+        server.run(&["take", "order:42", "--owner", "me", "--lease", "1h"]);
+    assert_eq!((code, complaint.as_str()), (0, ""), "{out}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("ann held write for "), "{out}");
+    assert!(lines[0].ends_with(&format!(", token {old}")), "{out}");
+    assert!(lines[1].starts_with("me holds order:42 for "), "{out}");
+    assert_eq!(server.ask::<u64>("RLOCK.HOLDS order:42 me"), 1);
+    assert_eq!(server.ask::<Option<u64>>("RLOCK.PLACE order:42 cy"), Some(1));
+    // A second time, nothing is taken.
+    let (code, out, _) = server.run(&["take", "order:42", "--owner", "me"]);
+    assert_eq!((code, out.lines().count()), (0, 1), "{out}");
+    assert_eq!(server.run(&["take"]).0, 125);
+
+    let new = Server::start(&["--rlock.grace-ms", "600000"]);
+    let (code, out, complaint) = new.run(&["take", "order:42"]);
+    assert_eq!((code, out.as_str()), (1, ""), "{complaint}");
+    assert!(complaint.contains("this new primary grants nothing"), "{complaint}");
+}

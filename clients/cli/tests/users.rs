@@ -172,7 +172,7 @@ const DENIED: Does = Refuses(125, "permissions");
 const NO_LIST: Does = Refuses(125, "this user may not send SCAN, RLOCK.INFO or SELECT");
 
 /// While `app:job` is held and awaited.
-const TABLE: [Row; 18] = [
+const TABLE: [Row; 19] = [
     row(&["run", "-n", "app:x", "echo", "ran"], [Prints("ran"), DENIED, DENIED]),
     row(&["run", "-n", "app:job", "true"], [Refuses(1, ""), DENIED, DENIED]),
     row(&["run", "-n", "billing:7", "true"], [DENIED, DENIED, DENIED]),
@@ -198,6 +198,10 @@ const TABLE: [Row; 18] = [
     row(
         &["release", "--owner", "*", "app:*", "--yes"],
         [NO_LIST, Refuses(125, "were refused"), NO_LIST],
+    ),
+    row(
+        &["take", "app:taken", "--owner", "me"],
+        [Refuses(125, "permission"), Prints("me holds app:taken"), DENIED],
     ),
     row(
         &["mcp", "--check", "Cargo.toml", "--agent", "a", "--prefix", "app:paths"],
