@@ -146,8 +146,8 @@ pub const FORCE: Command = Command {
 /// `RLOCK.TAKE`
 pub const TAKE: Command = Command {
     name: "RLOCK.TAKE",
-    summary: "Ends all holds of a lock and acquires it, ahead of those who wait; returns the \
-              fencing token.",
+    summary: "Ends all holds of a lock and acquires WRITE, ahead of those who wait; returns the \
+              token.",
     complexity: "O(N log N) with N the number of holds ended",
     flags: "write deny-oom blocking",
     acl: "write blocking dangerous",
