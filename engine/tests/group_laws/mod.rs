@@ -2,7 +2,7 @@
 
 mod model;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::support::MapHost;
 use crate::support::small::every_history;
@@ -243,4 +243,46 @@ fn every_short_history_of_groups_is_as_in_a_naive_model() {
         }
         world.ends();
     });
+}
+
+/// A step of [`small`], or the end of the owner's connection, or an operator's; `None` if the owner
+/// already waits, and so asks for nothing else.
+fn possible(naive: &Naive, owner: usize, number: usize) -> Option<Deed> {
+    let wait = naive.wait_of(owner);
+    match number.checked_sub(SMALL) {
+        None => Some(small(owner * SMALL + number))
+            .filter(|deed| wait.is_none() || !matches!(deed, Deed::Several(..) | Deed::One(..))),
+        Some(0) => wait.map(Deed::Close),
+        Some(_) => (owner < 2).then_some(Deed::Force(owner)),
+    }
+}
+
+/// Two keys, and three owners of which each waits for one thing at a time: every step in every
+/// situation (`make model`), or in the first `RLOCK_STATES` of them.
+#[test]
+fn every_situation_of_groups_is_as_in_a_naive_model() {
+    let most = std::env::var("RLOCK_STATES").map_or(300, |most| most.parse().unwrap());
+    let play = |history: &[(usize, usize)]| {
+        let mut world = World::new();
+        for (owner, number) in history {
+            world.does(&possible(&world.naive, *owner, *number).unwrap());
+        }
+        world
+    };
+    let mut known = BTreeSet::from([Naive::default().picture()]);
+    let (mut open, mut steps) = (VecDeque::from([Vec::new()]), 0);
+    while let Some(history) = open.pop_front() {
+        let before = play(&history).naive;
+        for (owner, number) in (0..3).flat_map(|owner| (0..SMALL + 2).map(move |n| (owner, n))) {
+            let Some(deed) = possible(&before, owner, number) else { continue };
+            let mut world = play(&history);
+            world.does(&deed);
+            steps += 1;
+            if known.len() < most && known.insert(world.naive.picture()) {
+                open.push_back(history.iter().copied().chain([(owner, number)]).collect());
+            }
+        }
+    }
+    println!("{} situations, {steps} steps", known.len());
+    assert!(known.len() >= most.min(10_000), "only {} situations", known.len());
 }

@@ -68,6 +68,29 @@ pub enum Said {
 }
 
 impl Naive {
+    /// Who holds, and who waits where. Requests are numbered by their order, so that two histories
+    /// which lead to the same situation have the same picture.
+    pub fn picture(&self) -> String {
+        let lines = self.lines.values().flatten();
+        let ids: BTreeSet<usize> =
+            self.groups.keys().copied().chain(lines.map(|wait| wait.arrival)).collect();
+        let number = |id: usize| ids.iter().position(|other| *other == id);
+        let groups: Vec<_> = self.groups.iter().map(|(id, group)| (number(*id), group)).collect();
+        let line = |(key, line): (&usize, &Vec<Wait>)| {
+            let waits = line.iter().map(|wait| (number(wait.arrival), wait.owner, wait.has_turn));
+            (*key, waits.collect::<Vec<_>>())
+        };
+        let lines: Vec<_> = self.lines.iter().map(line).filter(|line| !line.1.is_empty()).collect();
+        format!("{:?} {groups:?} {lines:?}", self.holds)
+    }
+
+    /// The first request of this owner that waits.
+    pub fn wait_of(&self, owner: usize) -> Option<usize> {
+        let groups = self.groups.iter().filter(|(_, group)| group.owner == owner);
+        let waits = self.lines.values().flatten().filter(|wait| wait.owner == owner);
+        groups.map(|(id, _)| *id).chain(waits.map(|wait| wait.arrival)).min()
+    }
+
     pub fn has(&self, key: usize, owner: usize, write: bool) -> bool {
         self.holds.contains(&(key, owner, write))
     }
