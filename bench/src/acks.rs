@@ -1,6 +1,6 @@
-//! A grant that a replica confirms, beside the same work without confirmation and with a `WAIT`
-//! after it in the same write: grants per second, how long each takes, and how often the replica is
-//! asked for acknowledgments.
+//! A grant that a replica confirms, compared with the same work without confirmation and with a
+//! `WAIT` after it in the same write. The figures are grants per second, the time each grant takes,
+//! and how often the primary asks the replica for acknowledgments.
 
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,12 @@ const READY_MS_MAX: u64 = 20_000;
 
 const CONNECTIONS: [usize; 3] = [1, 50, 500];
 
-/// How a grant is confirmed: the row, what is added to the command, and to the write.
+/// How a grant is confirmed: the row, the words added to the command, and the command that follows
+/// it in the same write.
 const WAYS: [(&str, &str, &str); 3] =
     [("not at all", "", ""), ("followed by WAIT 1", "", "WAIT 1 1000"), ("ACKS 1", "ACKS 1", "")];
 
-/// Measures all of it.
+/// Measures all rows for every number of connections.
 pub fn measure(book: &mut Book, profile: Profile) {
     let ms = if profile == Profile::Quick { 1000 } else { 4000 };
     for connections in CONNECTIONS {
@@ -36,7 +37,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
         for (row, word, behind) in WAYS {
             let primary = server(&["repl-diskless-sync", "no"]);
             let replica = Server::replica_of(&primary, &[]);
-            // The replica counts from its first acknowledgment on.
+            // The server counts a replica only after that replica's first acknowledgment.
             let mut first = primary.client();
             until(READY_MS_MAX, || first.attempt("RLOCK.ACQUIRE first owner ACKS 1").is_ok());
             let mut room = Room::open(primary.tcp_port(), connections);
@@ -62,18 +63,20 @@ pub fn measure(book: &mut Book, profile: Profile) {
     }
 }
 
-/// How often the replica was asked for acknowledgments: it receives no other REPLCONFs.
+/// How often the primary asked the replica for acknowledgments: the replica receives no other
+/// REPLCONF.
 fn asked(replica: &mut Client) -> f64 {
     let calls = replica.info("commandstats", "cmdstat_replconf").unwrap_or_default();
     let calls = calls.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
     calls.map_or(0.0, |calls| calls.parse().unwrap())
 }
 
-/// Each acquires its own lock, and releases it in the same write as the next request.
+/// Each connection acquires its own lock, and releases it in the same write as the next request.
 struct Grants {
-    /// The bytes that acquire and release, of each.
+    /// Each connection's commands to acquire and to release, as bytes.
     words: Vec<[Vec<u8>; 2]>,
-    /// Replies to one write: of the release, of the request, of what follows it.
+    /// The number of replies to one write: to the release, to the request, and to the command after
+    /// it.
     replies: usize,
     heard: Vec<usize>,
     said: Vec<Instant>,

@@ -1,13 +1,14 @@
-//! How long jobs wait that arrive at random and each hold one lock for 5 ms, by RLOCK's packages
-//! and by other locks: `scripts/peers.sh` measures it, and prints a line of JSON for each.
+//! How long jobs wait that each hold one lock for 5 ms and arrive at random times, with RLOCK's
+//! packages and with other locks. `scripts/peers.sh` takes the measurements, and prints a line of
+//! JSON for each lock and load.
 
 use crate::book::{Book, short};
 use crate::peers;
 
-/// Of the time for which a lock without any delay would be held.
+/// How much of the time the lock would be held if handing it over took no time, in percent.
 const LOADS: &str = "30 50 80 95";
 
-/// What is recorded, by the name that it has in a line.
+/// The section of each figure, by the name that the figure has in a line of JSON.
 const SECTIONS: [(&str, &str); 7] = [
     ("wait_p50_ms", P50),
     ("wait_p99_ms", P99),
@@ -24,7 +25,7 @@ const FAILED: &str = "arrivals: jobs that failed, %";
 const STILL_WAITING: &str = "arrivals: jobs that still waited at the end, %";
 const OVERTAKEN: &str = "arrivals: grants out of order, %";
 
-/// Measures it with all peers, or with those that `$PEERS` names.
+/// Measures all peers, or those that `$PEERS` names.
 pub fn measure(book: &mut Book) {
     let mut script = peers::script();
     script.args(std::env::var("PEERS").unwrap_or_default().split_whitespace());
@@ -42,7 +43,7 @@ pub fn measure(book: &mut Book) {
     });
 }
 
-/// The headings, and a line of cells for each lock, those whose jobs wait longest last.
+/// The headings, and a line of cells for each lock. The lock whose jobs wait longest is last.
 pub fn lines(book: &Book) -> Vec<Vec<String>> {
     let mut loads: Vec<&str> = Vec::new();
     let mut peers: Vec<(&str, f64)> = Vec::new();
@@ -50,7 +51,7 @@ pub fn lines(book: &Book) -> Vec<Vec<String>> {
         if !loads.contains(&figure.column.as_str()) {
             loads.push(&figure.column);
         }
-        // The figure at the highest load is the last.
+        // Keep a peer's last figure, which is the one at the highest load.
         peers.retain(|(peer, _)| *peer != figure.row);
         peers.push((&figure.row, figure.value));
     }
@@ -69,7 +70,8 @@ pub fn lines(book: &Book) -> Vec<Vec<String>> {
     lines
 }
 
-/// Median, 99th percentile and longest wait; at least that, where jobs still waited at the end.
+/// The median, the 99th percentile and the longest wait. The longest wait is a lower bound if jobs
+/// were still waiting at the end.
 fn waits(number: impl Fn(&str) -> Option<f64>) -> String {
     let still_waiting = number(STILL_WAITING).unwrap_or_default();
     let each = [(P50, 50.0), (P99, 1.0), (LONGEST, 0.0)].map(|(section, rest)| {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::sample::Sample;
 
-/// A median, with the least and the greatest value.
+/// A median, with the smallest and the greatest value.
 #[derive(Clone, Debug)]
 pub struct Figure {
     pub section: String,
@@ -20,10 +20,10 @@ pub struct Figure {
 /// One run on one server.
 #[derive(Default)]
 pub struct Book {
-    /// Server, machine, date, duration: what to know before reading a figure.
+    /// Server, machine, date, duration: what a reader needs to know before reading a figure.
     pub about: BTreeMap<String, String>,
     pub figures: Vec<Figure>,
-    /// What other clients measured, as they printed it.
+    /// The figures of other clients, as they printed them.
     pub peers: Vec<serde_json::Value>,
     /// What was not measured, and why.
     pub missing: Vec<String>,
@@ -43,7 +43,7 @@ impl Book {
         self.put_value(section, row, "max", measured.max());
     }
 
-    /// Records what was counted, or measured once.
+    /// Records a count, or a value that was measured once.
     pub fn put_value(&mut self, section: &str, row: &str, column: &str, value: f64) {
         self.put_figure(section, row, column, value, value, value);
     }
@@ -67,13 +67,13 @@ impl Book {
         self.figures.push(Figure { section, row, column, value, least, most });
     }
 
-    /// Records what could not be measured here.
+    /// Records that something could not be measured here, and why.
     pub fn miss(&mut self, what: String) {
         println!("  NOT MEASURED: {what}");
         self.missing.push(what);
     }
 
-    /// Measures one thing. A panic is recorded, and the rest goes on.
+    /// Takes one measurement. A panic in it is recorded, and the run continues.
     pub fn measure(&mut self, name: &str, work: impl FnOnce(&mut Book)) {
         println!("{name}");
         let begin = Instant::now();
@@ -85,13 +85,13 @@ impl Book {
         println!("  ({:.0} s)", begin.elapsed().as_secs_f64());
     }
 
-    /// The median of one figure, if it is there.
+    /// The median of one figure, if the figure exists.
     pub fn value(&self, section: &str, row: &str, column: &str) -> Option<f64> {
         let is_it = |f: &&Figure| f.section == section && f.row == row && f.column == column;
         self.figures.iter().find(is_it).map(|figure| figure.value)
     }
 
-    /// In this column, the first row's figure divided by the second row's.
+    /// The figure of `row` divided by that of `beside`, in this column.
     pub fn ratio(&self, section: &str, column: &str, row: &str, beside: &str) -> Option<f64> {
         Some(self.value(section, row, column)? / self.value(section, beside, column)?)
     }
@@ -101,19 +101,19 @@ impl Book {
         self.about.get(name).map_or("", String::as_str)
     }
 
-    /// When it was measured, and with which module.
+    /// When the run was measured, and with which module.
     pub fn when(&self) -> String {
         format!("{}, module at {}", self.about("date"), self.about("commit"))
     }
 
-    /// The parts that were measured anew, and when.
+    /// The parts that were measured again later, and when.
     pub fn parts(&self) -> impl Iterator<Item = (&str, &str)> {
         let whole = ["commit", "date", "machine", "profile", "server"];
         let all = self.about.iter().map(|(name, said)| (name.as_str(), said.as_str()));
         all.filter(move |(name, _)| !whole.contains(name))
     }
 
-    /// Everything was measured, not parts only.
+    /// Whether the run measured everything, not only some parts.
     pub fn is_whole(&self) -> bool {
         self.about("profile") != PARTS
     }
@@ -122,7 +122,7 @@ impl Book {
 /// The profile of a server on which only some sections were measured.
 pub const PARTS: &str = "partial";
 
-/// Three significant digits.
+/// The value with three significant digits.
 pub fn short(value: f64) -> String {
     let size = value.abs();
     if size >= 1e6 {
@@ -136,7 +136,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The column for this number.
+/// The name of the column for this number.
 pub fn column(size: usize) -> String {
     match size {
         0..1000 => size.to_string(),

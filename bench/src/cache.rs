@@ -1,6 +1,6 @@
-//! What locks cost a server that also serves a cache: `GET` and `SET` arrive at a fixed rate, and
-//! beside them a thousand pairs of acquire and release a second. A reply's time counts from the
-//! moment at which its command was due, whether or not it was sent late.
+//! How much locks cost a server that also serves a cache. `GET` and `SET` arrive at a fixed rate,
+//! together with a thousand pairs of acquire and release per second. The time of a reply counts
+//! from the moment at which its command was due, even if the command was sent late.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -19,14 +19,14 @@ use rlock_testkit::Client;
 const SECTION: &str = "cache: 20 000 GET and SET a second, and 1000 locks a second";
 const REQUESTS_PER_S: u32 = 20_000;
 const PAIRS_PER_S: u32 = 1000;
-/// Of a hundred requests, so many are GET.
+/// Of a hundred requests, this many are GET.
 const GETS: usize = 90;
 const KEYS: usize = 100_000;
 const VALUE_LEN: usize = 100;
-/// Connections of the cache, and of the locks.
+/// Connections that use the cache, and connections that use locks.
 const VISITORS: usize = 50;
 const OWNERS: usize = 50;
-/// How many want the lock that is handed over.
+/// How many owners want the lock that is handed over.
 const CONTENDERS: usize = 11;
 const HANDED_OVER: &str = "RLOCK, one lock, ten wait with TELL";
 const NO_LOCKS: &str = "no locks";
@@ -67,7 +67,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
 const COLUMNS: [&str; 4] =
     ["GET or SET p50, µs", "p99, µs", "server CPU, % of a core", "locks per second"];
 
-/// The values of the columns, measured for so long.
+/// The values of the columns, measured for this long.
 fn one(port: u16, kind: &Kind, round: usize, cpu: &CpuClock, time: Duration) -> [f64; 4] {
     let mut room = Room::open(port, VISITORS + OWNERS);
     room.greet_in_resp3(|seat| (seat >= VISITORS).then(|| channel(seat)));
@@ -97,7 +97,7 @@ fn channel(seat: usize) -> String {
     format!("to:{seat}")
 }
 
-/// Moments at an even distance.
+/// Moments at equal intervals.
 struct Clock {
     next: Instant,
     gap: Duration,
@@ -108,7 +108,7 @@ impl Clock {
         Clock { next: Instant::now(), gap: Duration::from_secs(1) / per_s }
     }
 
-    /// The next moment that has passed.
+    /// The next moment, if it has passed.
     fn due(&mut self) -> Option<Instant> {
         let due = self.next;
         (due <= Instant::now()).then(|| {
@@ -118,11 +118,11 @@ impl Clock {
     }
 }
 
-/// What the cache is asked.
+/// The requests to the cache.
 struct Cache {
     clock: Clock,
     rng: Rng,
-    /// When each connection's requests were due that have no reply yet.
+    /// For each connection, when its unanswered requests were due.
     due: Vec<VecDeque<Instant>>,
     asked: usize,
     taken_us: Sample,
@@ -155,7 +155,7 @@ impl Cache {
     }
 }
 
-/// What is locked beside it.
+/// The kind of lock that is used while the cache is served.
 enum Kind {
     None,
     /// Locks that nobody waits for.
@@ -183,13 +183,13 @@ impl Kind {
 }
 
 trait Locks {
-    /// Before the first of them is due.
+    /// Called before the first lock is due.
     fn begin(&mut self, _: &mut Table) {}
     fn tick(&mut self, table: &mut Table);
     fn hear(&mut self, owner: usize, reply: &[u8], table: &mut Table);
-    /// How many were acquired and released.
+    /// How many locks were acquired and released.
     fn done(&self) -> usize;
-    /// From now on no more are acquired.
+    /// Stops acquiring locks.
     fn end(&mut self);
     fn is_over(&self) -> bool;
 }
@@ -235,13 +235,13 @@ impl Locks for Nobody {
     }
 }
 
-/// Each owner has its lock. Whoever is free takes the next one that is due.
+/// Each owner has its own lock. An idle owner takes the next acquisition that is due.
 struct Free {
-    /// `None` once no more are acquired.
+    /// `None` once no more locks are to be acquired.
     clock: Option<Clock>,
     commands: Vec<Vec<(String, &'static str)>>,
     idle: Vec<usize>,
-    /// How many commands each has sent of the pair under way.
+    /// How many commands of the current pair each owner has sent.
     said: Vec<usize>,
     done: usize,
 }
@@ -273,7 +273,7 @@ impl Locks for Free {
     fn hear(&mut self, owner: usize, reply: &[u8], table: &mut Table) {
         let reply = str::from_utf8(reply).unwrap().trim_end();
         let (line, begin) = &self.commands[owner][self.said[owner] - 1];
-        // In RESP3, nil has a mark of its own.
+        // RESP3 has its own representation of nil.
         let is_it = reply.starts_with(begin) || (*begin == "$-1" && reply == "_");
         assert!(is_it, "{line}: {reply}");
         if self.said[owner] < self.commands[owner].len() {
@@ -297,13 +297,13 @@ impl Locks for Free {
     }
 }
 
-/// Whoever has the lock when a release is due releases it, and asks again in the same write.
+/// When a release is due, the holder releases the lock and asks for it again in the same write.
 struct HandedOver {
     clock: Option<Clock>,
     key: String,
     holder: Option<usize>,
     done: usize,
-    /// How many wait or hold.
+    /// How many owners wait for the lock or hold it.
     inside: usize,
 }
 

@@ -1,5 +1,5 @@
-//! A server under callgrind, which counts instructions and calls, and can simulate the caches and
-//! the branch prediction of one kind of processor: the same on every machine.
+//! A server under callgrind. Callgrind counts instructions and calls, and can simulate the caches
+//! and the branch prediction of one kind of processor, which is the same on every machine.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use rlock_testkit::{Server, Waiter};
 
-/// Before each call of this function callgrind writes the counts since the previous call.
+/// Callgrind writes the counts since the previous mark before each call of this function.
 const MARK: (&str, &str) = ("TIME", "timeCommand");
 
-/// First-level caches as large as those of most servers' processors, and a last level that holds
-/// all that is measured here; without a size, callgrind takes this machine's.
+/// The first-level caches are as large as those of most servers' processors, and the last-level
+/// cache holds everything that is measured here. Without sizes, callgrind would take those of this
+/// machine.
 const PROCESSOR: [&str; 5] = [
     "--cache-sim=yes",
     "--branch-sim=yes",
@@ -30,23 +31,24 @@ pub struct Counted {
 
 /// The counts between two marks.
 pub struct Profile {
-    /// In user space, without the server's regular work once a second.
+    /// Instructions in user space, without the server's regular work once a second.
     pub instructions: u64,
-    /// Instructions and data that the simulated first-level caches did not have; 0 without them.
+    /// Accesses to instructions and data that missed the simulated first-level caches; 0 if no
+    /// caches are simulated.
     pub cache_misses: u64,
-    /// Jumps that the simulated processor did not expect; 0 without one.
+    /// Jumps that the simulated processor predicted wrongly; 0 if none is simulated.
     pub mispredictions: u64,
-    /// By function: how often it was called, and the instructions in it and in what it called.
+    /// For each function: how often it was called, and the instructions in it and in its callees.
     calls: HashMap<String, (u64, u64)>,
 }
 
 impl Counted {
-    /// Starts it.
+    /// Starts a server under callgrind.
     pub fn start() -> Counted {
         Self::start_with(&[])
     }
 
-    /// Starts it with a simulated processor, which takes twice as long.
+    /// Starts a server under callgrind with a simulated processor, which takes twice as long.
     pub fn start_on_processor() -> Counted {
         Self::start_with(&PROCESSOR)
     }
@@ -57,16 +59,17 @@ impl Counted {
         fs::create_dir_all(&folder).unwrap();
         let output = format!("--callgrind-out-file={}", folder.join("out").display());
         let marks = format!("--dump-before={}", MARK.1);
-        // The server may be a script that executes it, so callgrind follows that.
+        // The server may be a script that executes the real one, so callgrind follows child
+        // processes.
         let under = ["valgrind", "--tool=callgrind", "--trace-children=yes", &output, &marks];
         let under: Vec<&str> = under.iter().chain(words).copied().collect();
-        // The server's own regular work: once a second instead of ten times.
+        // Have the server do its regular work once a second instead of ten times.
         let server = Server::under(&under, &["hz", "1", "dynamic-hz", "no"]);
         let marker = Waiter::connect(&server);
         Counted { server, marker, folder, marks: 0 }
     }
 
-    /// The counts for this work.
+    /// The counts for `work`.
     pub fn count(&mut self, work: impl FnOnce()) -> Profile {
         self.mark();
         work();
@@ -90,8 +93,9 @@ impl Drop for Counted {
 }
 
 impl Profile {
-    /// Reads callgrind's format: `events: Ir …`; `cfn=(7) name` once, then `cfn=(7)`; below it
-    /// `calls=COUNT …` and a line with a position and what the calls cost of each event.
+    /// Reads callgrind's format: `events: Ir …` lists the events. A function is named once as
+    /// `cfn=(7) name`, and later as `cfn=(7)`. Below it come `calls=COUNT …`, and a line with a
+    /// position and the cost of the calls for each event.
     fn parse(text: &str) -> Profile {
         let mut names = HashMap::new();
         let mut calls = HashMap::<String, (u64, u64)>::new();
@@ -129,8 +133,8 @@ impl Profile {
         }
     }
 
-    /// The module's allocations: every function of the module API that allocates for the module
-    /// itself.
+    /// The module's allocations: the calls of all functions of the module API that allocate for the
+    /// module itself.
     pub fn module_allocations(&self) -> u64 {
         let ours = ["Alloc", "TryAlloc", "Calloc", "TryCalloc", "Realloc", "TryRealloc"];
         ours.map(|name| self.api(name).0).iter().sum()
@@ -141,14 +145,14 @@ impl Profile {
         ["malloc", "calloc", "realloc"].map(|name| self.calls_of(name)).iter().sum()
     }
 
-    /// Instructions of propagating effects to replicas and the append-only file, by the module's
-    /// call.
+    /// The instructions of the module's calls that propagate effects to replicas and to the
+    /// append-only file.
     pub fn replicate_instructions(&self) -> u64 {
         self.api("Replicate").1
     }
 
-    /// Calls of a function of the module API, and their instructions. Redis and Valkey each have a
-    /// name for it.
+    /// The calls of a function of the module API, and their instructions. Redis and Valkey use
+    /// different names for it.
     fn api(&self, name: &str) -> (u64, u64) {
         let of =
             |make: &str| self.calls.get(&format!("{make}_{name}")).copied().unwrap_or_default();

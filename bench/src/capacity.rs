@@ -1,5 +1,5 @@
-//! What `docs/capacity.md` reckons with, as far as nothing else measures it: sessions, the network,
-//! a Cluster whose nodes are all busy.
+//! Figures that `docs/capacity.md` calculates with and that no other measurement gives: sessions,
+//! the network, and a Cluster whose nodes are all busy.
 
 use std::thread;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const CLUSTER: &str = "capacity: a Cluster of three, 50 in the pipeline of 10 co
 const PAIRS: u64 = 10_000;
 const BUSY: Duration = Duration::from_secs(3);
 
-/// Measures all of it.
+/// Measures sessions, the network and the Cluster.
 pub fn measure(book: &mut Book, profile: Profile) {
     let connections = if profile == Profile::Quick { 1000 } else { 10_000 };
     if may_open(connections) {
@@ -32,7 +32,8 @@ pub fn measure(book: &mut Book, profile: Profile) {
     cluster(book);
 }
 
-/// The memory of each, and what its renewals cost: every third of a lease of six seconds.
+/// The memory of each session, and the cost of its renewals: the server renews it every two
+/// seconds, a third of its lease.
 fn sessions(book: &mut Book, count: usize) {
     let server = server_for(count);
     let mut admin = server.client();
@@ -76,7 +77,7 @@ fn network(book: &mut Book) {
             })
         };
         replica.until_in_sync_with(&server);
-        // What asking costs is known from asking twice.
+        // Ask twice: the difference is the cost of asking itself.
         let (first, second) = (read(&mut admin), read(&mut admin));
         for _ in 0..PAIRS {
             lines.iter().for_each(|(line, _)| drop(worker.ask(line)));
@@ -88,7 +89,7 @@ fn network(book: &mut Book) {
             let own = second[number] - first[number];
             ((third[number] - second[number] - own) as f64 / PAIRS as f64).round()
         };
-        // What goes to replicas is output, too.
+        // The server counts bytes sent to replicas as output, too.
         let figures = [bytes(0), bytes(1) - bytes(2), bytes(2)];
         for (name, figure) in names.into_iter().zip(figures) {
             book.put_value(NETWORK, rival.name, name, figure);
@@ -96,7 +97,8 @@ fn network(book: &mut Book) {
     }
 }
 
-/// All nodes are busy at once; beside them one node that knows of no other, alone.
+/// All nodes of a Cluster are busy at once. For comparison, one server outside the Cluster is busy
+/// alone.
 fn cluster(book: &mut Book) {
     let alone = server(&[]);
     let mut admin = alone.client();
@@ -121,13 +123,13 @@ fn cluster(book: &mut Book) {
     }
 }
 
-/// Server CPU of each pair in microseconds, and pairs in a second.
+/// Server CPU per pair in microseconds, and pairs per second.
 fn busy(server: &Server, pair: &Rival, begin: &str) -> (f64, f64) {
     let cpu = CpuClock::of(&mut server.client());
     Pairs::of(pair, begin, 50, 10).measure(server.tcp_port(), &cpu, BUSY)
 }
 
-/// Locks whose names begin with this are this node's.
+/// A hash tag whose locks belong to this node.
 fn tag_of(cluster: &Cluster, node: usize) -> String {
     let mut client = cluster.client(0);
     let mut tags = (0..).map(|number| format!("{{{number}}}"));

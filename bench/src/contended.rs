@@ -1,5 +1,5 @@
-//! Many clients, one lock, no pause: how often it changes hands, how long that takes, what it costs
-//! the server, and whether everybody gets a share.
+//! Many clients want one lock and never pause: how often it changes hands, how long that takes, how
+//! much it costs the server, and whether every client gets a share.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub const GRANTS: &str = "contended: grants per second, one lock, so many client
 pub const P50: &str = "contended: release to the next grant, p50 µs";
 pub const P99: &str = "contended: release to the next grant, p99 µs";
 const CPU: &str = "contended: server CPU per grant, µs";
-/// Over the same time.
+/// Measured during the same time as the grants.
 pub const SHARE: &str = "contended: ratio of most to least served client";
 pub const DIFFERENCE: &str = "contended: grants of the best served client, more than the worst";
 pub const RLOCK: &str = "RLOCK, deadlock detection off";
@@ -26,7 +26,7 @@ pub const REDISSON: &str = "Redisson's way (all subscribed, scripts)";
 
 const CLIENTS: [usize; 5] = [1, 10, 100, 1000, 10_000];
 
-/// Measures all of it.
+/// Measures each row for every number of clients.
 pub fn measure(book: &mut Book, profile: Profile) {
     let at_most = |most: usize| CLIENTS.into_iter().filter(move |clients| *clients <= most);
     let is_quick = profile == Profile::Quick;
@@ -44,7 +44,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     }
 }
 
-/// What was seen since `begin`.
+/// What the clients observed since `begin`.
 #[derive(Default)]
 struct Tally {
     grants: Vec<u64>,
@@ -70,10 +70,10 @@ impl Tally {
 }
 
 trait Contest: Game {
-    /// Everybody sends the first command.
+    /// Every client sends its first command.
     fn begin(&mut self, table: &mut Table);
     fn tally(&mut self) -> &mut Tally;
-    /// Everybody takes part.
+    /// Whether every client takes part by now.
     fn is_gathered(&self) -> bool;
 }
 
@@ -112,7 +112,7 @@ fn one<C: Contest>(
     }
     let (least, most) = (tally.grants.iter().min().unwrap(), tally.grants.iter().max().unwrap());
     book.put_value(DIFFERENCE, row, &column, (most - least) as f64);
-    // With fewer grants than clients, shares mean nothing.
+    // If there were fewer grants than clients, their shares say nothing.
     if grants >= clients as f64 {
         book.put_value(SHARE, row, &column, *most as f64 / (*least).max(1) as f64);
     }
@@ -120,7 +120,7 @@ fn one<C: Contest>(
     println!("  {row}, {clients}: {unserved} got nothing in {seconds:.1} s");
 }
 
-/// RLOCK: one connection each; a holder releases, gets the reply, and queues again.
+/// RLOCK with one connection per client. The holder releases, gets the reply, and queues again.
 struct Handed {
     tally: Tally,
     holders: HashSet<usize>,
@@ -162,7 +162,8 @@ impl Game for Handed {
             assert_eq!(reply, b":0\r\n");
             return table.say(client, acquire);
         }
-        // It was released before this grant was sent: two replies can only come in this order.
+        // The previous holder sent its release before the server sent this grant, so `released` is
+        // the moment of that release.
         self.holders.insert(client);
         self.tally.grant(client);
         table.say(client, release);
@@ -170,8 +171,8 @@ impl Game for Handed {
     }
 }
 
-/// Redisson's way: each has a connection for commands and one for messages. A refused client waits
-/// for the message of a release, which all get, and retries.
+/// Redisson's way: each client has one connection for commands and one for messages. A refused
+/// client waits for the message that a release sends to all clients, and then retries.
 struct Raced {
     tally: Tally,
     racers: Vec<Racer>,
@@ -182,7 +183,8 @@ struct Racer {
     acquire: Vec<u8>,
     release: Vec<u8>,
     doing: Doing,
-    /// Messages that came while it was doing something else: a reason to retry.
+    /// Whether a message came while the client was doing something else, which is a reason to
+    /// retry.
     heard: bool,
 }
 

@@ -1,27 +1,28 @@
-//! Clients of which there are few, and then many.
+//! A group of clients: first with few members, then with many.
 
 use crate::stage::until_all_is_read;
 use rlock_testkit::{Server, Waiter};
 
-/// Commands under way at once, of clients that do not block.
+/// How many commands clients that do not block have under way at once.
 pub const PIPELINED: usize = 100;
 
 /// A constant number of clients that contend with each other.
 pub trait Crowd: Sized {
-    /// Steps in one measurement: all passes together take a second or more of the server's time.
+    /// Steps in one measurement. All passes together take at least a second of the server's time.
     const STEPS: usize;
-    /// The greatest number.
+    /// The greatest number of clients.
     const SIZE_MAX: usize;
-    /// Whether each has its own connection.
+    /// Whether each client has its own connection.
     const IS_CONNECTED_EACH: bool = false;
 
-    /// They arrive, and each has one turn, so that all are in the server's caches.
+    /// Connects the clients, and has each do one step, so that the server's caches hold all of
+    /// them.
     fn gather(server: &Server, size: usize) -> Self;
-    /// This many steps, after which everything is as before.
+    /// Does this many steps. Afterwards the state is the same as before.
     fn go(&mut self, steps: usize);
 }
 
-/// Sends all of it at once; no reply may be an error.
+/// Sends all lines at once, and returns their replies. No reply may be an error.
 #[track_caller]
 pub fn exchange(connection: &mut Waiter, lines: &[String]) -> Vec<redis::Value> {
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
@@ -29,7 +30,7 @@ pub fn exchange(connection: &mut Waiter, lines: &[String]) -> Vec<redis::Value> 
     lines.iter().map(|_| connection.answer()).collect()
 }
 
-/// Sends what `make` says for each number below `count`, so many at once as [`PIPELINED`].
+/// Sends the line that `make` returns for each number below `count`, [`PIPELINED`] lines at a time.
 #[track_caller]
 pub fn exchange_all(connection: &mut Waiter, count: usize, make: impl Fn(usize) -> String) {
     for first in (0..count).step_by(PIPELINED) {
@@ -38,13 +39,13 @@ pub fn exchange_all(connection: &mut Waiter, count: usize, make: impl Fn(usize) 
     }
 }
 
-/// So many connections.
+/// Opens this many connections.
 pub fn connected(server: &Server, count: usize) -> Vec<Waiter> {
     (0..count).map(|_| Waiter::connect(server)).collect()
 }
 
-/// So many connections, of which each has sent what `asks` says for its number, in this order; the
-/// server has read it.
+/// Opens this many connections. Each sends the line that `asks` returns for its number. The server
+/// has read one line before the next is sent.
 pub fn blocked(server: &Server, count: usize, asks: impl Fn(usize) -> String) -> Vec<Waiter> {
     let mut watcher = Waiter::connect(server);
     let mut line = connected(server, count);

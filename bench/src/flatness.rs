@@ -1,4 +1,5 @@
-//! What one step costs the server when few wait or hold, and when many do. It should be the same.
+//! How much one step costs the server when few clients wait or hold, and when many do. The cost
+//! should be the same.
 
 use crate::Profile;
 use crate::book::{Book, column};
@@ -10,7 +11,7 @@ use crate::redissons::{FairLine, ReadHolders};
 use crate::sample::Sample;
 use crate::stage::{CpuClock, may_open, server_for};
 
-/// Server CPU in microseconds; a column for each number of waiters or holders.
+/// Server CPU in microseconds, with a column for each number of waiters or holders.
 pub const SECTION: &str = "waiting: server CPU per step, µs, with this many others";
 pub const HAND_OFF: &str = "hand-off to a blocked connection";
 pub const SEARCH: &str = "the same, looking for deadlocks";
@@ -24,10 +25,10 @@ pub const REENTRY: &str = "re-entry + RELEASE, with other levels";
 pub const RENEW: &str = "RENEW, with other held locks";
 pub const PEXPIRE: &str = "for comparison: PEXPIRE, with other keys";
 
-/// How many there are; those with a connection each go up to the fourth number.
+/// The numbers of waiters or holders. Crowds with a connection for each client go up to the fourth.
 const SIZES: [usize; 5] = [1, 100, 1000, 10_000, 100_000];
 
-/// Measures all of it.
+/// Measures all crowds.
 pub fn measure(book: &mut Book, profile: Profile) {
     flat::<Line<false>>(book, profile, HAND_OFF);
     flat::<Line<true>>(book, profile, SEARCH);
@@ -42,7 +43,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     flat::<PExpires>(book, profile, PEXPIRE);
 }
 
-/// The largest of one row's figures beside the least, for 1 to 10 000.
+/// The greatest figure of one row divided by its smallest, for sizes from 1 to 10 000.
 pub fn spread(book: &Book, row: &str) -> Option<f64> {
     let sizes = SIZES.iter().filter(|size| **size <= 10_000);
     let mut costs = Sample::default();
@@ -60,7 +61,8 @@ fn flat<C: Crowd>(book: &mut Book, profile: Profile, row: &str) {
         book.miss(format!("{row}, {too_many:?}: `ulimit -n` is too low"));
     }
     let mut costs = vec![Sample::default(); sizes.len()];
-    // In turn, so that a busy moment of the machine affects all alike.
+    // Measure all sizes in each pass, so that a busy moment of the machine affects all of them
+    // alike.
     for _ in 0..passes {
         for (size, cost) in sizes.iter().zip(&mut costs) {
             cost.add(step_us::<C>(*size, C::STEPS / part));
@@ -71,7 +73,7 @@ fn flat<C: Crowd>(book: &mut Book, profile: Profile, row: &str) {
     }
 }
 
-/// What a step costs a new server, in microseconds.
+/// How much a step costs a new server, in microseconds.
 fn step_us<C: Crowd>(size: usize, steps: usize) -> f64 {
     let server = server_for(if C::IS_CONNECTED_EACH { size + 1 } else { 10 });
     let mut crowd = C::gather(&server, size);

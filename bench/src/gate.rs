@@ -1,8 +1,9 @@
-//! The gate: allocations per command exactly as recorded, instructions beside the floor's (a C
-//! module that acquires and releases, and does nothing else) within 3 % of what is recorded, a
-//! hand-off's within 5 %; cache misses and mispredictions of a simulated processor within
-//! [`TOLERANCE_MISSES`]. All are the same on every machine with the same server. `SET NX PX` and
-//! `DEL` are no measure here: three runs of one server gave 0.775, 0.784 and 0.81 of the floor.
+//! The gate. Allocations per command must be exactly as recorded. Instructions are compared with
+//! those of the floor, a C module that only acquires and releases; the ratio must be within 3 % of
+//! the recorded one, and within 5 % for a hand-off. Cache misses and mispredictions of a simulated
+//! processor must be within [`TOLERANCE_MISSES`]. All these figures are the same on every machine
+//! with the same server. `SET NX PX` and `DEL` are not steady enough to compare with: three runs of
+//! one server gave 0.775, 0.784 and 0.81 of the floor.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,38 +17,42 @@ use rlock_testkit::Version;
 
 /// How far a ratio may differ from the recorded one.
 const TOLERANCE: f64 = 0.03;
-/// The same for a hand-off: how often the server's loop turns for one depends on when the kernel
-/// runs the two clients. The same module gave 3.39 and 3.50 on a busy and on a quiet machine.
+/// The same for a hand-off. How many loop iterations the server needs for one depends on when the
+/// kernel runs the two clients: the same module gave 3.39 on a busy machine and 3.50 on a quiet
+/// one.
 const TOLERANCE_HAND_OFF: f64 = 0.05;
 
-/// How far cache misses and mispredictions may differ: they also depend on where the linker puts
-/// each function. Four builds of one source with other options of the compiler differed by 14 %.
+/// How far cache misses and mispredictions may differ. They also depend on where the linker puts
+/// each function: four builds of one source with different compiler options differed by 14 %.
 const TOLERANCE_MISSES: f64 = 0.15;
 
-/// How many wait for several locks each, none of which the counted work names.
+/// How many groups wait, each for several locks. The counted work names none of these locks.
 const GROUPS: usize = 10_000;
 const GROUPS_TITLE: &str = "instructions, 10 000 groups elsewhere vs one";
 
 /// The contents of `bench/gate.json`.
 #[derive(Serialize, Deserialize)]
 struct Gate {
-    /// The server on which the instructions were counted.
+    /// The server with which the instructions were counted.
     server: String,
-    /// Of the module, per command; a pair or a hand-off is two.
+    /// The module's allocations per command. A pair or a hand-off counts as two commands.
     allocations: BTreeMap<String, f64>,
-    /// A pair or a hand-off, beside the floor's pair in the same run.
+    /// The instructions of a pair or a hand-off, divided by those of the floor's pair in the same
+    /// run.
     instructions: BTreeMap<String, f64>,
-    /// First-level cache misses of the pairs, beside the floor's.
+    /// First-level cache misses of each pair, divided by those of the floor's pair.
     cache_misses: BTreeMap<String, f64>,
-    /// Mispredicted jumps of the pairs, beside the floor's.
+    /// Mispredicted jumps of each pair, divided by those of the floor's pair.
     mispredictions: BTreeMap<String, f64>,
-    /// Several locks in one step, compared with as many pairs.
+    /// Instructions for several locks in one step, divided by those of the same number of pairs.
     several: BTreeMap<String, f64>,
-    /// The same work while [`GROUPS`] groups wait for other locks, compared with one that waits.
+    /// Instructions while [`GROUPS`] groups wait for other locks, divided by those while one group
+    /// waits.
     groups_elsewhere: BTreeMap<String, f64>,
 }
 
-/// Compares, and returns whether all is as recorded. With `is_to_record` it records instead.
+/// Compares a new count with the recorded one, and returns whether it passes. With `is_to_record`
+/// it records the new count instead.
 pub fn run(is_to_record: bool) -> bool {
     let now = count();
     if is_to_record {
@@ -99,7 +104,7 @@ pub fn run(is_to_record: bool) -> bool {
     is_passed
 }
 
-/// A name that one of the two lacks is NaN there, which never matches.
+/// A name that is in only one of the two maps has NaN for the other, and NaN never matches.
 fn beside<'a>(
     recorded: &'a BTreeMap<String, f64>,
     now: &'a BTreeMap<String, f64>,
@@ -149,7 +154,7 @@ fn count() -> Gate {
     let groups_elsewhere = with_groups_elsewhere(&mut counted, &all);
     let ours = counts
         .iter()
-        // Now and then the server makes the module do other work meanwhile: tenths at least.
+        // Round to tenths, because the server occasionally has the module do other work in between.
         .map(|(name, count)| {
             ((*name).to_owned(), (count.module_allocations * 10.0).round() / 10.0)
         });
@@ -166,7 +171,7 @@ fn count() -> Gate {
     }
 }
 
-/// Cache misses and mispredictions of the pairs, beside those of the floor's.
+/// Cache misses and mispredictions of the pairs, divided by those of the floor's pair.
 fn count_misses() -> [BTreeMap<String, f64>; 2] {
     let mut counted = Counted::start_on_processor();
     let (mut admin, version) = (counted.server.client(), counted.server.version());
@@ -203,7 +208,7 @@ fn with_groups_elsewhere(counted: &mut Counted, rivals: &[Rival]) -> BTreeMap<St
     ratios.map(|(name, ratio)| (name.to_owned(), thousandths(ratio))).collect()
 }
 
-/// The least of three counts: while the machine is busy, the server's loop may turn more often for
+/// The smallest of three counts: on a busy machine, the server's loop may need more iterations for
 /// the same commands.
 fn least(mut count: impl FnMut() -> Count) -> Count {
     let all = [count(), count(), count()];

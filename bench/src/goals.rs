@@ -1,4 +1,4 @@
-//! The goals, each a figure of the run beside its limit.
+//! The goals: each is a figure of the run and its limit.
 
 use crate::book::{Book, column, short};
 use crate::flatness;
@@ -10,7 +10,7 @@ use crate::{
 /// A goal.
 pub struct Goal {
     pub work: &'static str,
-    /// What it is compared with, or what limits it.
+    /// What the figure is compared with, or what limits it.
     pub rival: &'static str,
     limit: Limit,
     figure: fn(&Book) -> Option<f64>,
@@ -24,11 +24,11 @@ enum Limit {
     TimesAtMostOn(f64, f64),
     /// At least this many times the rival's.
     TimesAtLeast(f64),
-    /// At most this much, of this unit.
+    /// At most this much, in this unit.
     AtMost(f64, &'static str),
-    /// At least this many.
+    /// At least this much.
     AtLeast(f64),
-    /// Shown, not judged.
+    /// The figure is shown, but not judged.
     None,
 }
 
@@ -45,7 +45,7 @@ impl Goal {
         }
     }
 
-    /// The figure of this run, and whether the goal is reached; `None` if it was not measured.
+    /// The figure of this run, and whether it reaches the goal; `None` if it was not measured.
     pub fn figure(&self, book: &Book) -> Option<(String, bool)> {
         let figure = (self.figure)(book)?;
         Some(match self.limit {
@@ -71,17 +71,17 @@ impl Goal {
     }
 }
 
-/// RLOCK's pair, as a multiple of a rival's.
+/// The instructions of RLOCK's pair, as a multiple of a rival's.
 fn instructions_beside(book: &Book, rival: &str) -> Option<f64> {
     instructions_of(book, rivals::RLOCK, rival)
 }
 
-/// One row, as a multiple of another.
+/// The instructions of one row, as a multiple of another row's.
 fn instructions_of(book: &Book, row: &str, rival: &str) -> Option<f64> {
     book.ratio(instructions::SECTION, instructions::INSTRUCTIONS, row, rival)
 }
 
-/// All of them, in the order of their table.
+/// All goals, in the order of their table.
 pub const ALL: &[Goal] = &[
     Goal {
         work: "acquire + release of a free lock, as the client packages send them, instructions",
@@ -354,7 +354,7 @@ fn confirmed_beside(book: &Book, connections: usize) -> Option<f64> {
     book.ratio(tell_acks::GRANTS, &column(connections), tell_acks::TELL, tell_acks::WAIT)
 }
 
-/// With the default settings.
+/// RLOCK's grants per second with the default settings.
 fn grants_of(book: &Book, clients: usize) -> Option<f64> {
     book.value(contended::GRANTS, contended::RLOCK_SEARCHING, &column(clients))
 }

@@ -1,5 +1,6 @@
-//! Two clients and one lock: from the release to the other one's grant. In the same rounds a PING,
-//! and the way without this module: publish the release, and the other one retries.
+//! Two clients and one lock: the time from the release by one client to the grant of the other. The
+//! same rounds measure a PING, and the way without this module, in which the holder publishes the
+//! release and the other client retries.
 
 use std::time::Instant;
 
@@ -16,10 +17,10 @@ pub const HAND_OFF: &str = "RLOCK.RELEASE to the next one's grant";
 pub const PING: &str = "PING to its reply";
 pub const RETRY: &str = "DEL + PUBLISH to the next one's SET NX PX";
 
-/// Not counted, to warm caches and buffers.
+/// The first rounds are not counted: they warm caches and buffers.
 const ROUNDS_BEFORE: usize = 200;
 
-/// Measures the three of them.
+/// Measures all three in the same rounds.
 pub fn measure(book: &mut Book, profile: Profile) {
     let rounds = if profile == Profile::Quick { 1000 } else { 5000 };
     let server = server(&[]);
@@ -42,7 +43,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     stage::say_kept_off(&mut server.client());
 }
 
-/// The holder first, then the one who is blocked.
+/// The holder comes first, then the blocked client.
 struct HandOff([(Waiter, &'static str); 2]);
 
 impl HandOff {
@@ -52,7 +53,7 @@ impl HandOff {
         HandOff(pair)
     }
 
-    /// The other one waits.
+    /// Blocks the second client.
     fn prepare(&mut self) {
         let [_, (waiter, owner)] = &mut self.0;
         waiter.say(&format!("RLOCK.ACQUIRE handed {owner} BLOCK 10000"));
@@ -71,7 +72,7 @@ impl HandOff {
     }
 }
 
-/// The least that this way can cost: no script, no check of the owner, no other contender.
+/// The cheapest form of this way: no script, no check of the owner, no third client.
 struct PublishAndRetry {
     holder: Waiter,
     waiter: Waiter,

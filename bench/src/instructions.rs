@@ -1,4 +1,4 @@
-//! Instructions and allocations of a pair, a hand-off, a single command.
+//! Counts the instructions and allocations of a pair, a hand-off and a single command.
 
 use redis::Value;
 
@@ -13,28 +13,28 @@ pub const REPLICATE: &str = "of these in RM_Replicate";
 const ALLOCATIONS: &str = "allocations";
 const OURS: &str = "of these the module's";
 pub const HAND_OFF: &str = "hand-off, RLOCK: RELEASE, ACQUIRE BLOCK";
-/// Beside the other hand-off; each grants one.
+/// Compared with the other hand-off; each grants one request.
 pub const HAND_OFF_LIMIT: &str = "the same hand-off, LIMIT 1";
 pub const LIMIT_1: &str = "LIMIT 1 ";
 pub const CLIENTS: &str = "the clients' pair: LEASE, DEPTH, TOKEN";
 /// Compared with [`CLIENTS`].
 pub const CLIENTS_FLOOR: &str = "the floor, with the words of the clients' pair";
-/// Beside the pairs of the same ten locks, one by one, in one write.
+/// Compared with separate pairs on the same ten locks, sent in one write.
 pub const TEN: &str = "RLOCK.MACQUIRE + RLOCK.MRELEASE of ten locks";
 pub const TEN_SINGLE: &str = "ten pairs of RLOCK.ACQUIRE + RLOCK.RELEASE in one write";
 pub const PUBLISH_AND_RETRY: &str = "hand-off, DEL + PUBLISH, SET NX PX twice";
 
 const PAIRS: usize = 2048;
-/// Commands that are sent at once.
+/// How many commands are sent at once.
 const PIPELINED: usize = 16;
-/// The locks stay the same, so that the server's tables do not grow.
+/// The same locks are used again and again, so that the server's tables do not grow.
 const LOCKS: usize = 512;
 const HAND_OFFS: usize = 1000;
 const TENS: usize = 500;
-/// A day: longer than any run.
+/// A day, which is longer than any run.
 const LONG_MS: u64 = 86_400_000;
 
-/// One counted command.
+/// The counts per repetition of the counted work.
 #[derive(Clone)]
 pub struct Count {
     pub instructions: f64,
@@ -59,7 +59,7 @@ impl Count {
     }
 }
 
-/// Counts the instructions of every rival's pair, and of hand-offs.
+/// Counts the instructions of every rival's pair, and of the hand-offs.
 pub fn measure(book: &mut Book) {
     let mut counted = Counted::start();
     let mut note = |row: &str, count: &Count| {
@@ -87,7 +87,7 @@ pub fn measure(book: &mut Book) {
     note(PUBLISH_AND_RETRY, &publish_and_retry(&mut counted));
 }
 
-/// A rival's pair on a free lock.
+/// Counts a rival's pair on a free lock.
 pub fn pair(counted: &mut Counted, rival: &Rival) -> Count {
     let mut connection = Waiter::connect(&counted.server);
     let locks: Vec<_> =
@@ -109,8 +109,8 @@ pub fn pair(counted: &mut Counted, rival: &Rival) -> Count {
     Count::of(&counted.count(|| go(PAIRS)), PAIRS)
 }
 
-/// The pair as the client packages send it: each release names the token of its acquisition. The
-/// module is `RLOCK`, or `FLOOR`.
+/// Counts the pair as the client packages send it: each release names the token of its acquisition.
+/// The module is `RLOCK` or `FLOOR`.
 pub fn clients_pair(counted: &mut Counted, module: &str) -> Count {
     let mut connection = Waiter::connect(&counted.server);
     let keys: Vec<String> = (0..LOCKS).map(|number| format!("lock:{number}")).collect();
@@ -137,7 +137,8 @@ pub fn clients_pair(counted: &mut Counted, module: &str) -> Count {
     Count::of(&counted.count(|| go(PAIRS)), PAIRS)
 }
 
-/// Ten free locks, acquired and released in one write: together, or one by one.
+/// Counts ten free locks that are acquired and released in one write, either together or one by
+/// one.
 pub fn ten(counted: &mut Counted, is_together: bool) -> Count {
     let mut connection = Waiter::connect(&counted.server);
     let keys: Vec<String> = (0..LOCKS).map(|number| format!("lock:{number}")).collect();
@@ -170,7 +171,8 @@ pub fn ten(counted: &mut Counted, is_together: bool) -> Count {
     Count::of(&counted.count(|| go(TENS)), TENS)
 }
 
-/// As many groups wait without a connection, each for two of a thousand held locks.
+/// Starts this many groups, which wait without a connection. Each waits for two of a thousand held
+/// locks.
 pub fn gather_groups(server: &Server, groups: usize) {
     let mut connection = Waiter::connect(server);
     let held = |number: usize| format!("elsewhere:{groups}:{}", number % 1000);
@@ -200,8 +202,8 @@ fn expect(line: &str, reply: &str, value: &Value) {
     assert!(is_it, "{line}: {value:?} instead of {reply}");
 }
 
-/// Holder and waiter take turns: the holder releases and queues again, in one write. `words` are
-/// further options of their requests.
+/// Counts hand-offs between two clients that take turns: the holder releases and queues again in
+/// one write. `words` are additional options of their requests.
 pub fn hand_off(counted: &mut Counted, words: &str) -> Count {
     let mut line = ["ann", "bob"].map(|owner| (Waiter::connect(&counted.server), owner));
     let lock = format!("handed{}", words.trim().replace(' ', "-"));
@@ -222,7 +224,7 @@ pub fn hand_off(counted: &mut Counted, words: &str) -> Count {
     Count::of(&counted.count(|| go(HAND_OFFS)), HAND_OFFS)
 }
 
-/// The same work without the module.
+/// Counts the same work without the module.
 fn publish_and_retry(counted: &mut Counted) -> Count {
     let [mut holder, mut waiter, mut ears] = [(); 3].map(|()| Waiter::connect(&counted.server));
     ears.ask("SUBSCRIBE released");
@@ -242,7 +244,7 @@ fn publish_and_retry(counted: &mut Counted) -> Count {
     Count::of(&counted.count(|| go(HAND_OFFS)), HAND_OFFS)
 }
 
-/// What each of these commands takes, sent once for each lock: its name, the count.
+/// Counts each of these commands, sent once for each lock. Returns each name with its count.
 pub fn single_commands(counted: &mut Counted) -> Vec<(&'static str, Count)> {
     let commands = [
         ("ACQUIRE of a free lock", format!("RLOCK.ACQUIRE $K {OWNER} LEASE {LEASE_MS}")),

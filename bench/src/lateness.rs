@@ -1,5 +1,5 @@
-//! A lease expires while a client waits, or beside another hold: how long after the deadline the
-//! client gets the reply, or a subscriber the event.
+//! A lease expires while a client waits, or while another hold continues: how long after the
+//! deadline the client gets its reply, or a subscriber the event.
 
 use std::time::UNIX_EPOCH;
 
@@ -21,7 +21,7 @@ const BESIDE: &str = "a reader beside another one, nobody waits";
 
 const VOLATILE_KEYS: usize = 100_000;
 
-/// Measures it on an otherwise empty server, and on one full of keys that expire.
+/// Measures the lateness on an otherwise empty server, and on one full of keys that expire.
 pub fn measure(book: &mut Book, profile: Profile) {
     let expiries = if profile == Profile::Quick { 200 } else { 1000 };
     lateness(book, &server(&[]), QUIET, expiries);
@@ -31,7 +31,8 @@ pub fn measure(book: &mut Book, profile: Profile) {
     beside(book, expiries);
 }
 
-/// The event of each reader's end comes by the module: the server expires only a lock's last hold.
+/// Only the module publishes the expiry of each reader: the server itself expires only a lock's
+/// last hold.
 fn beside(book: &mut Book, expiries: i64) {
     let server = server(&["notify-keyspace-events", "Kd"]);
     let (mut holder, mut ears) = (server.client(), Waiter::connect(&server));
@@ -39,7 +40,7 @@ fn beside(book: &mut Book, expiries: i64) {
     ears.ask("SUBSCRIBE __keyspace@0__:hot");
     let mut late_us = Sample::default();
     for number in 0..expiries {
-        // The key of the other lock says when both of the holds end.
+        // The expiry of the other lock's key shows when both holds end.
         holder.granted(&format!("RLOCK.MACQUIRE 2 hot other goes READ LEASE {}", 20 + number % 20));
         let ends_at_ms = holder.deadline("other");
         assert!(ends_at_ms > 0, "the hold was over before it could be looked at");
@@ -50,7 +51,7 @@ fn beside(book: &mut Book, expiries: i64) {
     book.put_percentiles(NOTICED, BESIDE, &late_us);
 }
 
-/// Keys that expire evenly over ten minutes, so that some do at any moment.
+/// Creates keys that expire evenly over ten minutes, so that some expire at any moment.
 fn fill(server: &Server) {
     let mut connection = Waiter::connect(server);
     exchange_all(&mut connection, VOLATILE_KEYS, |number| {
@@ -58,7 +59,7 @@ fn fill(server: &Server) {
     });
 }
 
-/// One lease after another, each of 20 to 39 ms.
+/// Measures one lease after another, each of 20 to 39 ms.
 fn lateness(book: &mut Book, server: &Server, row: &str, expiries: i64) {
     let mut holder = server.client();
     let (mut waiter, mut watcher) = (Waiter::connect(server), Waiter::connect(server));
@@ -78,7 +79,8 @@ fn lateness(book: &mut Book, server: &Server, row: &str, expiries: i64) {
     stage::say_kept_off(&mut holder);
 }
 
-/// This machine's clock, which is also the server's, in fractional unix milliseconds.
+/// The current time in unix milliseconds with fractions, by this machine's clock, which is also the
+/// server's.
 fn now_ms() -> f64 {
     UNIX_EPOCH.elapsed().unwrap().as_secs_f64() * 1e3
 }

@@ -1,4 +1,5 @@
-//! As many waiters as allowed: what each of them takes, and that the lock still changes hands.
+//! As many waiters as the limits allow: how much memory each takes, and whether the lock still
+//! changes hands.
 
 use std::time::{Duration, Instant};
 
@@ -20,11 +21,11 @@ pub const BLOCKED: &str = "blocked connections";
 pub const TICKETS: &str = "tickets of one lock";
 pub const SESSIONS: &str = "sessions";
 
-/// By then the server has trimmed the buffers of idle clients: it checks each once a second, and
-/// waits for 2 idle seconds.
+/// After this time the server has trimmed the buffers of idle clients: it checks each client once a
+/// second, and trims after 2 idle seconds.
 pub const IDLE: Duration = Duration::from_secs(5);
 
-/// Measures the memory of each, after making sure that all are served.
+/// Measures the memory of each waiter, after checking that the server accepts all of them.
 pub fn measure(book: &mut Book, profile: Profile) {
     let connections = if profile == Profile::Quick { 1000 } else { 10_000 };
     if may_open(connections) {
@@ -57,13 +58,13 @@ fn blocked_connections(book: &mut Book, connections: usize) {
     book.put_value(SECTION, BLOCKED, SERVED, connections as f64);
 }
 
-/// The bytes of a connection that the server itself blocks.
+/// The bytes of a connection that the server itself blocks, without the module.
 fn blocked_on_a_list(connections: usize) -> f64 {
     block_all(&server_for(connections), connections, |_| "BLPOP nothing 0".to_owned()).1
 }
 
-/// Blocks all of them; returns the bytes of each, once the server has trimmed the buffers of idle
-/// clients.
+/// Blocks this many connections. Returns them, and the bytes of each once the server has trimmed
+/// the buffers of idle clients.
 fn block_all(
     server: &Server,
     connections: usize,
@@ -97,7 +98,8 @@ fn tickets(book: &mut Book, count: usize) {
     book.put_value(SECTION, TICKETS, SERVED, count as f64);
 }
 
-/// A session on each connection, which outlive their leases; then all connections close at once.
+/// Keeps a session on each connection for longer than its lease; then all connections close at
+/// once.
 fn sessions(book: &mut Book, connections: usize) {
     let server = server_for(connections);
     let mut admin = server.client();

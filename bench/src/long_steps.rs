@@ -1,5 +1,5 @@
-//! How long the server's loop stands still: the slowest PING while very much happens at once,
-//! beside the same amount of what the server itself knows.
+//! How long the server's loop stalls: the slowest PING while a great deal happens at once, compared
+//! with the same amount of the server's own work.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -12,7 +12,7 @@ use crate::sample::Sample;
 use crate::stage::{may_open, on_its_core, server, server_for, us_since};
 use rlock_testkit::{Client, Server, Waiter, now_ms, until};
 
-/// The section of all of them.
+/// The section of all these figures.
 pub const SECTION: &str = "long steps: the slowest PING meanwhile, ms";
 const RLOCK: &str = "RLOCK";
 const CORE: &str = "the server alone";
@@ -28,21 +28,21 @@ const CLOSING: &str = "all of these connections close";
 const INFO: &str = "INFO rlock with the queues, vs INFO with as many keys";
 const QUEUES: &str = "RLOCK.QUEUES with the queues, vs KEYS with one match";
 
-/// So many milliseconds more than the server alone takes may a step take.
+/// A step may take at most this many milliseconds longer than the server's own work does.
 const MORE_MS: f64 = 5.0;
 
-/// The slowest PING of a step in milliseconds, ours and the server's alone, and whether ours is
-/// short enough; `None` if it was not measured.
+/// The slowest PING of a step in milliseconds, with the module and with the server alone, and
+/// whether ours is short enough; `None` if it was not measured.
 pub fn figure(book: &Book, step: &str) -> Option<(f64, f64, bool)> {
     let ms = |step, column| book.value(SECTION, step, column);
     let (ours, alone, idle) = (ms(step, RLOCK)?, ms(step, CORE)?, ms(IDLE, CORE)?);
     Some((ours, alone, step == IDLE || ours <= alone.max(idle) + MORE_MS))
 }
 
-/// How often a step is repeated that takes seconds: its slowest PING varies by half.
+/// How often a step that takes seconds is repeated: its slowest PING varies by half.
 const ROUNDS: usize = 3;
 
-/// The slowest PING of each step, in milliseconds, once for each round.
+/// The slowest PING of each step in milliseconds, one value per round.
 #[derive(Default)]
 struct Slowest(Vec<(&'static str, &'static str, Sample)>);
 
@@ -57,7 +57,7 @@ impl Slowest {
     }
 }
 
-/// How many of each.
+/// The number of objects of each kind.
 struct Sizes {
     locks: usize,
     queues: usize,
@@ -65,7 +65,7 @@ struct Sizes {
     connections: usize,
 }
 
-/// Measures all of them.
+/// Measures all steps.
 pub fn measure(book: &mut Book, profile: Profile) {
     let (part, rounds) = if profile == Profile::Quick { (10, 1) } else { (1, ROUNDS) };
     let sizes = Sizes {
@@ -94,7 +94,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     }
 }
 
-/// Tells another thread to end, also when this one panics.
+/// Stops another thread, even if this one panics.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -103,8 +103,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// The slowest of the PINGs that one connection sends, one after another, while `work` goes on; in
-/// milliseconds.
+/// The slowest PING, in milliseconds, that one connection sends while `work` runs. It sends one
+/// PING after another.
 fn slowest_ping(server: &Server, work: impl FnOnce()) -> f64 {
     let is_over = AtomicBool::new(false);
     let mut connection = Waiter::connect(server);
@@ -129,7 +129,7 @@ fn for_s(seconds: u64) {
     thread::sleep(Duration::from_secs(seconds));
 }
 
-/// What this says for each number.
+/// Sends the line that `make` returns for each number.
 fn all(server: &Server, count: usize, make: impl Fn(usize) -> String) {
     exchange_all(&mut Waiter::connect(server), count, make);
 }
@@ -143,9 +143,9 @@ fn idle(slowest: &mut Slowest) {
     slowest.note(IDLE, CORE, ms);
 }
 
-/// All of them end in the same few milliseconds, when all are there.
+/// All leases expire within the same few milliseconds, after all of them have been granted.
 fn leases(slowest: &mut Slowest, count: usize) {
-    // Within the 60 seconds that a ticket stands.
+    // This is less than the 60 seconds for which a ticket lasts.
     let fill_ms = i64::try_from(count).unwrap() / 20;
     let server = server(&["rlock.max-tickets", &count.to_string()]);
     let ends_ms = now_ms() + fill_ms;
@@ -185,7 +185,7 @@ fn leases(slowest: &mut Slowest, count: usize) {
     slowest.note(LEASES, CORE, ms);
 }
 
-/// A demotion: every blocked connection gets `-UNBLOCKED`.
+/// Demotes the primary: every blocked connection gets `-UNBLOCKED`.
 fn demotion(slowest: &mut Slowest, count: usize) {
     let demote = |server: &Server| {
         let mut admin = server.client();
@@ -224,7 +224,7 @@ fn promotion(slowest: &mut Slowest, count: usize) {
     slowest.note(PROMOTION, CORE, ms);
 }
 
-/// Renewed twice or more; then all end at once.
+/// Sessions are renewed at least twice; then all of them end at once.
 fn sessions(slowest: &mut Slowest, count: usize) {
     let renew_and_close = |slowest: &mut Slowest, column, line: &dyn Fn(usize) -> String| {
         let server = server_for(count);
@@ -245,7 +245,7 @@ fn sessions(slowest: &mut Slowest, count: usize) {
     renew_and_close(slowest, CORE, &|n| format!("SET lock:{n} o{n} PX 600000"));
 }
 
-/// Many locks with a queue: `RLOCK.QUEUES` and `INFO`, and the end of those waits.
+/// Many locks have a queue: `RLOCK.QUEUES` and `INFO` list them, and then all those waits end.
 fn queues(slowest: &mut Slowest, count: usize) {
     let often = |server: &Server, line: &str| {
         let mut admin = server.client();

@@ -1,9 +1,9 @@
-//! RLOCK beside its alternatives, measured from outside on a real server. The results are stored in
-//! `bench/results`, and `docs/benchmarks.md` shows them. A missed goal is no failure here. What
-//! must never happen (an early grant, a lost place, a hold left behind) ends the measurement in
-//! which it happens.
+//! Measures RLOCK and its alternatives from outside, on a real server. The results are stored in
+//! `bench/results`, and `docs/benchmarks.md` shows them. A missed goal is not a failure here.
+//! Something that must never happen (an early grant, a lost place, a hold left behind) ends the
+//! measurement in which it happens.
 
-// What must never happen panics here, and the numbers of a run are small.
+// The program panics when something happens that must never happen, and its numbers are small.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
@@ -61,9 +61,9 @@ use book::Book;
 /// How long a run takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// Three minutes: printed, not stored.
+    /// Three minutes; the results are printed, but not stored.
     Quick,
-    /// Twenty minutes: stored in `bench/results`.
+    /// Twenty minutes; the results are stored in `bench/results`.
     Full,
 }
 
@@ -81,17 +81,17 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let is_well = match words[..] {
-        // Run both, even if the first one fails.
+        // Run both, even if the first fails.
         ["gate"] => gate::run(false) & steps::gate(),
         ["gate", "record"] => gate::run(true),
         ["run", profile] => run(Profile::named(profile), false),
         ["run", profile, "with-peers"] => run(Profile::named(profile), true),
-        // Another process of this program, to be killed.
+        // Runs in a second process of this program, which is then killed.
         ["hold-until-killed", socket, key] => {
             sessions::hold_until_killed(socket, key);
             true
         }
-        // Another process of this program, to be counted.
+        // Runs in a second process of this program, whose instructions are counted.
         ["steps", operation, others] => {
             steps::run(operation, others);
             true
@@ -119,7 +119,7 @@ fn main() -> ExitCode {
             cache::measure(&mut Book::default(), Profile::Quick);
             true
         }
-        // Only these sections, into the results of earlier runs.
+        // Measures only these sections, and stores them with the results of earlier runs.
         ["part", name] => {
             stage::take_own_core();
             let mut book = Book { about: stage::about(Profile::Full), ..Book::default() };
@@ -151,7 +151,7 @@ fn main() -> ExitCode {
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Measures everything on one server; returns whether nothing is missing.
+/// Takes all measurements on one server; returns whether none is missing.
 fn run(profile: Profile, is_with_peers: bool) -> bool {
     stage::take_own_core();
     let mut book = Book { about: stage::about(profile), ..Book::default() };

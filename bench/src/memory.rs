@@ -1,5 +1,5 @@
-//! What locks take: bytes of memory, of an RDB file, of the append-only file; and a keyspace that
-//! grows and is not in the processor's caches.
+//! How much space locks take: bytes of memory, of an RDB file, and of the append-only file. Also
+//! measures a keyspace that grows beyond the processor's caches.
 
 use std::fs;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::stage::{self, CpuClock};
 use crate::wire;
 use rlock_testkit::{Client, Server, Waiter};
 
-/// Bytes of each.
+/// Bytes of each object.
 pub const HELD: &str = "memory: bytes of used_memory";
 pub const LOCK: &str = "a held lock (RLOCK.ACQUIRE)";
 pub const SET: &str = "a key (SET NX PX)";
@@ -22,7 +22,7 @@ pub const EACH: &str = "each";
 pub const MANY: &str = "memory: many held, saved and loaded";
 pub const HOW_MANY: &str = "how many";
 const AOF: &str = "memory: bytes of the append-only file per pair";
-/// Server CPU in microseconds of each command on a new key.
+/// Server CPU in microseconds for each command on a new key.
 pub const COLD: &str = "memory: acquire on a growing, cold keyspace, CPU µs";
 pub const COLD_ALL: &str = "in all";
 
@@ -30,8 +30,8 @@ const ACQUIRE: &str = "RLOCK.ACQUIRE $K $O LEASE 3600000";
 const SET_NX: &str = "SET $K $O NX PX 3600000";
 const PIPELINED: usize = 200;
 
-/// Sends `line` for each of these numbers: `$K` is a key, `$O` an owner of 39 bytes, `$N` the
-/// number.
+/// Sends `line` for each of these numbers. `$K` stands for a key, `$O` for an owner of 39 bytes,
+/// `$N` for the number.
 fn say_for_each(server: &Server, line: &str, numbers: std::ops::Range<usize>) {
     let mut fill = Fill { line, numbers, owed: 0 };
     let mut room = Room::open(server.tcp_port(), 1);
@@ -66,12 +66,12 @@ impl Game for Fill<'_> {
     }
 }
 
-/// As long as usual names, and all of the same length.
+/// A key as long as usual names are; all keys have the same length.
 fn key(number: usize) -> String {
     format!("lock:{number:09}")
 }
 
-/// Bytes that the server has in use.
+/// The bytes that the server has in use.
 pub fn used_memory(admin: &mut Client) -> i64 {
     admin.info_number("memory", "used_memory")
 }
@@ -82,7 +82,7 @@ pub fn held(book: &mut Book) {
     let bytes = |line: &str| {
         let server = stage::server(&[]);
         let mut admin = server.client();
-        // What is taken once, for the first of them.
+        // The first locks also pay for memory that the server allocates only once.
         say_for_each(&server, line, COUNT..COUNT + PIPELINED);
         let before = used_memory(&mut admin);
         say_for_each(&server, line, 0..COUNT);
@@ -98,7 +98,7 @@ pub fn held(book: &mut Book) {
     book.put_value(HELD, "a hash as Redisson has it, without its expiry", EACH, bytes(hash));
 }
 
-/// Measures the time to acquire, save and load a million.
+/// Measures the time to acquire, save and load a million locks.
 pub fn many(book: &mut Book, profile: Profile) {
     let count = if profile == Profile::Quick { 100_000 } else { 1_000_000 };
     for (row, line) in [(LOCK, ACQUIRE), (SET, SET_NX)] {
@@ -120,7 +120,7 @@ pub fn many(book: &mut Book, profile: Profile) {
     }
 }
 
-/// Measures what each rival's pair writes.
+/// Measures how much each rival's pair writes to the append-only file.
 pub fn append_only_file(book: &mut Book) {
     const PAIRS: i64 = 1000;
     let server = stage::server(&["appendonly", "yes", "auto-aof-rewrite-percentage", "0"]);

@@ -1,4 +1,4 @@
-//! Many observers of one lock.
+//! Many observers of one lock, as a crowd.
 
 use redis::Value;
 
@@ -6,13 +6,13 @@ use crate::crowd::{Crowd, connected};
 use crate::stage::until_all_is_read;
 use rlock_testkit::{Server, Waiter, integer, items};
 
-/// The lock is acquired and released alternately; all observers get each change, and ask again. One
-/// step is one of these commands.
+/// One client acquires and releases the lock alternately. All observers get each change, and ask
+/// again. Each of these commands is one step.
 pub struct Observers {
     people: Vec<Waiter>,
     holder: Waiter,
     watcher: Waiter,
-    /// The token that all observers know.
+    /// The last token that all observers know.
     known: i64,
 }
 

@@ -1,4 +1,5 @@
-//! Time of the pair on a free lock: what it costs the server, and how many there are in a second.
+//! The time of a pair on a free lock: how much it costs the server, and how many pairs fit into a
+//! second.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,12 @@ use crate::stage::{self, CpuClock};
 use crate::{Profile, wire};
 use rlock_testkit::Server;
 
-/// Commands under way on each connection, and how many connections.
+/// Commands under way on each connection, and the number of connections.
 const SHAPES: [(usize, usize); 3] = [(1, 50), (16, 10), (50, 10)];
-/// Locks of each connection; each is free again when its turn comes.
+/// Locks of each connection. A lock is free again before its next turn comes.
 const LOCKS: usize = 500;
 
-/// How the server is set up.
+/// The settings of the server.
 struct SetUp {
     section: &'static str,
     settings: &'static [&'static str],
@@ -47,16 +48,16 @@ const SET_UPS: [SetUp; 6] = [
     },
 ];
 
-/// The figures: server CPU in microseconds, pairs in a second.
+/// The names of the figures: server CPU in microseconds, pairs per second.
 pub fn cpu(depth: usize) -> String {
     format!("CPU µs, P{depth}")
 }
 
-/// The settings that goals are about.
+/// The settings to which the goals apply.
 pub const NO_PERSISTENCE: &str = SET_UPS[0].section;
 pub const EVERY_SECOND: &str = SET_UPS[1].section;
 
-/// All rivals, in turn, round by round, on the same server, with every set-up.
+/// Measures all rivals alternately, round by round, on the same server, with every set-up.
 pub fn measure(book: &mut Book, profile: Profile) {
     let set_ups = if profile == Profile::Quick { &SET_UPS[..2] } else { &SET_UPS[..] };
     for set_up in set_ups {
@@ -90,16 +91,16 @@ fn one_set_up(book: &mut Book, set_up: &SetUp, profile: Profile) {
     }
 }
 
-/// Each connection works on its own locks, with this many commands under way.
+/// Connections that each work on their own locks, with this many commands under way.
 pub struct Pairs {
     seats: Vec<Seat>,
     depth: usize,
     commands_each: usize,
-    /// Replies of all.
+    /// The number of replies to all connections.
     heard: u64,
 }
 
-/// What one connection sends, over and over.
+/// What one connection sends, again and again.
 struct Seat {
     commands: Vec<(Vec<u8>, &'static str)>,
     said: usize,
@@ -107,7 +108,7 @@ struct Seat {
 }
 
 impl Pairs {
-    /// On locks whose names begin like this.
+    /// Pairs on locks whose names begin with `begin`.
     pub fn of(rival: &Rival, begin: &str, depth: usize, connections: usize) -> Pairs {
         let name = |seat, lock| format!("{begin}:{seat}:{lock}");
         let seats = (0..connections).map(|seat| {
@@ -119,8 +120,8 @@ impl Pairs {
         Pairs { seats: seats.collect(), depth, commands_each, heard: 0 }
     }
 
-    /// Server CPU of each pair in microseconds, and pairs in a second, on the server at this port
-    /// for so long, after a fifth of that to warm up.
+    /// Server CPU per pair in microseconds, and pairs per second, on the server at this port. The
+    /// measurement lasts for `time`, after a warm-up of a fifth of that.
     pub fn measure(mut self, port: u16, cpu: &CpuClock, time: Duration) -> (f64, f64) {
         let mut room = Room::open(port, self.seats.len());
         self.begin(&mut room.table);
@@ -166,7 +167,7 @@ impl Game for Pairs {
 }
 
 impl Profile {
-    /// How often each is measured, alternating with the others.
+    /// How often each rival is measured, alternating with the others.
     fn rounds(self) -> usize {
         match self {
             Profile::Quick => 3,

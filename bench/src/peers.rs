@@ -1,5 +1,5 @@
-//! Other locks through their own clients, and RLOCK by the same clients: `scripts/peers.sh` does
-//! it, and prints a line of JSON for each.
+//! Other locks through their own clients, and RLOCK through the same clients. `scripts/peers.sh`
+//! takes the measurements, and prints a line of JSON for each.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::book::{Book, short};
 
-/// Records what they print, and which were skipped.
+/// Records the figures that the script prints, and which peers it skipped.
 pub fn measure(book: &mut Book) {
     run(script(), book, |book, figures| {
         println!("  {}", cells(&figures).join(" | "));
@@ -17,12 +17,12 @@ pub fn measure(book: &mut Book) {
     });
 }
 
-/// What measures them.
+/// The script that measures the peers.
 pub fn script() -> Command {
     Command::new(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../scripts/peers.sh"))
 }
 
-/// Runs the script to its end. Each line of figures is for `record`.
+/// Runs the script to its end, and passes each line of figures to `record`.
 pub fn run(mut script: Command, book: &mut Book, record: impl Fn(&mut Book, Value)) {
     let mut peers = script.stdout(Stdio::piped()).spawn().unwrap();
     for line in BufReader::new(peers.stdout.take().unwrap()).lines().map_while(Result::ok) {
@@ -36,7 +36,7 @@ pub fn run(mut script: Command, book: &mut Book, record: impl Fn(&mut Book, Valu
     assert!(status.success(), "not every peer did its work: {status}");
 }
 
-/// The columns of their table.
+/// The columns of the peers' table.
 pub const COLUMNS: [&str; 9] = [
     "lock and client",
     "each grant on disk",
@@ -62,7 +62,7 @@ pub const SUMMARY_COLUMNS: [&str; 9] = [
     "p99, µs",
 ];
 
-/// The lines of that table: those peers that were measured with contended locks.
+/// The lines of the summary table: the peers that were measured with contended locks.
 pub fn summary(figures: &[Value]) -> Vec<[String; 9]> {
     let of = |peer: &Value, work: &str, processes: u64, threads: u64| {
         let is_it = |f: &&Value| {
@@ -85,7 +85,7 @@ pub fn summary(figures: &[Value]) -> Vec<[String; 9]> {
     firsts.map(line).collect()
 }
 
-/// One line of their table.
+/// One line of the peers' table.
 pub fn cells(figures: &Value) -> [String; 9] {
     let text = |name: &str| figures[name].as_str().unwrap_or_default().to_owned();
     let number = |name: &str| figures[name].as_f64().map_or(String::new(), short);

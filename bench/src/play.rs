@@ -1,5 +1,5 @@
-//! Many connections in one thread: whoever gets a reply sends the next command at once. The game
-//! decides which.
+//! Many connections in one thread. A connection that gets a reply sends its next command at once;
+//! the game decides which command that is.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -10,18 +10,19 @@ use mio::{Events, Interest, Poll, Token};
 
 use crate::wire;
 
-/// A server that is silent for this long hangs.
+/// A server that sends nothing for this long is considered hung.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
-/// What the connections send.
+/// Decides what the connections send.
 pub trait Game {
-    /// A game that does something by itself is asked at least this often, with zero in each round.
+    /// A game that acts by itself has its `tick` called at least this often; with zero, in each
+    /// round.
     const TICK: Option<Duration> = None;
 
-    /// At most [`Game::TICK`] has passed.
+    /// Called at the latest when [`Game::TICK`] has passed since the last call.
     fn tick(&mut self, _: &mut Table) {}
 
-    /// The connection `seat` received `reply`.
+    /// Called when the connection `seat` has received `reply`.
     fn hear(&mut self, seat: usize, reply: &[u8], table: &mut Table);
 }
 
@@ -51,12 +52,12 @@ struct Seat {
 pub struct Room {
     poll: Poll,
     seats: Vec<Seat>,
-    /// What the game sends first.
+    /// The first commands of the game are queued here.
     pub table: Table,
 }
 
 impl Room {
-    /// This many connections to the server at this port.
+    /// Opens this many connections to the server at this port.
     pub fn open(port: u16, seats: usize) -> Room {
         let poll = Poll::new().unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -73,7 +74,8 @@ impl Room {
         Room { poll, seats, table: Table { outboxes, speakers: Vec::new() } }
     }
 
-    /// Each connection speaks RESP3, and listens to its own shard channel, if it has one.
+    /// Switches each connection to RESP3, and subscribes it to its own shard channel, if it has
+    /// one.
     pub fn greet_in_resp3(&mut self, channel: impl Fn(usize) -> Option<String>) {
         let mut greeting = Greeting { owed: self.seats.len() };
         for seat in 0..self.seats.len() {
@@ -86,7 +88,7 @@ impl Room {
         self.play_until(&mut greeting, |greeting| greeting.owed == 0);
     }
 
-    /// This connection is closed.
+    /// Closes this connection.
     pub fn leave(&mut self, seat: usize) {
         let stream = &mut self.seats[seat].stream;
         self.poll.registry().deregister(stream).unwrap();
@@ -132,7 +134,7 @@ impl Room {
     }
 }
 
-/// The replies to what each connection says first.
+/// Reads the replies to the first commands of each connection.
 struct Greeting {
     owed: usize,
 }
@@ -157,7 +159,7 @@ impl Seat {
         }
     }
 
-    /// What is sent fits the socket's buffer, except when the server is slow to read.
+    /// The bytes fit into the socket's buffer, except when the server is slow to read.
     fn send(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.stream.write(bytes) {

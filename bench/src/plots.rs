@@ -1,5 +1,5 @@
-//! Curves that show more than a table: how costs grow with the number of waiters. Each is an SVG
-//! file in `docs/benchmarks`.
+//! Curves for what a table shows badly: how costs grow with the number of waiters. Each curve is an
+//! SVG file in `docs/benchmarks`.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use plotters::prelude::*;
 use crate::book::Book;
 use crate::{contended, flatness};
 
-/// One picture: rows of a section, columns from left to right.
+/// One picture: the rows of a section are its lines, and the columns run from left to right.
 struct Plot {
     file: &'static str,
     title: &'static str,
@@ -65,7 +65,8 @@ const COLORS: [RGBColor; 6] = [
     RGBColor(0x94, 0x67, 0xbd),
 ];
 
-/// Draws all of them for one run, into files of these names; their names in Markdown.
+/// Draws all pictures for one run, into files with these names; returns the Markdown that shows
+/// them.
 pub fn draw(book: &Book) -> String {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks");
     std::fs::create_dir_all(&folder).unwrap();

@@ -1,20 +1,21 @@
-//! Many blocked connections, tickets and readers of one lock, and, for comparison, connections
-//! without locks.
+//! Crowds of blocked connections, tickets and readers of one lock. For comparison, there are also
+//! connections without locks.
 
 use crate::crowd::{Crowd, PIPELINED, connected, exchange, exchange_all};
 use crate::stage::until_all_is_read;
 use rlock_testkit::{Server, Waiter};
 
-/// One holds, the others are blocked. The holder releases and queues again in one write.
+/// One client holds the lock, and the others are blocked. The holder releases and queues again in
+/// one write.
 pub struct Line<const LOOKS_FOR_DEADLOCKS: bool> {
     people: Vec<Waiter>,
-    /// Replies that each has yet to read, including the coming grant.
+    /// For each connection, how many replies it has yet to read, including the coming grant.
     owed: Vec<usize>,
     holder: usize,
 }
 
 impl<const LOOKS_FOR_DEADLOCKS: bool> Crowd for Line<LOOKS_FOR_DEADLOCKS> {
-    // A search takes up to 1000 steps of its own.
+    // A search for deadlocks takes up to 1000 steps of its own.
     const STEPS: usize = if LOOKS_FOR_DEADLOCKS { 2000 } else { 10_000 };
     const SIZE_MAX: usize = 10_000;
     const IS_CONNECTED_EACH: bool = true;
@@ -48,7 +49,8 @@ impl<const LOOKS_FOR_DEADLOCKS: bool> Crowd for Line<LOOKS_FOR_DEADLOCKS> {
 }
 
 impl<const LOOKS_FOR_DEADLOCKS: bool> Line<LOOKS_FOR_DEADLOCKS> {
-    /// The next one is known, and must get the lock, or this hangs: so the order is checked too.
+    /// Waits for the grant of the client that is next. If another one got the lock, this would
+    /// hang: so the order is checked too.
     fn hear_of_the_grant(&mut self) {
         for _ in 0..self.owed[self.holder] {
             self.people[self.holder].answer();
@@ -60,7 +62,8 @@ fn blocked_acquire(place: usize) -> String {
     format!("RLOCK.ACQUIRE hot owner-{place:06} BLOCK 0")
 }
 
-/// As many connections, which send PING in turn: what many connections cost by themselves.
+/// The same number of connections send PING in turn, which shows how much many connections cost by
+/// themselves.
 pub struct Pings {
     people: Vec<Waiter>,
     next: usize,
@@ -85,7 +88,7 @@ impl Crowd for Pings {
     }
 }
 
-/// The lock stays held; behind the first ticket, the others ask again in turn.
+/// The lock stays held. The tickets behind the first one ask again in turn.
 pub struct Tickets {
     connection: Waiter,
     size: usize,
@@ -121,7 +124,7 @@ impl Tickets {
     }
 }
 
-/// All keep their holds; one more comes and goes.
+/// All readers keep their holds; one more acquires and releases again and again.
 pub struct Readers {
     connection: Waiter,
 }

@@ -1,4 +1,4 @@
-//! Many without contention: levels of one hold, and held locks whose leases are extended.
+//! Many objects without contention: levels of one hold, and held locks whose leases are extended.
 
 use redis::Value;
 
@@ -29,17 +29,17 @@ impl Crowd for Reentries {
     }
 }
 
-/// This many locks are held, and their leases are extended in turn.
+/// This many locks are held, and one client extends their leases in turn.
 pub struct Renewals(Keys);
-/// The same with keys that only have a time to live.
+/// The same work with plain keys that have a time to live.
 pub struct PExpires(Keys);
 
 struct Keys {
     connection: Waiter,
     size: usize,
     next: usize,
-    /// How often one was touched: each time its deadline is a millisecond later, so that each
-    /// changes something.
+    /// How many touches were sent. Each touch sets a deadline that is a millisecond later, so that
+    /// each changes something.
     said: usize,
 }
 

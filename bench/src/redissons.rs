@@ -1,4 +1,4 @@
-//! The same by Redisson's scripts: owners in a fair queue, and readers.
+//! The same crowds with Redisson's scripts: owners in a fair queue, and readers.
 
 use redis::Value;
 
@@ -8,8 +8,8 @@ use rlock_testkit::{Server, Waiter, now_ms};
 
 const LEASE_MS: &str = "600000";
 
-/// One holds, the others are in the queue: the holder releases, the head acquires the lock, and the
-/// previous holder queues again.
+/// One client holds the lock, and the others are in the queue. The holder releases, the head of the
+/// queue acquires the lock, and the previous holder queues again.
 pub struct FairLine {
     connection: Waiter,
     acquire: String,
@@ -61,7 +61,7 @@ impl FairLine {
     }
 }
 
-/// This many keep their read locks; one more comes and goes.
+/// This many clients keep their read locks; one more acquires and releases again and again.
 pub struct ReadHolders {
     connection: Waiter,
     pair: [String; 2],

@@ -1,5 +1,5 @@
-//! The tables between the marks of `docs/benchmarks.md`, which has the essential ones, and of
-//! `bench/results/README.md`, which has all of them. The text around them is left alone.
+//! Writes the tables between the marks of two pages: `docs/benchmarks.md` has the essential tables,
+//! and `bench/results/README.md` has all of them. The text around the tables is left alone.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,11 +14,11 @@ type Books = BTreeMap<String, Book>;
 /// The pages with marks.
 const PAGES: [&str; 2] = ["docs/benchmarks.md", "bench/results/README.md"];
 
-/// The servers of the tables that readers see first: the oldest, and the newest of each kind with a
-/// whole run. The others are in the tables of all servers.
+/// The servers in the tables that readers see first: the oldest, and the newest of each kind that
+/// has a whole run. The tables of all servers contain the others.
 const SHOWN: [&str; 3] = ["Redis 7.0", "Redis 8.0", "Valkey 9.1"];
 
-/// How the rows begin that only the tables of all servers have.
+/// How the names of those rows begin that only the tables of all servers contain.
 const ONLY_IN_RESULTS: [&str; 3] =
     ["Redisson's fair lock", "Redisson's read lock", "Redisson's write lock"];
 
@@ -35,7 +35,7 @@ pub fn write() {
     }
 }
 
-/// The table of goals of one run, as it is printed.
+/// The table of goals of one run, as the program prints it.
 pub fn goals_of(book: &Book) -> String {
     let rows = goals::ALL.iter().map(|goal| {
         let verdict = match goal.figure(book) {
@@ -47,7 +47,7 @@ pub fn goals_of(book: &Book) -> String {
     rows.collect()
 }
 
-/// The page with what stands between `<!-- NAME -->` and `<!-- / -->` written anew.
+/// The page with new text between `<!-- NAME -->` and `<!-- / -->`.
 fn with_tables(page_name: &str, page: &str, books: &Books, parts: &Books) -> String {
     let mut out = String::new();
     let mut lines = page.lines();
@@ -107,11 +107,11 @@ fn shown(books: &Books) -> Vec<&Book> {
     books.values().filter(is_shown).collect()
 }
 
-/// Which goals a table has.
+/// Which goals a table contains.
 #[derive(Clone, Copy, PartialEq)]
 enum Rows {
     All,
-    /// Those that one of the servers misses.
+    /// The goals that at least one of the servers misses.
     Missed,
 }
 
@@ -121,11 +121,11 @@ fn goal_table(books: &[&Book], rows: Rows) -> String {
     out += &row(vec!["---"; books.len() + 3]);
     let mut first = "";
     for goal in goals::ALL {
-        // "the same" is the work of a row above, which a table of missed goals may lack.
+        // "the same" refers to the work of a row above, which a table of missed goals may lack.
         let work = match goal.work.strip_prefix("the same") {
             Some("") if rows == Rows::Missed => first.to_owned(),
             Some(rest) if rows == Rows::Missed => {
-                // What is measured stands behind the last comma.
+                // The work ends at the last comma; what is measured follows it.
                 first.rsplit_once(", ").map_or(first, |(work, _)| work).to_owned() + rest
             }
             Some(_) => goal.work.to_owned(),
@@ -152,7 +152,7 @@ fn goal_table(books: &[&Book], rows: Rows) -> String {
     out
 }
 
-/// The everyday work on every server, in instructions.
+/// The instructions of everyday work on every server.
 fn servers<'b>(books: impl Iterator<Item = &'b Book>) -> String {
     let pairs = [
         ("the pair vs SET NX PX + DEL", rivals::RLOCK, rivals::SET_DEL),
@@ -173,8 +173,8 @@ fn servers<'b>(books: impl Iterator<Item = &'b Book>) -> String {
     out
 }
 
-/// What a free lock costs with each setting of the server: its CPU per pair in a pipeline, and how
-/// many pairs a second with one command at a time.
+/// How much a free lock costs with each setting of the server: its CPU per pair in a pipeline, and
+/// the number of pairs per second with one command at a time.
 fn pairs(book: &Book) -> String {
     let settings = ["no persistence", "notifications KEd", "append-only file every second"];
     let settings = settings.into_iter().chain(["append-only file always", "a replica"]);
@@ -195,7 +195,7 @@ fn pairs(book: &Book) -> String {
     out
 }
 
-/// The slowest `PING` of each long step on every server: ours, and the server's alone.
+/// The slowest `PING` of each long step on every server, with the module and with the server alone.
 fn steps(books: &Books) -> String {
     let servers = books.values().map(|book| book.about("server"));
     let mut out = row(["RLOCK / the server alone"].into_iter().chain(servers));
@@ -213,7 +213,7 @@ fn steps(books: &Books) -> String {
     out
 }
 
-/// Bold if it misses its goal.
+/// The figure, in bold if it misses its goal.
 fn marked(figure: String, is_reached: bool) -> String {
     if is_reached { figure } else { format!("**{figure}**") }
 }
@@ -222,7 +222,7 @@ fn first(books: &Books) -> &Book {
     books.values().next().expect("bench/results has no run")
 }
 
-/// How long jobs that arrive at random wait, as it is printed and shown.
+/// How long jobs wait that arrive at random times, as the program prints it and the pages show it.
 pub fn arrivals_table(book: &Book) -> String {
     let mut lines = arrivals::lines(book);
     lines.insert(1, vec!["---".to_owned(); lines[0].len()]);
@@ -250,7 +250,8 @@ fn peer_summary(books: &Books) -> String {
     out
 }
 
-/// What readers see first: a section without the rows that only the tables of all servers have.
+/// The table that readers see first: a section without the rows that only the tables of all servers
+/// contain.
 fn essential_table(book: &Book, section: &str) -> String {
     let is_essential =
         |figure: &&Figure| !ONLY_IN_RESULTS.iter().any(|begin| figure.row.starts_with(begin));
@@ -269,7 +270,7 @@ fn figures_of<'b>(book: &'b Book, section: &str) -> Vec<&'b Figure> {
     figures
 }
 
-/// The tables of all sections whose names begin like this, each for every server.
+/// The tables of all sections whose names begin with `begin`, each for every server.
 fn figures(begin: &str, books: &Books) -> String {
     let all = || books.values().flat_map(|book| &book.figures);
     let sections = distinct(all().map(|f| &f.section).filter(|name| name.starts_with(begin)));

@@ -1,24 +1,24 @@
-//! What acquires and releases a lock: RLOCK and its alternatives.
+//! The commands that acquire and release a lock, with RLOCK and with its alternatives.
 
 use rlock_testkit::{Client, Version, text};
 
 /// An owner's name as clients build it: a UUID and the number of a thread.
 pub const OWNER: &str = "0f9a7c3e-5d0b-4c57-9c51-2f6c4c1f7a10:17";
-/// The same of many clients.
+/// The name of an owner with this number, in the same form.
 pub fn owner(number: usize) -> String {
     format!("0f9a7c3e-5d0b-4c57-9c51-{number:012x}:17")
 }
 
 pub const LEASE_MS: &str = "30000";
-/// How long today's unlock result is kept, in milliseconds, by that client's defaults.
+/// How long today's Redisson keeps the result of an unlock by default, in milliseconds.
 const LATCH_MS: &str = "20000";
-/// How long a fair waiter may take, in milliseconds, by that client's defaults.
+/// How long Redisson's fair lock lets a waiter take by default, in milliseconds.
 const FAIR_WAIT_MS: &str = "300000";
 
-/// Acquires and releases a free lock.
+/// A way to acquire and release a free lock.
 pub struct Rival {
     pub name: &'static str,
-    /// The commands in order, and how each reply must begin. `$K` is the lock.
+    /// The commands in order, and how each reply must begin. `$K` stands for the lock.
     commands: Vec<(String, &'static str)>,
 }
 
@@ -39,7 +39,7 @@ pub const PING: &str = "PING + PING";
 pub const RLOCK: &str = "RLOCK.ACQUIRE + RLOCK.RELEASE";
 pub const RLOCK_READ: &str = "the same, READ";
 pub const RLOCK_LIMIT: &str = "the same, READ LIMIT 10";
-/// What a server asks of any module that does this: `bench/floor/floor.c`.
+/// The least work that a server needs for any module that does this: `bench/floor/floor.c`.
 pub const FLOOR: &str = "the floor: a C module that does only this";
 pub const SET_DEL: &str = "SET NX PX + DEL";
 pub const SET_SCRIPT: &str = "SET NX PX + compare-and-delete script";
@@ -47,7 +47,7 @@ pub const SET_DELIFEQ: &str = "SET NX PX + DELIFEQ";
 pub const REDISSON: &str = "Redisson's scripts, classic";
 pub const REDISSON_NOW: &str = "Redisson's scripts, today's";
 
-/// In a command, the token that an earlier one was answered with.
+/// Stands for the token that an earlier command of the pair returned.
 pub const TOKEN: &str = "$T";
 
 /// RLOCK as the client packages send it.
@@ -64,7 +64,7 @@ pub fn clients_pair() -> Rival {
 const DELETE_IF_EQUAL: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                                return redis.call('del', KEYS[1]) else return 0 end";
 
-/// The floor, loaded into the server of `client` if it is not.
+/// The floor. Its module is loaded into the server of `client` if necessary.
 fn floor(client: &mut Client) -> Option<Rival> {
     let module = std::env::var("RLOCK_FLOOR").ok()?;
     let loaded = format!("{:?}", client.ask("MODULE LIST"));
@@ -80,7 +80,7 @@ fn floor(client: &mut Client) -> Option<Rival> {
     ))
 }
 
-/// All of them, with their scripts loaded into the server of `client`.
+/// All rivals. Their scripts are loaded into the server of `client`.
 pub fn all(client: &mut Client, version: Version) -> Vec<Rival> {
     let mut rivals = vec![
         Rival::of(PING, &[("PING", "+PONG"), ("PING", "+PONG")]),
@@ -123,7 +123,7 @@ fn set() -> String {
     format!("SET $K {OWNER} NX PX {LEASE_MS}")
 }
 
-/// Redisson's kinds of locks, each with the scripts of older releases and with today's.
+/// Redisson's kinds of locks, each with the scripts of older releases and with today's scripts.
 fn redisson(client: &mut Client) -> Vec<Rival> {
     let mut rivals = Vec::new();
     for is_todays in [false, true] {
@@ -154,7 +154,7 @@ fn redisson(client: &mut Client) -> Vec<Rival> {
             script(include_str!("../redisson/fair_release.lua")),
         );
         let (queue, ends) = ("redisson_lock_queue:{$K}", "redisson_lock_timeout:{$K}");
-        // The clock is the client's; it is constant, because nobody waits here.
+        // The time comes from the client. It is constant, because nobody waits here.
         let clock = rlock_testkit::now_ms();
         pair(
             ["Redisson's fair lock, classic", "Redisson's fair lock, today's"],
@@ -192,12 +192,12 @@ fn redisson(client: &mut Client) -> Vec<Rival> {
     rivals
 }
 
-/// The text that runs: see `redisson/README.md`.
+/// The text of a script as it is loaded: see `redisson/README.md`.
 pub fn todays_or_classic(text: &str, is_todays: bool) -> String {
     if is_todays { text.replace("--[latch] ", "") } else { text.to_owned() }
 }
 
-/// Loads a script; the name that `EVALSHA` knows it by.
+/// Loads a script; returns the name by which `EVALSHA` calls it.
 pub fn load(client: &mut Client, script: &str) -> String {
     text(&client.ask_bytes(&[b"SCRIPT", b"LOAD", script.as_bytes()]))
 }

@@ -1,5 +1,5 @@
-//! Runs as files in `bench/results`: lines `# NAME = …` for what to know before reading, then one
-//! row for each figure, with commas between the cells.
+//! Runs as files in `bench/results`. A file begins with lines `# NAME = …`, which a reader should
+//! know first. Then it has one row for each figure, with commas between the cells.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ pub fn save(book: &Book) {
     std::fs::write(&path, written(book)).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-/// Writes the sections that begin like this into the file of this server, in place of those
-/// that are there.
+/// Writes the sections whose names begin with `begin` into the file of this server, and replaces
+/// the ones that are there.
 pub fn save_part(book: &Book, begin: &str) {
     let servers = load_all();
     let same = servers.into_values().find(|other| other.about("server") == book.about("server"));
@@ -56,7 +56,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("results")
 }
 
-/// The text of a run.
+/// The run as text.
 fn written(book: &Book) -> String {
     let mut out = String::new();
     for (name, said) in &book.about {
@@ -76,7 +76,7 @@ fn written(book: &Book) -> String {
     out
 }
 
-/// The run of a text; `None` if a line is not as [`written`] makes it.
+/// The run that a text describes; `None` if a line is not as [`written`] makes it.
 fn read(text: &str) -> Option<Book> {
     let mut book = Book::default();
     for line in text.lines().filter(|line| *line != HEADER) {
@@ -109,7 +109,7 @@ fn figure(line: &str) -> Option<Figure> {
     Some(Figure { section, row, column, value, least, most })
 }
 
-/// A cell of CSV: in quotes if necessary, and each quote in it twice.
+/// A cell of CSV: in quotes if necessary, with each quote in it doubled.
 fn cell(name: &str) -> String {
     if name.contains(['"', ',']) || name.starts_with('#') {
         format!("\"{}\"", name.replace('"', "\"\""))
@@ -118,7 +118,7 @@ fn cell(name: &str) -> String {
     }
 }
 
-/// The first cell, and what follows its comma.
+/// The first cell, and the text after its comma.
 fn first_cell(line: &str) -> Option<(String, Option<&str>)> {
     let Some(mut rest) = line.strip_prefix('"') else {
         let (cell, after) = line.split_once(',').map_or((line, None), |(a, b)| (a, Some(b)));

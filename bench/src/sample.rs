@@ -1,6 +1,6 @@
-//! Measured values of one kind.
+//! Measured values of the same kind.
 
-/// As many of them as were measured.
+/// All values of one measurement.
 #[derive(Default, Clone)]
 pub struct Sample(Vec<f64>);
 
@@ -13,7 +13,7 @@ impl Sample {
         self.0.len()
     }
 
-    /// The value that `percent` of all do not exceed.
+    /// The value that `percent` of all values do not exceed.
     #[track_caller]
     pub fn percentile(&self, percent: usize) -> f64 {
         let mut sorted = self.0.clone();

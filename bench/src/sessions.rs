@@ -1,5 +1,5 @@
-//! A process that holds with SESSION is killed while a client waits: how long until that one gets
-//! the lock.
+//! A process that holds a lock with SESSION is killed while a client waits: how long it takes until
+//! the client gets the lock.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -42,7 +42,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     stage::say_kept_off(&mut admin);
 }
 
-/// Starts this program again, to hold the lock with SESSION.
+/// Starts this program as a second process, which holds the lock with SESSION.
 #[track_caller]
 fn holder(server: &Server) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -54,7 +54,8 @@ fn holder(server: &Server) -> Child {
     holder
 }
 
-/// What it does: it acquires, passes the reply on, and stays until its end or the server's.
+/// The work of that process: it acquires the lock, prints the reply, and stays until it is killed
+/// or the server closes the connection.
 pub fn hold_until_killed(socket: &str, key: &str) {
     use std::io::Write;
     let mut connection = UnixStream::connect(socket).unwrap();

@@ -1,5 +1,5 @@
-//! Two of twelve locks, thirty clients, no pause: how often somebody has both, and how long the
-//! unluckiest waits. RLOCK beside what people do without it.
+//! Thirty clients want two of twelve locks each, and never pause: how often a client has both, and
+//! how long the unluckiest one waits. RLOCK is compared with common ways to do this without it.
 
 use std::time::{Duration, Instant};
 
@@ -27,12 +27,13 @@ pub const BACK_OFF: &str = "SET NX on both keys; if one fails, delete, pause, re
 
 const CLIENTS: usize = 30;
 const LOCKS: usize = 12;
-/// What `RedissonMultiLock` waits for two locks before it releases all and begins anew.
+/// How long `RedissonMultiLock` waits for two locks before it releases all of them and starts
+/// again.
 const PATIENCE: Duration = Duration::from_millis(2 * 1500);
-/// How long one who found a lock taken pauses, in microseconds.
+/// How long a client pauses after it found a lock taken, in microseconds.
 const PAUSE_US: std::ops::Range<u64> = 1000..10_000;
 
-/// Measures all of it.
+/// Measures all ways.
 pub fn measure(book: &mut Book, profile: Profile) {
     one(book, profile, TOGETHER, CLIENTS, |_| Blocked::new(true));
     one(book, profile, SORTED, CLIENTS, |_| Blocked::new(false));
@@ -41,13 +42,13 @@ pub fn measure(book: &mut Book, profile: Profile) {
     one(book, profile, BACK_OFF, CLIENTS, |_| Retried::new());
 }
 
-/// What was seen since the measurement began.
+/// What the clients observed since the measurement began.
 struct Tally {
     rng: Rng,
-    /// When each client began to wait for its present pair of locks.
+    /// When each client began to wait for its current pair of locks.
     since: Vec<Instant>,
     waited_ms: Sample,
-    /// Who is inside, by lock: nobody enters beside another one.
+    /// For each lock, the client that holds it. No client may enter while another one is inside.
     inside: [Option<usize>; LOCKS],
 }
 
@@ -57,7 +58,7 @@ impl Tally {
         Tally { rng: Rng::with_seed(29), since, waited_ms, inside: [None; LOCKS] }
     }
 
-    /// Two locks that a client wants from now on, in any order.
+    /// Picks the two locks that a client wants next, in any order.
     fn want(&mut self, client: usize) -> [usize; 2] {
         self.since[client] = Instant::now();
         let first = self.rng.usize(0..LOCKS);
@@ -78,10 +79,10 @@ impl Tally {
 }
 
 trait Contest: Game {
-    /// Everybody sends the first command.
+    /// Every client sends its first command.
     fn begin(&mut self, table: &mut Table);
     fn tally(&mut self) -> &mut Tally;
-    /// Everybody takes part.
+    /// Whether every client takes part by now.
     fn is_gathered(&self) -> bool {
         true
     }
@@ -107,7 +108,7 @@ fn one<C: Contest>(
     room.play(&mut contest, Duration::from_secs(if profile == Profile::Quick { 2 } else { 10 }));
     let (seconds, cpu_us) = (begin.elapsed().as_secs_f64(), (cpu.now_ns() - begin_ns) as f64 / 1e3);
     let tally = contest.tally();
-    // Those who still wait have waited as well.
+    // Include the clients that are still waiting.
     let waiting = tally.since.iter().map(|since| since.elapsed().as_secs_f64() * 1e3);
     let longest = waiting.fold(0.0, f64::max);
     let grants = tally.waited_ms.len() as f64;
@@ -121,12 +122,12 @@ fn one<C: Contest>(
     put(CPU, cpu_us / grants);
 }
 
-/// RLOCK: blocked for both in one request, or for one after the other in key order.
+/// RLOCK: a client blocks for both locks in one request, or for one after the other in key order.
 struct Blocked {
     tally: Tally,
     is_together: bool,
     wants: Vec<[usize; 2]>,
-    /// How many replies each has had since it began to want them.
+    /// How many replies each client has received since it began to want its current locks.
     heard: Vec<usize>,
 }
 
@@ -191,8 +192,9 @@ impl Game for Blocked {
     }
 }
 
-/// Redisson's way: one lock after the other, in the order of the request; whoever finds one taken
-/// waits for its message. When that takes too long, it releases what it has, and begins anew.
+/// Redisson's way: a client acquires one lock after the other, in the order of the request. If a
+/// lock is taken, the client waits for the message of its release. If that takes too long, the
+/// client releases the locks it has, and starts again.
 struct Raced {
     tally: Tally,
     is_sorted: bool,
@@ -205,13 +207,13 @@ struct Raced {
 #[derive(Clone, Default)]
 struct Racer {
     wants: [usize; 2],
-    /// How many of them it has.
+    /// How many of the wanted locks the client has.
     has: usize,
     /// Replies to releases that are still to come.
     releasing: usize,
-    /// It waits for the message of a release since then.
+    /// Whether the client waits for the message of a release.
     waits: bool,
-    /// That message came while it was asking.
+    /// Whether that message came while the client was asking.
     heard: bool,
     ends: Option<Instant>,
 }
@@ -244,7 +246,7 @@ impl Raced {
         table.say(2 * client, &wire::line(&line));
     }
 
-    /// Releases what it has.
+    /// Releases the locks that the client has.
     fn release(&mut self, client: usize, table: &mut Table) {
         let (racer, owner) = (&mut self.racers[client], rivals::owner(client));
         (racer.releasing, racer.waits) = (racer.has, false);
@@ -284,7 +286,7 @@ impl Contest for Raced {
 impl Game for Raced {
     const TICK: Option<Duration> = Some(Duration::from_millis(1));
 
-    /// Whoever has waited too long begins anew, with the same wish.
+    /// A client that has waited too long starts again with the same locks.
     fn tick(&mut self, table: &mut Table) {
         for client in 0..CLIENTS {
             let racer = &mut self.racers[client];
@@ -327,7 +329,7 @@ impl Game for Raced {
             if racer.releasing > 0 {
                 return;
             }
-            // It had both, or begins anew with the same wish.
+            // The client had both locks, or starts again with the same ones.
             if racer.has == 0 { self.ask(client, table) } else { self.start(client, table) }
         } else if reply != b"$-1\r\n" {
             racer.waits = true;
@@ -347,13 +349,13 @@ impl Game for Raced {
     }
 }
 
-/// Both with `SET NX` in one write; one who does not get both deletes what it got, and tries again
-/// after a pause of 1 to 10 ms.
+/// A client sends `SET NX` for both locks in one write. If it does not get both, it deletes the one
+/// it got, and tries again after a pause of 1 to 10 ms.
 struct Retried {
     tally: Tally,
     wants: Vec<[usize; 2]>,
     got: Vec<[Option<bool>; 2]>,
-    /// Until when each of them pauses.
+    /// For each client, the moment until which it pauses.
     pauses: Vec<Option<Instant>>,
     is_leaving: Vec<bool>,
 }
@@ -412,7 +414,7 @@ impl Game for Retried {
         assert_ne!(reply[0], b'-', "{}", reply.escape_ascii());
         let locks = self.wants[client];
         if reply[0] == b':' {
-            // What it deleted. It had both, or pauses.
+            // This reply is to the `DEL` of a client that had both locks, or that pauses now.
             if std::mem::take(&mut self.is_leaving[client]) {
                 return self.start(client, table);
             }

@@ -1,4 +1,4 @@
-//! The setting: which program runs on which core, and what is read from the server.
+//! The set-up: which program runs on which core, and which figures are read from the server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,10 @@ use std::time::Instant;
 use crate::Profile;
 use rlock_testkit::{Client, Server, Version, Waiter};
 
-/// The server's core and that of its clients; none if there is only one.
+/// The server's core and that of its clients; `None` if there is only one core.
 static CORES: OnceLock<Option<(u32, u32)>> = OnceLock::new();
 
-/// Moves this program to the last core that it may use, and later servers to the first.
+/// Moves this program to the last core that it may use. Servers that start later go to the first.
 pub fn take_own_core() -> Option<(u32, u32)> {
     *CORES.get_or_init(|| {
         let (first, last) = allowed_cores()?;
@@ -26,7 +26,7 @@ fn pin(process: u32, core: u32) -> bool {
     taskset.status().is_ok_and(|status| status.success())
 }
 
-/// First and last of a list such as `0-1,4`.
+/// The first and the last core of a list such as `0-1,4`.
 fn allowed_cores() -> Option<(u32, u32)> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -35,7 +35,7 @@ fn allowed_cores() -> Option<(u32, u32)> {
     Some((first, numbers.last().unwrap_or(first)))
 }
 
-/// A server on the server's core, with a unix socket and a TCP port.
+/// Starts a server on the server's core, with a unix socket and a TCP port.
 #[track_caller]
 pub fn server(settings: &[&str]) -> Server {
     on_its_core(Server::primary(settings))
@@ -51,7 +51,7 @@ pub fn on_its_core(server: Server) -> Server {
     server
 }
 
-/// A server for this many waiting connections.
+/// Starts a server that allows this many waiting connections.
 #[track_caller]
 pub fn server_for(connections: usize) -> Server {
     let clients_max = (connections + SPARE_FILES).to_string();
@@ -59,10 +59,10 @@ pub fn server_for(connections: usize) -> Server {
     server(&["maxclients", &clients_max, "rlock.max-waiters", &waiters_max])
 }
 
-/// What server and program open beside the waiting connections.
+/// How many files the server and this program open in addition to the waiting connections.
 const SPARE_FILES: usize = 100;
 
-/// Whether this program may open that many connections, which is the shell's `ulimit -n`.
+/// Whether this program may open that many connections. The limit is the shell's `ulimit -n`.
 pub fn may_open(connections: usize) -> bool {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
@@ -70,7 +70,7 @@ pub fn may_open(connections: usize) -> bool {
     soft.is_none_or(|files: usize| files >= connections + SPARE_FILES)
 }
 
-/// The CPU time of the server's main thread, which does all of its work.
+/// Reads the CPU time of the server's main thread, which does all of the server's work.
 pub struct CpuClock {
     path: String,
 }
@@ -82,14 +82,15 @@ impl CpuClock {
         CpuClock { path: format!("/proc/{}/schedstat", client.info_number("server", "process_id")) }
     }
 
-    /// User and system time since its start, in nanoseconds. (`stat` counts in 10 ms.)
+    /// User and system time since the server started, in nanoseconds. (`stat` counts in units of 10
+    /// ms.)
     #[track_caller]
     pub fn now_ns(&self) -> u64 {
         self.field(0)
     }
 
-    /// How long it was ready to run while others had its core, in nanoseconds since its start:
-    /// almost zero on an idle machine.
+    /// How long the server was ready to run while other processes had its core, in nanoseconds
+    /// since it started. On an idle machine this is almost zero.
     #[track_caller]
     pub fn kept_off_ns(&self) -> u64 {
         self.field(1)
@@ -103,14 +104,16 @@ impl CpuClock {
     }
 }
 
-/// Prints whether delays are the server's own.
+/// Prints how long other processes kept the server from running: only without that are delays its
+/// own.
 pub fn say_kept_off(client: &mut Client) {
     let ms = CpuClock::of(client).kept_off_ns() as f64 / 1e6;
     println!("  (other processes had the server's core for {ms:.0} ms in all)");
 }
 
-/// Waits until the server has processed everything sent before: it answers after the loop iteration
-/// in which it reads the request, and by then has read what was sent earlier.
+/// Waits until the server has processed everything that was sent before. The server answers only
+/// after the loop iteration in which it reads this request, and by then it has read what was sent
+/// earlier.
 #[track_caller]
 pub fn until_all_is_read(anyone: &mut Waiter) {
     anyone.ask("PING");
@@ -121,7 +124,7 @@ pub fn us_since(begin: Instant) -> f64 {
     begin.elapsed().as_secs_f64() * 1e6
 }
 
-/// What to know before reading a figure: server, machine, day, the module's commit.
+/// What a reader needs to know before reading a figure: server, machine, day, the module's commit.
 pub fn about(profile: Profile) -> BTreeMap<String, String> {
     let server = server(&[]);
     let mut client = server.client();

@@ -1,5 +1,5 @@
-//! The steps of the core for one operation, beside one other and beside ten thousand: its
-//! instructions, counted by callgrind, without a server.
+//! The steps that the core takes for one operation, with one other client and with ten thousand.
+//! Callgrind counts their instructions, without a server.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -15,23 +15,24 @@ use rlock_core::{
 
 const MANY: u64 = 10_000;
 const ROUNDS: u64 = 1000;
-/// Longer than any run here.
+/// A lease that is longer than any run here.
 const LEASE: LeaseMs = LeaseMs::MAX;
 const TICKET: Patience = Patience::Ticket(LEASE);
 const A_MOMENT: LeaseMs = match LeaseMs::new(1) {
     Some(lease) => lease,
     None => LEASE,
 };
-/// The functions that callgrind counts.
+/// The functions whose instructions callgrind counts.
 const COUNTED: &str = "*steps*counted_rounds*";
 
-/// Its name; how the others are set up; what is counted; the result each time.
+/// The name; how the other clients are set up; the counted work; its result, which is the same each
+/// time.
 type Operation = (&'static str, fn(u64) -> Town, fn(&mut Town, u64) -> Told, Told);
 
-/// Changes of the lock, and blocked connections that got replies.
+/// The number of changes to the lock, and of blocked connections that got replies.
 type Told = [usize; 2];
 
-/// How many holders the slow log names for a wait; with fewer it has less to do.
+/// How many holders the slow log names for a wait; with fewer holders it has less work.
 const NAMED: u64 = 100;
 
 const OPERATIONS: [Operation; 10] = [
@@ -153,13 +154,14 @@ fn permits(limit: u64) -> Option<NonZeroU32> {
     NonZeroU32::new(u32::try_from(limit).unwrap())
 }
 
-/// Counts each operation; returns whether none grows.
+/// Counts each operation; returns whether the cost of none of them grows.
 pub fn gate() -> bool {
     let mut is_passed = true;
     println!("{:<46} {:>9} {:>9}", "instructions of the core, with", 1, MANY);
     for (number, (name, ..)) in OPERATIONS.iter().enumerate() {
         let [one, many] = [1, MANY].map(|others| count(number, others));
-        // The trees have four levels instead of one. Visiting each takes more than this.
+        // The trees have four levels instead of one. Visiting every other client would cost more
+        // than this.
         let is_flat = many < one + MANY as f64;
         is_passed &= is_flat;
         println!("  {name:<44} {one:>9.0} {many:>9.0} {}", if is_flat { "" } else { "RED" });
@@ -167,7 +169,7 @@ pub fn gate() -> bool {
     is_passed
 }
 
-/// The instructions of one round of this operation, in this program under callgrind.
+/// The instructions that one round of this operation takes, in this program under callgrind.
 fn count(operation: usize, others: u64) -> f64 {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
@@ -183,7 +185,7 @@ fn count(operation: usize, others: u64) -> f64 {
     each
 }
 
-/// Does the operation with this number, to be counted.
+/// Does the operation with this number, while callgrind counts.
 pub fn run(operation: &str, others: &str) {
     let (_, prepare, round, expected) = OPERATIONS[operation.parse::<usize>().unwrap()];
     let mut town = prepare(others.parse().unwrap());
@@ -198,7 +200,7 @@ fn counted_rounds(town: &mut Town, round: fn(&mut Town, u64) -> Told, expected: 
     }
 }
 
-/// One lock, with this many others.
+/// One lock, with this many other clients.
 struct Town {
     lock: Lock,
     volatile: Volatile,
@@ -223,7 +225,7 @@ impl Town {
         }
     }
 
-    /// All but the first are blocked.
+    /// The first client holds the lock, and all others are blocked.
     fn blocked(others: u64) -> Town {
         let mut town = Town::new(others);
         town.acquire(&name(0), Mode::Write, Patience::None);
@@ -233,7 +235,7 @@ impl Town {
         town
     }
 
-    /// All but the first wait with a ticket.
+    /// The first client holds the lock, and all others wait with a ticket.
     fn tickets(others: u64) -> Town {
         let mut town = Town::new(others);
         town.acquire(&name(0), Mode::Write, Patience::None);
@@ -255,9 +257,9 @@ impl Town {
         Now::from_ms(self.now_ms)
     }
 
-    /// Like the module, except that a granted waiter gets its reply at once.
+    /// Works like the module, except that a granted waiter gets its reply at once.
     fn ask(&mut self, input: Input<'_>) -> Told {
-        // As the module is configured by default.
+        // These are the module's defaults.
         let slow = Slow { wait_ms: Some(1000), hold_ms: None };
         let moment = StepContext::unlimited(self.now(), &mut self.tokens, &mut self.names);
         let moment = StepContext { slow, ..moment };
@@ -279,7 +281,7 @@ impl Town {
         self.park_as(acquire(owner, Mode::Write, Patience::Block))
     }
 
-    /// Waits for a permit, one of this many.
+    /// Waits for a permit; the lock has this many.
     fn waits_for(&mut self, owner: &[u8], limit: u64) {
         let limit = permits(limit);
         self.park_as(Acquire { limit, ..acquire(owner, Mode::Read, Patience::Block) });

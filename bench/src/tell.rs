@@ -1,5 +1,5 @@
-//! `TELL`, whose late reply is a message to a shard channel: the hand-off beside the other ways to
-//! wait and a `PING`, all in the same rounds.
+//! `TELL` sends the late reply as a message to a shard channel. The hand-off by `TELL`, those by
+//! the other ways to wait, and a `PING` are measured in the same rounds.
 
 use std::time::Instant;
 
@@ -17,10 +17,10 @@ pub const TELL: &str = "TELL: the message with the token";
 pub const BLOCK: &str = "BLOCK: the reply with the token";
 pub const QUEUE: &str = "QUEUE: the event of the turn, then the token";
 
-/// Not counted, to warm caches and buffers.
+/// The first rounds are not counted: they warm caches and buffers.
 const ROUNDS_BEFORE: usize = 200;
 
-/// Measures all of it.
+/// Measures all ways to wait.
 pub fn measure(book: &mut Book, profile: Profile) {
     book.measure("TELL: hand-off", |book| hand_off(book, profile));
     book.measure("TELL: acknowledged", |book| tell_acks::measure(book, profile));
@@ -30,7 +30,8 @@ pub fn measure(book: &mut Book, profile: Profile) {
 fn hand_off(book: &mut Book, profile: Profile) {
     let rounds = if profile == Profile::Quick { 1000 } else { 5000 };
     let plain = server(&[]);
-    // The turns of tickets are events; nobody else pays for them.
+    // The server announces the turns of tickets by events. It has its own server, so that the other
+    // ways do not pay for events.
     let with_events = server(&["notify-keyspace-events", "Kd"]);
     let mut watcher = Waiter::connect(&plain);
     let mut ways = [Tell::between(&plain), Block::between(&plain), Queue::between(&with_events)];
@@ -40,7 +41,7 @@ fn hand_off(book: &mut Book, profile: Profile) {
         let begin = Instant::now();
         until_all_is_read(&mut watcher);
         let mut taken = [us_since(begin), 0.0, 0.0, 0.0];
-        // Each comes first as often as the others.
+        // Each way comes first as often as the others.
         for turn in 0..ways.len() {
             let way = (round + turn) % ways.len();
             taken[way + 1] = ways[way].go();
@@ -55,11 +56,11 @@ fn hand_off(book: &mut Book, profile: Profile) {
     stage::say_kept_off(&mut plain.client());
 }
 
-/// Two owners of which one holds a lock, and the other waits for it.
+/// Two owners: one holds a lock, and the other waits for it.
 trait Way {
-    /// The other one waits, and the server has read that.
+    /// Has the other owner wait, and waits until the server has read its request.
     fn prepare(&mut self);
-    /// The holder releases the lock, and the other one gets it: in so many microseconds.
+    /// The holder releases the lock. Returns after how many microseconds the other owner has it.
     fn go(&mut self) -> f64;
 }
 
@@ -131,7 +132,7 @@ impl Way for Block {
     }
 }
 
-/// As `Tell`; whoever hears of its turn asks again.
+/// Works like `Tell`; an owner that gets the event of its turn asks again.
 struct Queue([(Waiter, Waiter, &'static str); 2]);
 
 impl Queue {

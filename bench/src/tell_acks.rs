@@ -1,5 +1,5 @@
-//! A grant that a replica confirms, by a message, by the late reply to a blocked connection, and by
-//! a `WAIT` in the same write: in turns on the same servers, by the same RESP3 client.
+//! A grant that a replica confirms: by a message, by the late reply to a blocked connection, and by
+//! a `WAIT` in the same write. The three alternate on the same servers, with the same RESP3 client.
 
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,11 @@ pub const TELL: &str = "ACKS 1 TELL";
 /// How a grant is confirmed.
 struct Way {
     row: &'static str,
-    /// What is added to the command.
+    /// The words that are added to the command.
     word: &'static str,
-    /// What follows it in the same write.
+    /// The command that follows it in the same write.
     behind: &'static str,
-    /// The number of replies to all that, with the one to the release.
+    /// The number of replies to all of these, including the reply to the release.
     replies: usize,
 }
 
@@ -38,7 +38,7 @@ const WAYS: [Way; 3] = [
 const CONNECTIONS: [usize; 3] = [1, 50, 500];
 const READY_MS_MAX: u64 = 20_000;
 
-/// Measures all of it.
+/// Measures all ways for every number of connections.
 pub fn measure(book: &mut Book, profile: Profile) {
     let (rounds, ms) = if profile == Profile::Quick { (3, 500) } else { (7, 1000) };
     for connections in CONNECTIONS {
@@ -48,12 +48,12 @@ pub fn measure(book: &mut Book, profile: Profile) {
         }
         let primary = server(&["repl-diskless-sync", "no", "rlock.acks-timeout-ms", "20000"]);
         let replica = Server::replica_of(&primary, &[]);
-        // The replica counts from its first acknowledgment on.
+        // The server counts a replica only after that replica's first acknowledgment.
         let mut first = primary.client();
         until(READY_MS_MAX, || first.attempt("RLOCK.ACQUIRE first owner ACKS 1").is_ok());
         let mut replica = replica.client();
         let mut all = WAYS.map(|way| Playing::begin(&primary, connections, way));
-        // The first round only warms up.
+        // The first round is only a warm-up.
         for round in 0..=rounds {
             for playing in &mut all {
                 playing.play(Duration::from_millis(ms), &mut replica, round > 0);
@@ -68,7 +68,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
     }
 }
 
-/// One way, and what was measured of it.
+/// One way, and its measured values.
 struct Playing {
     row: &'static str,
     room: Room,
@@ -82,7 +82,7 @@ impl Playing {
     fn begin(primary: &Server, connections: usize, way: Way) -> Playing {
         let Way { row, word, behind, replies } = way;
         let mut room = Room::open(primary.tcp_port(), connections);
-        // Valkey 9 blocks no connection that is subscribed.
+        // Valkey 9 does not block a connection that has subscribed to a channel.
         room.greet_in_resp3(|seat| word.contains("TELL").then(|| channel(row, seat)));
         let mut game = Grants::new(row, connections, [word, behind], replies);
         for seat in 0..connections {
@@ -95,7 +95,7 @@ impl Playing {
     fn play(&mut self, time: Duration, replica: &mut Client, is_counted: bool) {
         let asked_before = asked(replica);
         (self.game.grants, self.game.taken_us) = (0, Sample::default());
-        // What was confirmed while others played does not count.
+        // Do not count what was confirmed while other ways played.
         self.game.said.fill(Instant::now());
         let begin = Instant::now();
         self.room.play(&mut self.game, time);
@@ -108,7 +108,8 @@ impl Playing {
     }
 }
 
-/// How often the replica was asked for acknowledgments: it receives no other REPLCONFs.
+/// How often the primary asked the replica for acknowledgments: the replica receives no other
+/// REPLCONF.
 fn asked(replica: &mut Client) -> f64 {
     let calls = replica.info("commandstats", "cmdstat_replconf").unwrap_or_default();
     let calls = calls.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
@@ -119,9 +120,9 @@ fn channel(row: &str, seat: usize) -> String {
     format!("{}:{seat}", row.replace(' ', "-"))
 }
 
-/// Each acquires its own lock, and releases it in the same write as the next request.
+/// Each connection acquires its own lock, and releases it in the same write as the next request.
 struct Grants {
-    /// The bytes that acquire and release, of each.
+    /// Each connection's commands to acquire and to release, as bytes.
     words: Vec<[Vec<u8>; 2]>,
     replies: usize,
     heard: Vec<usize>,

@@ -1,6 +1,6 @@
-//! A hundred thousand requests of a hundred connections wait for one lock: what they take, in which
-//! order they are served, what a hand-off costs among so many, and what becomes of those whose
-//! connection is killed.
+//! A hundred thousand requests from a hundred connections wait for one lock: how much memory they
+//! take, in which order they are served, how much a hand-off costs among them, and what happens to
+//! the requests of a connection that is killed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -24,18 +24,18 @@ pub const CPU: &str = "TELL: server CPU of a hand-off while so many wait, µs";
 pub const HAND_OFF: &str = "RELEASE, and the message to the next";
 
 const CONNECTIONS: usize = 100;
-/// So many requests of one connection stand in a row.
+/// One connection sends this many requests in a row.
 const BATCH: usize = 10;
-/// While about so many wait, a hand-off is measured.
+/// The hand-off is measured while about this many requests wait.
 pub const SIZES: [usize; 3] = [1000, 10_000, 100_000];
-/// So many hand-offs are measured together, so often for each size.
+/// This many hand-offs are measured together, and this many such windows for each size.
 const WINDOW: usize = 200;
 const WINDOWS: usize = 5;
 const READY_MS_MAX: u64 = 20_000;
 
 const KEY: &str = "lock:0f9a7c3e-5d0b-4c57-9c51-2f6c4c1f7a";
 
-/// Measures all of it.
+/// Measures the requests' memory, the order in which they are served, and the hand-off.
 pub fn measure(book: &mut Book, profile: Profile) {
     let count = if profile == Profile::Quick { 10_000 } else { 100_000 };
     let server = stage::server(&[]);
@@ -67,7 +67,7 @@ fn serve(book: &mut Book, room: &mut Room, admin: &mut Client, server: &Server, 
     admin.ask(&format!("RLOCK.RELEASE {KEY} {}", rivals::owner(count)));
     let begin = Instant::now();
     room.play_until(&mut game, |game| game.served >= count / 2);
-    // It is far from the one that holds now.
+    // Choose a connection that is far from the one that holds the lock now.
     let killed = (game.seat + CONNECTIONS / 2) % CONNECTIONS;
     room.leave(killed);
     let listens = format!("PUBSUB SHARDNUMSUB {}", channel(killed));
@@ -90,7 +90,8 @@ fn serve(book: &mut Book, room: &mut Room, admin: &mut Client, server: &Server, 
     }
 }
 
-/// Connections give their buffers back some seconds after they used them.
+/// Waits until the server has trimmed the buffers of the connections, some seconds after they were
+/// used.
 fn until_settled(admin: &mut Client) {
     std::thread::sleep(Duration::from_secs(6));
     let mut before = 0;
@@ -103,15 +104,15 @@ fn until_settled(admin: &mut Client) {
     });
 }
 
-/// 39 bytes.
+/// The name of a channel, which has 39 bytes.
 fn channel(seat: usize) -> String {
     format!("to:0f9a7c3e-5d0b-4c57-9c51-{seat:012}")
 }
 
-/// They ask one connection after the other, so that it is known who came first.
+/// Connections send their requests one after another, so that it is known which request came first.
 #[derive(Default)]
 struct Queue {
-    /// The connection and the number of each, in order.
+    /// The connection and the number of each request, in order.
     line: VecDeque<(usize, usize)>,
     most: usize,
     asked: usize,
@@ -144,15 +145,15 @@ impl Game for Queue {
     }
 }
 
-/// Whoever gets the lock releases it at once.
+/// A connection that gets the lock releases it at once.
 struct Serving<'a> {
     line: VecDeque<(usize, usize)>,
     cpu: &'a CpuClock,
     served: usize,
     owed: usize,
-    /// Who holds.
+    /// The connection that holds the lock.
     seat: usize,
-    /// When the window began that is measured now, and in which size.
+    /// The size of the window that is measured now, and when it began.
     window: Option<(usize, u64)>,
     windows_us: [Sample; SIZES.len()],
 }

@@ -1,4 +1,5 @@
-//! Commands and replies as bytes: the cheapest for the client, so that the server is the limit.
+//! Commands and replies as bytes. This is the cheapest way for the client, so that the server is
+//! the limit.
 
 /// A command in the server's protocol.
 pub fn command<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
@@ -11,7 +12,7 @@ pub fn command<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
     bytes
 }
 
-/// The same, from a line with spaces between the arguments.
+/// The same, made from a line with spaces between the arguments.
 pub fn line(line: &str) -> Vec<u8> {
     command(&line.split(' ').collect::<Vec<_>>())
 }
@@ -38,7 +39,7 @@ pub fn reply_len(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// What a message says that a subscriber gets: the last line of the reply.
+/// The text of a message that a subscriber gets: the last line of the reply.
 pub fn message(reply: &[u8]) -> &[u8] {
     let said = reply.strip_suffix(b"\r\n").unwrap_or(reply);
     let begin = said.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
