@@ -1,12 +1,12 @@
-/* The floor: what a server asks of any module that keeps locks as keys. It does this and nothing
- * else: one owner, one mode, no queue, no depth, no checks beyond the number of words. The
- * benchmarks run it beside RLOCK, so that what is RLOCK's own can be told from what is not.
+/* The floor: the least work that a server needs for any module that keeps locks as keys. This module does
+ * nothing else: it has one owner and one mode, no queue and no depth, and checks only the number of words. The
+ * benchmarks run it beside RLOCK, to show which part of the cost is RLOCK's own.
  *
  *   FLOOR.ACQUIRE key owner LEASE ms [WRITE] [DEPTH n]          the token, or nil
  *   FLOOR.RELEASE key owner [WRITE] [TOKEN t] [DEPTH n]         0
  *   FLOOR.APPLY key payload            what replicas and the append-only file are sent
  *
- * DEPTH is read and not used. */
+ * DEPTH is read, but not used. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ typedef struct {
 
 static RedisModuleType *type;
 static long long last_token;
-/* The module's own deletion is no news to it. */
+/* The hold that the module itself deletes at the moment: `unlinked` ignores it. */
 static Hold *removing;
 
 static long long epoch_us(void) {
@@ -42,7 +42,7 @@ static Hold *hold_of(const char *owner, size_t len, long long token, long long d
     return hold;
 }
 
-/* What may be said after the owner. */
+/* The options that may follow the owner. */
 typedef struct {
     long long lease, token, depth;
 } Words;
@@ -130,7 +130,7 @@ static int apply(RedisModuleCtx *ctx, RedisModuleString **argv, int argc) {
 
 static void unlinked(RedisModuleString *key, const void *value) {
     (void)key;
-    /* A module must know of what others remove; this one has nobody to tell. */
+    /* A module must notice keys that others remove. This one has no waiters to inform. */
     if (value != removing) last_token++;
 }
 

@@ -3,28 +3,28 @@
     measure.py --peer NAME --work WORK [--threads N] [--processes P] [--warm-up S] [--note TEXT]
                [--load PERCENT] -- WORKER...
 
-Starts P times `WORKER... WORK N SECONDS`, which finds the name of the lock in PEER_KEY. A worker
+Starts `WORKER... WORK N SECONDS` P times; each worker finds the name of the lock in PEER_KEY. A worker
 connects, prints `ready`, waits for the end of its standard input, prints `started NS` and works for
-SECONDS with N contenders. Then it prints one line for each time that it held the lock, and ends
-without waiting for those who still wait:
+SECONDS with N contenders. Then it prints one line for each time that a contender held the lock, and
+ends without waiting for contenders that are still waiting:
 
     CONTENDER ACQUIRED RELEASING
 
-the moment at which the acquire had returned and the moment just before the release was called,
-in nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share. ACQUIRED is 0 where the
-client gave up.
+ACQUIRED is the moment at which the acquire returned, RELEASING the moment just before the release was
+called. Both are in nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share. ACQUIRED is
+0 if the client gave up.
 
-The work `arrivals` is different: jobs are due at random moments, which the file PEER_ARRIVALS lists
-in nanoseconds after the start, and each of them takes the lock for PEER_HOLD_NS. They are due so
-often that a lock without any delay would be held for PERCENT of the time. A free contender takes
-the next job. After SECONDS the worker finishes what has arrived, for at most PEER_DRAIN_SECONDS,
-and each of its lines has a fourth number: the moment at which the job was due, whether or not the
-worker was late. All peers get the same moments. A job fails if the client gives it up, or if it
-still waits at the end; the wait of the latter counts as far as it was seen.
-The peer PERFECT has no worker: it is a queue without any delay, computed.
+The work `arrivals` is different. Jobs are due at random moments, which the file PEER_ARRIVALS lists in
+nanoseconds after the start, and each job holds the lock for PEER_HOLD_NS. The moments are chosen so that
+a lock that is handed over in no time would be held for PERCENT of the time. A free contender takes the
+next job. After SECONDS the worker finishes the jobs that have arrived, for at most PEER_DRAIN_SECONDS.
+Each of its lines has a fourth number: the moment at which the job was due, even if the worker was late.
+All peers get the same moments. A job fails if the client gives it up, or if it is still waiting at the
+end; in the latter case its wait up to the end counts.
+The peer PERFECT has no worker: it is a computed queue without any delay.
 
-All that is said about the work is derived from these lines, here, for every peer
-alike. Two exclusive holds that overlap are an error: then there was no lock.
+All figures of a work are derived here from these lines, in the same way for every peer. Two exclusive
+holds that overlap are an error, because then the lock did not work.
 """
 
 import argparse
@@ -50,13 +50,13 @@ WORKS = {
 # How long a job works while it holds the lock.
 HOLD_NS = 5_000_000
 PERFECT = "a queue without any delay (computed)"
-# The jobs of all peers and loads arrive in the same order of gaps.
+# The gaps between jobs are the same for all peers and, apart from their scale, for all loads.
 SEED = 1
-# A worker that has not ended so long after its time hangs. Starting up counts, on a busy machine.
+# A worker that has not ended this long after its time is considered hung. This includes its start on a busy machine.
 PATIENCE_SECONDS = 180
-# With fewer hand-offs than this the 99th percentile is just the largest.
+# With fewer hand-offs than this, the 99th percentile would just be the largest value.
 ENOUGH_FOR_P99 = 100
-# A lock that somebody wants and nobody gets for so long is worth a remark. No peer polls as seldom.
+# If a client wants a lock and nobody gets it for this long, the note says so. No peer polls less often than that.
 SILENCE_SECONDS = 1
 
 Grant = namedtuple("Grant", "contender acquired releasing")
@@ -64,7 +64,7 @@ Job = namedtuple("Job", "arrived acquired releasing")
 
 
 class Failed(Exception):
-    """The work was not done, or not as the peer promises."""
+    """The work was not done, or not in the way that the peer promises."""
 
 
 def main():
@@ -121,7 +121,8 @@ def parse(argv):
 
 
 def arrivals(load, seconds):
-    """Moments in nanoseconds: a Poisson process whose jobs would hold the lock for `load` % of the time."""
+    """The moments at which jobs are due, in nanoseconds: a Poisson process whose jobs hold the lock for `load` % of the
+    time."""
     gaps, moments, at = random.Random(SEED), [], 0.0
     while True:
         at += gaps.expovariate(load / 100 / (HOLD_NS / 1e9))
@@ -131,7 +132,7 @@ def arrivals(load, seconds):
 
 
 def perfect(moments):
-    """The jobs of a queue that hands the lock over in no time."""
+    """The jobs as a queue would serve them that hands the lock over in no time."""
     jobs, free = [], 0
     for moment in moments:
         acquired = max(moment, free)
@@ -141,7 +142,7 @@ def perfect(moments):
 
 
 def waits_of(args, seconds):
-    """The figures of the work `arrivals`, of one process. Jobs that are due during the warm-up do not count."""
+    """The figures of the work `arrivals` with one process. Jobs that are due during the warm-up do not count."""
     moments = arrivals(args.load, args.warm_up + seconds)
     warm = int(args.warm_up * 1e9)
     if args.peer == PERFECT:
@@ -155,7 +156,7 @@ def waits_of(args, seconds):
             {
                 "PEER_ARRIVALS": file.name,
                 "PEER_HOLD_NS": str(HOLD_NS),
-                # Whoever cannot keep up needs not be watched for longer than that.
+                # A lock that cannot keep up need not be watched for longer than this.
                 "PEER_DRAIN_SECONDS": str(seconds / 2),
             },
         )
@@ -169,7 +170,7 @@ def waits_of(args, seconds):
 
 
 def waiting(jobs, begin, moments, contenders):
-    """How long the jobs waited that were due from `begin` on; `moments` are those of all jobs."""
+    """How long those jobs waited that were due from `begin` on. `moments` are those of all jobs."""
     served = sorted((job for job in jobs if job.acquired), key=lambda job: job.acquired)
     for before, after in zip(served, served[1:]):
         if after.acquired < before.releasing:
@@ -184,7 +185,7 @@ def waiting(jobs, begin, moments, contenders):
     waits = [(job.acquired - job.arrived) / 1e6 for job in inside]
     waits += [(end - moment) / 1e6 for moment in unserved]
     overtaken, latest = 0, 0
-    for job in served:  # in the order of their grants
+    for job in served:  # in the order in which they got the lock
         if job.arrived >= begin:
             overtaken += job.arrived < latest
         latest = max(latest, job.arrived)
@@ -199,7 +200,7 @@ def waiting(jobs, begin, moments, contenders):
         "wait_p50_ms": percentile(waits, 50),
         "wait_p99_ms": percentile(waits, 99),
         "wait_max_ms": round(max(waits), 1),
-        # Then the percentiles are at least that.
+        # If this is not 0, the percentiles are lower bounds.
         "still_waiting_percent": round(100 * len(unserved) / len(counted), 2),
         "failed_percent": round(100 * (gave_up + len(unserved)) / len(counted), 2),
         "overtaken_percent": round(100 * overtaken / len(inside), 2) if inside else None,
@@ -209,7 +210,7 @@ def waiting(jobs, begin, moments, contenders):
 
 
 def most_at_once(jobs, moments, end):
-    """The greatest number of jobs that were due and not done."""
+    """The greatest number of jobs that were due and not done at the same time."""
     done = {job.arrived: job.releasing for job in jobs}
     changes = sorted([(moment, 1) for moment in moments] + [(done.get(moment, end), -1) for moment in moments])
     most = now = 0
@@ -220,15 +221,16 @@ def most_at_once(jobs, moments, end):
 
 
 def sleep_exactly():
-    """The workers' sleeps end on time, not up to 50 µs later, as Linux saves wake-ups; children inherit that."""
+    """Makes the sleeps of the workers end on time. By default Linux lets them end up to 50 µs later, to save wake-ups.
+    Child processes inherit the setting."""
     set_timer_slack, nanosecond = 29, 1
     ctypes.CDLL(None).prctl(set_timer_slack, nanosecond)
 
 
 def run(args, seconds, more=None):
-    """What each worker printed. They start together, once the last of them is ready."""
+    """The output of each worker. All workers start together, once the last of them is ready."""
     command = [*args.worker, args.work, str(args.threads), str(seconds)]
-    # A name of its own: what an earlier worker left behind is in nobody's way.
+    # The lock has a new name, so that nothing left behind by an earlier worker is in the way.
     environment = {**os.environ, "PEER_KEY": f"peers:{uuid.uuid4()}", **(more or {})}
     with tempfile.TemporaryFile("w+") as errors:
         workers = [
@@ -261,7 +263,7 @@ def run(args, seconds, more=None):
 
 
 def read(outputs):
-    """The moments at which the workers started, all grants by time, and all refusals' moments."""
+    """The moments at which the workers started, all grants in order of time, and the moments of all refusals."""
     started, grants, refused = [], [], []
     for process, output in enumerate(outputs):
         first, *lines = output.splitlines()
@@ -276,7 +278,7 @@ def read(outputs):
 
 
 def summary(grants, refused, window, contenders, exclusive):
-    """The figures of the grants that fell into the window."""
+    """The figures of those grants that are inside the window."""
     begin, end = window
     inside = [grant for grant in grants if begin <= grant.acquired < end]
     hand_offs = []
@@ -309,7 +311,7 @@ def summary(grants, refused, window, contenders, exclusive):
 
 
 def percentile(values, percent):
-    """By nearest rank."""
+    """The percentile, by nearest rank."""
     return round(sorted(values)[math.ceil(len(values) * percent / 100) - 1], 1)
 
 

@@ -1,4 +1,4 @@
-"""The figures of histories small enough to work them out by hand."""
+"""Compares the figures with histories that are small enough to be worked out by hand."""
 
 import sys
 import unittest
@@ -18,7 +18,7 @@ def summary(grants, contenders=2, refused=(), exclusive=True):
 
 
 def every(period, contenders, count, held=1, first=0):
-    """Contenders take turns, a grant every `period` ms, each held for `held` ms."""
+    """Contenders take turns: there is a grant every `period` ms, and each hold lasts `held` ms."""
     starts = [(first + i * period) * MS for i in range(count)]
     return [Grant((0, i % contenders), at, at + held * MS) for i, at in enumerate(starts)]
 
@@ -28,7 +28,7 @@ class Waiting(unittest.TestCase):
         return measure.waiting(jobs, 0, [job.arrived for job in jobs] if moments is None else moments, 200)
 
     def test_a_queue_in_order(self):
-        # One job each 10 ms, the lock is handed over at once, 5 ms each: nobody waits.
+        # A job is due every 10 ms and takes 5 ms, and the lock is handed over at once: nobody waits.
         figures = self.waiting([measure.Job(at * MS, at * MS, (at + 5) * MS) for at in range(10, 2010, 10)])
         self.assertEqual([figures[f"wait_{what}_ms"] for what in ("p50", "p99", "max")], [0, 0, 0])
         self.assertEqual((figures["failed_percent"], figures["overtaken_percent"]), (0, 0))
@@ -37,13 +37,13 @@ class Waiting(unittest.TestCase):
     def test_who_is_overtaken_and_who_fails(self):
         jobs = [
             measure.Job(30 * MS, 31 * MS, 36 * MS),
-            measure.Job(20 * MS, 50 * MS, 55 * MS),  # overtaken by the one above
+            measure.Job(20 * MS, 50 * MS, 55 * MS),  # overtaken by the job above
             measure.Job(40 * MS, 0, 90 * MS),  # its client gave up
         ]
-        figures = self.waiting(jobs, [30 * MS, 20 * MS, 40 * MS, 10 * MS])  # and one still waits at the end
+        figures = self.waiting(jobs, [30 * MS, 20 * MS, 40 * MS, 10 * MS])  # and one job is still waiting at the end
         self.assertEqual(figures["overtaken_percent"], 50)
         self.assertEqual((figures["failed_percent"], figures["still_waiting_percent"]), (50, 25))
-        # Whoever gave up has no wait; whoever still waits has one of 80 ms by now.
+        # A job whose client gave up has no wait. The job that is still waiting has waited for 80 ms.
         self.assertEqual((figures["wait_p50_ms"], figures["wait_max_ms"]), (30, 80))
         self.assertEqual(figures["note"], "1 jobs still waited at the end")
 
@@ -84,7 +84,7 @@ class Summary(unittest.TestCase):
     def test_only_what_falls_into_the_window_counts(self):
         figures = summary(every(100, contenders=2, count=30, first=-1000))
         self.assertEqual(figures["ops_per_s"], 10)
-        # The first in the window was handed over by the last before it.
+        # The last grant before the window handed the lock over to the first one inside it.
         self.assertIn("10 hand-offs to another in 10 grants", figures["note"])
 
     def test_getting_it_again_oneself_is_no_hand_off(self):

@@ -1,4 +1,4 @@
--- KEYS: lock, queue (list of owners), ends (sorted set: owner, when its wait is over).
+-- KEYS: lock, queue (list of owners), ends (sorted set: owner, when its wait ends).
 -- ARGV: lease in ms, owner, wait in ms, the client's clock in ms.
 local now = tonumber(ARGV[4])
 while true do

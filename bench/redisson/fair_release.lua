@@ -1,5 +1,5 @@
 -- KEYS: lock, queue, ends, latch. ARGV: owner, lease in ms, the client's clock in ms, prefix of the
--- channels, life of the latch in ms.
+-- channels, lifetime of the latch in ms.
 --[latch] local told = redis.call('get', KEYS[4])
 --[latch] if told then return tonumber(told) end
 local now = tonumber(ARGV[3])

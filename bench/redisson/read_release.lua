@@ -1,5 +1,5 @@
--- KEYS: lock, channel, prefix of this owner's single reads, prefix of all owners', latch.
--- ARGV: owner, life of the latch in ms.
+-- KEYS: lock, channel, prefix of this owner's single reads, prefix of all owners' single reads, latch.
+-- ARGV: owner, lifetime of the latch in ms.
 --[latch] local told = redis.call('get', KEYS[5])
 --[latch] if told then return tonumber(told) end
 local mode = redis.call('hget', KEYS[1], 'mode')

@@ -1,4 +1,4 @@
--- KEYS: lock, channel, latch. ARGV: owner, lease in ms, life of the latch in ms.
+-- KEYS: lock, channel, latch. ARGV: owner, lease in ms, lifetime of the latch in ms.
 --[latch] local told = redis.call('get', KEYS[3])
 --[latch] if told then return tonumber(told) end
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then

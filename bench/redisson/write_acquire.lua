@@ -1,4 +1,4 @@
--- KEYS: lock. ARGV: lease in ms, owner as it writes.
+-- KEYS: lock. ARGV: lease in ms, the owner's name for writing.
 local mode = redis.call('hget', KEYS[1], 'mode')
 if not mode then
     redis.call('hset', KEYS[1], 'mode', 'write')

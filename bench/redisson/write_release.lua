@@ -1,4 +1,4 @@
--- KEYS: lock, channel, latch. ARGV: owner as it writes, lease in ms, life of the latch in ms.
+-- KEYS: lock, channel, latch. ARGV: the owner's name for writing, lease in ms, lifetime of the latch in ms.
 --[latch] local told = redis.call('get', KEYS[3])
 --[latch] if told then return tonumber(told) end
 local mode = redis.call('hget', KEYS[1], 'mode')

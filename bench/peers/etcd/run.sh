@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# etcd's lock API, on a single member that lives as long as this script.
+# Measures etcd's lock API, on a single member that runs until this script ends.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 

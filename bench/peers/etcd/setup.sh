@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# etcd by Go's modules, as go.sum pins it, built into .tools/peers/etcd (a minute of two cores); and
-# the worker that talks to it.
+# Builds etcd from Go's modules, with the versions pinned in go.sum, into .tools/peers/etcd (a minute on two cores).
+# Builds the worker that uses it, too.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 

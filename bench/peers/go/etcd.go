@@ -8,8 +8,8 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 )
 
-// viaEtcd is the mutex of etcd's concurrency package. Each contender has a session, and so a lease,
-// of its own; all of a process share one client.
+// viaEtcd is the mutex of etcd's concurrency package. Each contender has its own session, and therefore its own lease.
+// All contenders of a process share one client.
 type viaEtcd struct{ *concurrency.Mutex }
 
 func openEtcd(ctx context.Context, key string) (func() (handle, error), error) {

@@ -1,5 +1,4 @@
-// Command worker contends for one lock: `worker LOCK WORK THREADS SECONDS`. ../measure.py says what
-// it does and prints.
+// Command worker contends for one lock: `worker LOCK WORK THREADS SECONDS`. ../measure.py says what it does and prints.
 package main
 
 import (
@@ -20,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handle is one contender's way to the lock that all of them want.
+// handle is how one contender acquires and releases the lock that all of them want.
 type handle interface {
-	// acquire answers errGaveUp where the client's own patience is over.
+	// acquire returns errGaveUp if the client stopped waiting by its own decision.
 	acquire(context.Context) error
 	release(context.Context) error
 }
@@ -38,12 +37,13 @@ func now() int64 {
 	return at.Nano()
 }
 
-// contender is a goroutine that wants the lock, and what it measured.
+// contender is a goroutine that wants the lock, with its measurements.
 type contender struct {
 	handle
 	turn chan struct{}
 	mu   sync.Mutex
-	// When it had acquired, or 0 where it gave up, when it began to release, and when a job arrived.
+	// Each sample: when the contender acquired the lock (0 if it gave up), when it began to release, and when the job
+	// arrived.
 	samples [][]int64
 }
 
@@ -71,7 +71,7 @@ func (c *contender) contend(ctx context.Context) error {
 	}
 }
 
-// alternate asks once the other one holds, so that each release finds exactly one who waits.
+// alternate acquires the lock only once the other contender holds it, so that exactly one waits at each release.
 func (c *contender) alternate(ctx context.Context, next *contender) error {
 	for range c.turn {
 		err := c.acquire(ctx)
@@ -94,7 +94,7 @@ func (c *contender) alternate(ctx context.Context, next *contender) error {
 	return nil
 }
 
-// until sleeps to that moment. The runtime's timers are up to a millisecond late: the rest is yielding.
+// until sleeps until that moment. The runtime's timers can be a millisecond late, so the goroutine yields for the rest.
 func until(moment int64) {
 	time.Sleep(time.Duration(moment-now()) - timersLate)
 	for now() < moment {
@@ -104,7 +104,7 @@ func until(moment int64) {
 
 const timersLate = 1200 * time.Microsecond
 
-// serve takes jobs, each with the moment of its arrival, until there are no more.
+// serve takes jobs until there are no more. A job is the moment of its arrival.
 func (c *contender) serve(ctx context.Context, jobs <-chan int64, hold int64) error {
 	for arrived := range jobs {
 		err := c.acquire(ctx)
@@ -140,7 +140,7 @@ func arrive(ctx context.Context, started int64, contenders []*contender) error {
 	if err != nil {
 		return err
 	}
-	// As many as can arrive: a job waits for a free contender, its arrival does not.
+	// The channel has room for all jobs: a job may wait for a free contender, but its arrival must not be delayed.
 	jobs := make(chan int64, 1<<20)
 	var serving sync.WaitGroup
 	for _, c := range contenders {
@@ -229,7 +229,7 @@ func check(err error) {
 	}
 }
 
-// opener answers how to make one contender's handle of the lock called so.
+// opener returns a function that makes one contender's handle of the lock with this name.
 func opener(ctx context.Context, lock, key string) (func() (handle, error), error) {
 	switch lock {
 	case "redsync":

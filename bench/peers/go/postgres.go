@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// advisory is PostgreSQL's session-level advisory lock, on a connection of its own.
+// advisory is PostgreSQL's session-level advisory lock. Each has its own connection.
 type advisory struct {
 	connection *pgx.Conn
 	key        int64

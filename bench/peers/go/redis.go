@@ -15,7 +15,7 @@ import (
 
 func address() string { return "127.0.0.1:" + os.Getenv("PEER_PORT") }
 
-// viaRedsync is a mutex of redsync on one server. All of a process share one client and its pool.
+// viaRedsync is a mutex of redsync on one server. All contenders of a process share one client and its pool.
 type viaRedsync struct{ mutex *redsync.Mutex }
 
 func openRedsync(ctx context.Context, key string) (func() (handle, error), error) {
@@ -36,7 +36,7 @@ func (v viaRedsync) acquire(ctx context.Context) error {
 	return err
 }
 
-// A lock that was not released in time ends with its lease, and others wait that long.
+// A lock that was not released in time ends with its lease, and the other contenders wait that long.
 func (v viaRedsync) release(ctx context.Context) error {
 	if _, err := v.mutex.UnlockContext(ctx); !errors.Is(err, ownTimeout) {
 		return err
@@ -44,10 +44,10 @@ func (v viaRedsync) release(ctx context.Context) error {
 	return nil
 }
 
-// By default redsync gives a server 400 ms, a twentieth of the lease; the worker sets no deadline.
+// By default redsync gives a server 400 ms, a twentieth of the lease. The worker itself sets no deadline.
 var ownTimeout = context.DeadlineExceeded
 
-// viaPackage is this project's package for Go. All of a process share one client and its pool.
+// viaPackage is this project's package for Go. All contenders of a process share one client and its pool.
 type viaPackage struct {
 	locker *rlock.Locker
 	key    string
@@ -66,7 +66,7 @@ func (v *viaPackage) acquire(ctx context.Context) (err error) {
 
 func (v *viaPackage) release(context.Context) error { return v.hold.Release() }
 
-// native is RLOCK's commands on a connection of its own.
+// native sends RLOCK's commands. Each has its own connection.
 type native struct {
 	client     *redis.Client
 	key, owner string
@@ -76,7 +76,7 @@ func openNative(ctx context.Context, key string) (handle, error) {
 	client := redis.NewClient(&redis.Options{
 		Addr:     address(),
 		PoolSize: 1,
-		// A wait may be long; the default of 5 s would end it, and send the command once more.
+		// A wait may be long. The default of 5 s would end it, and send the command again.
 		ReadTimeout: -1,
 	})
 	return native{client, key, rand.Text()}, client.Ping(ctx).Err()

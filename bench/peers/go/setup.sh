@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# redsync, go-redis and pgx by Go's modules, as go.sum pins them, and the worker, into
+# Fetches redsync, go-redis and pgx as Go modules, with the versions pinned in go.sum, and builds the worker, into
 # .tools/peers/go.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"

@@ -10,7 +10,7 @@ import redis.clients.jedis.util.SafeEncoder;
 import rlock.KeyLock;
 import rlock.jedis.JedisLocks;
 
-/** The locks by name: Redisson's, and RLOCK's commands sent with Jedis. */
+/** The locks by name: Redisson's locks, and RLOCK's commands sent with Jedis. */
 final class Handles {
     private static final int PORT = Integer.parseInt(System.getenv("PEER_PORT"));
 
@@ -35,7 +35,7 @@ final class Handles {
         return Redisson.create(config);
     }
 
-    /** Threads share the client and the lock's object: the owner is the thread. */
+    /** Threads share the client and the lock object; the owner is the thread. */
     private static Supplier<Worker.Handle> redisson(RLock lock) {
         return () -> new Worker.Handle() {
             @Override
@@ -50,7 +50,7 @@ final class Handles {
         };
     }
 
-    /** This project's package over Jedis: threads share it, and the owner is the thread. */
+    /** This project's package with Jedis. Threads share it; the owner is the thread. */
     private static Supplier<Worker.Handle> viaPackage(String key) {
         KeyLock lock = JedisLocks.standalone("127.0.0.1", PORT).open().lock(key);
         return () -> new Worker.Handle() {

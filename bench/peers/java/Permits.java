@@ -5,10 +5,9 @@ import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/**
- * `Permits act NAME URL SEED LEASE-MS FIRST COUNT`: so many workers of tests/torture/thousand, by
-  * Redisson's semaphore. Each prints its operations in the format of tests/torture/history.rs, with
-  * times of CLOCK_MONOTONIC; they stop when standard input ends.
+/**`Permits act NAME URL SEED LEASE-MS FIRST COUNT`: COUNT workers of tests/torture/thousand, with Redisson's semaphore.
+ * Each prints its operations in the format of tests/torture/history.rs, with times of CLOCK_MONOTONIC. They stop when
+ * standard input ends.
  */
 public final class Permits {
     private static final String POOL = "pool";
@@ -21,7 +20,7 @@ public final class Permits {
         config.useSingleServer().setAddress(args[2]);
         RedissonClient client = Redisson.create(config);
         RPermitExpirableSemaphore pool = client.getPermitExpirableSemaphore(POOL);
-        // Only the first one sets them.
+        // Only the first call sets them.
         pool.trySetPermits(PERMITS);
         long lease = Long.parseLong(args[4]);
         int first = Integer.parseInt(args[5]);
@@ -66,7 +65,7 @@ public final class Permits {
         }
     }
 
-    /** Written at once and in one piece, so that a process that is killed has printed all it did. */
+    /** Writes the line at once and in one piece, so that a process that is killed has printed everything it did. */
     private static void say(int actor, String asked, long sent, long received, String reply) {
         String line = "{\"actor\":" + actor + ",\"connection\":" + actor
                 + ",\"link\":1,\"key\":\"" + POOL + "\",\"owner\":\"a" + actor

@@ -11,22 +11,23 @@ import java.util.function.Supplier;
 
 /** `Worker LOCK WORK THREADS SECONDS`: measure.py says what it does and prints. */
 public final class Worker {
-    /** Comes after the last job. */
+    /** Marks the end of the jobs. */
     private static final long END = Long.MIN_VALUE;
 
-    /** One contender's way to the lock that all of them want. */
+    /** How one contender acquires and releases the lock that all of them want. */
     interface Handle {
         void acquire() throws Exception;
 
         void release() throws Exception;
     }
 
-    /** When a contender had acquired, when it began to release, and when the job arrived, in turn. */
+    /** When a contender acquired the lock, when it began to release, and when the job arrived, three values per
+     * sample. */
     private static final class Samples {
         private long[] stamps = new long[3 << 15];
         private int length;
 
-        /** `arrived` is 0 where jobs do not arrive. */
+        /** `arrived` is 0 if the work has no jobs that arrive. */
         synchronized void add(long acquired, long releasing, long arrived) {
             if (length == stamps.length) {
                 stamps = Arrays.copyOf(stamps, 2 * length);
@@ -111,7 +112,7 @@ public final class Worker {
         }).start();
     }
 
-    /** Hands over each job when it arrives, and then each thread's end. */
+    /** Hands over each job when it arrives, and afterwards one end mark for each thread. */
     private static void arrive(long started, LinkedBlockingQueue<Long> jobs, int threads) throws Exception {
         for (String line : Files.readAllLines(Path.of(System.getenv("PEER_ARRIVALS")))) {
             long moment = started + Long.parseLong(line);
@@ -121,7 +122,7 @@ public final class Worker {
         for (int i = 0; i < threads; i++) jobs.add(END);
     }
 
-    /** Sleeps exactly, which `Thread.sleep` does not promise. */
+    /** Sleeps exactly until that moment, which `Thread.sleep` does not promise. */
     private static void until(long moment) {
         for (long rest = moment - System.nanoTime(); rest > 0; rest = moment - System.nanoTime()) {
             LockSupport.parkNanos(rest);
@@ -149,7 +150,8 @@ public final class Worker {
         }
     }
 
-    /** Each asks once the one before it holds, so that each release finds exactly one who waits. */
+    /** A contender acquires the lock only once the one before it holds it, so that exactly one waits at each
+     * release. */
     private static void alternate(Handle handle, Samples samples, Semaphore turn, Semaphore next)
             throws Exception {
         Random random = new Random();

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A process of Redisson's workers, for `make permits RIVAL=1`; setup.sh has fetched and built what it needs.
+# Starts one process of workers that use Redisson, for `make permits RIVAL=1`. setup.sh has already fetched and built
+# what it needs.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 exec java -Xms64m -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Redisson's locks, and RLOCK by Jedis in a JVM set up alike.
+# Measures Redisson's locks, and RLOCK through Jedis in a JVM with the same settings.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Redisson and Jedis from the Maven repository, as pom.xml pins them, and the worker, into
+# Fetches Redisson and Jedis from the Maven repository, with the versions pinned in pom.xml, and builds the worker, into
 # .tools/peers/java.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"

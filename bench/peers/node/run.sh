@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# node-redlock, and RLOCK by the same client beside it. "Threads" are asynchronous functions of one
+# Measures node-redlock, and RLOCK through the same client for comparison. "Threads" are asynchronous functions in one
 # event loop.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
@@ -7,7 +7,7 @@ set -euo pipefail
 export NODE_PATH=$fetched/node_modules
 ioredis="ioredis $(node -p 'require("ioredis/package.json").version')"
 redlock="redlock $(node -p 'require("redlock/package.json").version')"
-contenders=1000 # they cost little
+contenders=1000 # asynchronous functions cost little
 worker=(node "$here/worker.js")
 
 all_work "$redlock by $ioredis" \

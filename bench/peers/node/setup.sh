@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ioredis and node-redlock from the npm registry, as package-lock.json pins them, into
+# Fetches ioredis and node-redlock from the npm registry, with the versions pinned in package-lock.json, into
 # .tools/peers/node.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
@@ -13,4 +13,4 @@ build_packages node
 fetch npm ci --prefix "$fetched" --no-audit --no-fund
 rm -rf "$fetched/node_modules/rlock-client"
 cp -r "$packages/node" "$fetched/node_modules/rlock-client"
-rm -rf "$fetched/node_modules/rlock-client/node_modules" # those of the peers are used
+rm -rf "$fetched/node_modules/rlock-client/node_modules" # have it use the peers' modules

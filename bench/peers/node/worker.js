@@ -17,7 +17,7 @@ const connect = async () => {
   return connection;
 };
 
-// One contender's way to the lock: acquire() answers whether it has it.
+// How one contender acquires and releases the lock: acquire() resolves to whether it has the lock.
 async function handles(count) {
   if (lock === "package") {
     const { Locks } = require("rlock-client");
@@ -39,7 +39,7 @@ function viaRedlock(redlock) {
         held = await redlock.acquire(KEY, 30000);
         return true;
       } catch (error) {
-        if (error instanceof Redlock.LockError) return false; // it gives up after its retries
+        if (error instanceof Redlock.LockError) return false; // node-redlock gives up after its retries
         throw error;
       }
     },
@@ -77,7 +77,7 @@ async function contend(handle, samples) {
   }
 }
 
-// Each asks once the one before it holds, so that each release finds exactly one who waits.
+// A contender acquires the lock only once the one before it holds it, so that exactly one waits at each release.
 async function alternate(handle, samples, turn, next) {
   for (;;) {
     await turn.wait();
@@ -91,7 +91,7 @@ async function alternate(handle, samples, turn, next) {
   }
 }
 
-/** Resolves at that moment: timers are up to a millisecond late, so the rest is turns of the event loop. */
+/** Resolves at that moment. Timers can be a millisecond late, so the rest is spent in turns of the event loop. */
 async function until(moment) {
   const ms = Number(moment - now()) / 1e6;
   if (ms > TIMERS_LATE_MS) await sleep(ms - TIMERS_LATE_MS);
@@ -136,7 +136,7 @@ async function serve(handle, samples, arrived, hold) {
   samples.push([acquired, releasing, arrived]);
 }
 
-// A permit that one gives and one takes.
+// A permit that one contender gives and another one takes.
 function turn() {
   let give;
   let given;

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Where PostgreSQL's programs are, and as whom they run; sourced by setup.sh and run.sh.
+# Finds PostgreSQL's programs, and runs them as the right user. Sourced by setup.sh and run.sh.
 
-# The folder of initdb and postgres: the machine's, else the one that setup.sh unpacked.
+# Prints the folder of initdb and postgres: the machine's own, or else the one that setup.sh unpacked.
 postgresql_programs() {
     local folder
     for folder in "$(pg_config --bindir 2>/dev/null)" /usr/lib/postgresql/*/bin /usr/pgsql-*/bin \
@@ -13,12 +13,12 @@ postgresql_programs() {
     done
 }
 
-# PostgreSQL refuses to run as root; the user nobody may do what it needs.
+# PostgreSQL refuses to run as root. The user nobody has all the rights that it needs here.
 unprivileged() {
     if [ "$(id -u)" = 0 ]; then
         set -- setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
     fi
-    # What was unpacked finds its own libraries.
+    # Let the unpacked programs find their own libraries.
     case $programs in
         "$fetched"/*) LD_LIBRARY_PATH=$(library_path "$fetched/packages") exec "$@" ;;
         *) exec "$@" ;;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# PostgreSQL's advisory locks, in a cluster that lives as long as this script.
+# Measures PostgreSQL's advisory locks, in a database cluster that runs until this script ends.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 . "$here/lib.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# PostgreSQL: the machine's, else the packages of its distribution, unpacked into
-# .tools/peers/postgresql; and the worker that talks to it.
+# Finds PostgreSQL on this machine, or else unpacks the packages of its distribution into .tools/peers/postgresql. Then
+# builds the worker that uses it.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 . "$here/lib.sh"

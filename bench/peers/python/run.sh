@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# redis-py's Lock, and RLOCK by the same client beside it. Contenders are processes: threads of one
-# interpreter would wait for each other.
+# Measures redis-py's Lock, and RLOCK through the same client for comparison. Contenders are processes, because threads
+# of one interpreter would wait for each other.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 

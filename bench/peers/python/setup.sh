@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# redis-py from PyPI, into a virtual environment in .tools/peers/python.
+# Installs redis-py from PyPI into a virtual environment in .tools/peers/python.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 

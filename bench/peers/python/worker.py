@@ -21,7 +21,7 @@ class Native:
     """RLOCK's commands."""
 
     def __init__(self):
-        # A wait may be long; the default of 5 s would end it, and send the command once more.
+        # A wait may be long. The default of 5 s would end it, and send the command again.
         self.connection = client(socket_timeout=None)
         self.owner = str(uuid.uuid4())
 
@@ -36,7 +36,7 @@ def handles(lock, count):
     if lock == "package":
         import rlock
 
-        # One client per process: each thread is an owner of its own.
+        # One client per process: each thread is its own owner.
         shared = rlock.Lock(redis.Redis(port=int(os.environ["PEER_PORT"])), KEY)
         return [Package(shared) for _ in range(count)]
     return [client().lock(KEY, timeout=30) if lock == "Lock" else Native() for _ in range(count)]
@@ -64,7 +64,7 @@ def contend(lock, samples):
 
 
 def alternate(lock, samples, turn, following):
-    """Each asks once the one before it holds, so that each release finds exactly one who waits."""
+    """A contender acquires the lock only once the one before it holds it, so that exactly one waits at each release."""
     while True:
         turn.acquire()
         lock.acquire()
@@ -77,7 +77,7 @@ def alternate(lock, samples, turn, following):
 
 
 def until(moment):
-    """Sleeps exactly: ../measure.py has asked the kernel for that."""
+    """Sleeps exactly until that moment: ../measure.py has set the kernel's timer slack for this."""
     time.sleep(max(0, (moment - time.monotonic_ns()) / 1e9))
 
 
@@ -111,7 +111,7 @@ def arrive(started, locks, samples):
 
 
 def end_all(failure):
-    """A contender that fails ends the worker: its absence would look like an unfair lock."""
+    """Ends the worker if a contender fails: without that contender, the lock would look unfair."""
     sys.__excepthook__(*failure[:3])
     sys.stderr.flush()
     os._exit(1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# This project's package for Rust: the worker is a program of the workspace.
+# Builds the worker, a program of the workspace that uses this project's package for Rust.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 

@@ -4,7 +4,7 @@ import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
-/** The locks by name: Curator's on ZooKeeper. */
+/** The lock by name: Curator's lock on ZooKeeper. */
 final class Handles {
     static Supplier<Worker.Handle> of(String lock) {
         if (!lock.equals("Curator")) {
@@ -13,7 +13,7 @@ final class Handles {
         CuratorFramework client = CuratorFrameworkFactory.newClient(
                 System.getenv("PEER_ZOOKEEPER"), new ExponentialBackoffRetry(1000, 3));
         client.start();
-        // Threads share the client and the lock's object: the owner is the thread.
+        // Threads share the client and the lock object; the owner is the thread.
         InterProcessMutex mutex = new InterProcessMutex(client, "/" + System.getenv("PEER_KEY"));
         return () -> new Worker.Handle() {
             @Override

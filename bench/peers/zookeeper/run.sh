@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Curator's lock on a single ZooKeeper server that lives as long as this script.
+# Measures Curator's lock on a single ZooKeeper server that runs until this script ends.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ZooKeeper's server and Curator from the Maven repository, as pom.xml pins them, and the worker,
-# into .tools/peers/zookeeper.
+# Fetches ZooKeeper's server and Curator from the Maven repository, with the versions pinned in pom.xml, and builds the
+# worker, into .tools/peers/zookeeper.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 

@@ -1,5 +1,5 @@
-//! `rlock-peer package arrivals`: jobs that arrive at random take one lock through this project's
-//! package for Rust. ../../measure.py says what it does and prints.
+//! `rlock-peer package arrivals`: jobs that arrive at random times acquire one lock through this
+//! project's package for Rust. ../../measure.py says what the program does and prints.
 
 use std::env::var;
 use std::error::Error;
@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// By how much tokio's timers may be late.
+/// How late tokio's timers can be.
 const TIMERS_LATE: Duration = Duration::from_micros(1500);
 
-/// When a job had the lock, when it began to release it, and when it had arrived.
+/// When a job got the lock, when it began to release it, and when it had arrived.
 struct Job {
     acquired: i64,
     releasing: i64,
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Failure> {
     let end = tokio::time::sleep(drain);
     tokio::pin!(end);
     let mut out = format!("started {started}\n");
-    // What still waits at the end is not printed.
+    // Jobs that are still waiting at the end are not printed.
     while let Some(job) = tokio::select! { job = jobs.recv() => job, () = &mut end => None } {
         let Job { acquired, releasing, arrived } = job?;
         out += &format!("0 {acquired} {releasing} {arrived}\n");
@@ -65,7 +65,7 @@ async fn serve(locker: &Locker, key: &str, hold_ns: i64, arrived: i64) -> Result
     Ok(Job { acquired, releasing, arrived })
 }
 
-/// Sleeps exactly: the last of it is turns of the event loop.
+/// Sleeps exactly until that moment: the last part is spent in turns of the event loop.
 async fn until(moment: i64) {
     let rest = Duration::from_nanos(u64::try_from(moment - now()).unwrap_or(0));
     if let Some(rest) = rest.checked_sub(TIMERS_LATE) {
