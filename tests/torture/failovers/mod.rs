@@ -9,6 +9,7 @@ mod asker;
 pub mod claims;
 pub mod grace;
 mod judge;
+pub mod record;
 mod roles;
 mod shards;
 mod stage;
@@ -24,6 +25,7 @@ use fastrand::Rng;
 use asker::{Asker, Notes, Site};
 use claims::{Claim, conflicts, overlaps, parts};
 use judge::Loss;
+use record::{Failover, Record};
 use shards::Shards;
 use stage::{Servers, Stage};
 pub use tally::Tally;
@@ -45,7 +47,13 @@ pub enum Promise {
 }
 
 /// This many failovers of one kind, on servers of its own.
-pub fn run(variant: &'static Variant, failovers: u32, promise: Promise, rng: &mut Rng) -> Tally {
+pub fn run(
+    variant: &'static Variant,
+    failovers: u32,
+    promise: Promise,
+    rng: &mut Rng,
+    record: &mut Record,
+) -> Tally {
     let mut tally = Tally::of(variant.name);
     let begun_ns = now_ns();
     let mut servers: Box<dyn Servers> = match variant.way {
@@ -54,7 +62,7 @@ pub fn run(variant: &'static Variant, failovers: u32, promise: Promise, rng: &mu
     };
     for number in 0..failovers {
         servers.make_whole();
-        Round { variant, number, promise }.run(&mut *servers, rng, &mut tally);
+        Round { variant, number, promise }.run(&mut *servers, rng, &mut tally, record);
     }
     tally.took_ms = ms(now_ns() - begun_ns);
     tally
@@ -67,7 +75,13 @@ struct Round {
 }
 
 impl Round {
-    fn run(&self, servers: &mut dyn Servers, rng: &mut Rng, tally: &mut Tally) {
+    fn run(
+        &self,
+        servers: &mut dyn Servers,
+        rng: &mut Rng,
+        tally: &mut Tally,
+        record: &mut Record,
+    ) {
         let site = Arc::new(self.site(servers, rng));
         let clients = self.clients(&site, rng);
         let stop = Stop::default();
@@ -79,8 +93,15 @@ impl Round {
         let notes = clients.into_iter().map(|client| client.join().unwrap()).collect();
         tally.failovers += 1;
         let claims = self.claims(notes, fallen_ms, tally);
-        let story = format!("{} round {}: {fall}, at {fallen_ms}", self.variant.name, self.number);
-        self.judge(servers, &claims, &story, tally);
+        let failover = Failover {
+            variant: self.variant.name,
+            round: self.number,
+            fall: fall.to_string(),
+            fallen_ms,
+            judged_from_ms: now_ms(),
+        };
+        let losses = self.judge(servers, &claims, &failover, tally);
+        record.add(&failover, &claims, &losses);
     }
 }
 
@@ -122,21 +143,27 @@ impl Round {
         claims
     }
 
-    fn judge(&self, servers: &dyn Servers, claims: &[Claim], story: &str, tally: &mut Tally) {
-        // Claims that have expired by now do not count.
-        let begun_ms = now_ms();
-        let lasting = claims.iter().filter(|claim| claim.until_ms > begun_ms);
+    /// Counts the claims that are still in effect, and those of them that were lost.
+    fn judge(
+        &self,
+        servers: &dyn Servers,
+        claims: &[Claim],
+        failover: &Failover<'_>,
+        tally: &mut Tally,
+    ) -> Vec<Loss> {
+        let lasting = claims.iter().filter(|claim| claim.until_ms > failover.judged_from_ms);
         lasting.for_each(|claim| tally.count(claim));
         let losses = judge::losses(servers.primary(), claims);
         let lost: Vec<usize> = losses.iter().map(|loss| loss.claim).collect();
         tally.complain(parts(claims, &lost, now_ms()).into_iter());
-        for Loss { claim, why } in losses {
-            let claim = &claims[claim];
+        for Loss { claim, why } in &losses {
+            let claim = &claims[*claim];
             tally.lose(claim);
             let is_promised = claim.sort.makes_sure() || self.promise == Promise::ToAll;
             if is_promised {
-                tally.complain(std::iter::once(format!("{claim}: {why}; {story}")));
+                tally.complain(std::iter::once(format!("{claim}: {why}; {failover}")));
             }
         }
+        losses
     }
 }

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Counts again what `KEEP=folder scripts/failovers.sh` wrote: claims that were in effect when the new primary was asked, and
+lost ones, by the way in which they were confirmed. Fails if a confirmed claim was lost, if two owners claimed one lock at
+once, or if the control lost nothing."""
+
+import collections
+import gzip
+import json
+import sys
+
+CONFIRMED = {"Acked", "Waited"}
+
+
+def read(path):
+    """The lines of one run: the first line, and each failover with its claims."""
+    with (gzip.open if path.endswith(".gz") else open)(path, "rt") as lines:
+        head, failovers = json.loads(next(lines)), []
+        for line in map(json.loads, lines):
+            if "failover" in line:
+                failovers.append((line["failover"], []))
+            else:
+                failovers[-1][1].append(line)
+    return head, failovers
+
+
+def conflicts(failover, claims):
+    """Locks that one owner claimed for WRITE, and another one at all, when the primary died."""
+    by_key = collections.defaultdict(list)
+    for claim in claims:
+        # A string that is used as a lock has no such promise.
+        if claim["until_ms"] > failover["fallen_ms"] and claim["sort"] != "SetNx":
+            by_key[claim["key"]].append(claim)
+    for key, those in by_key.items():
+        owners = {claim["owner"] for claim in those}
+        if len(owners) > 1 and any(claim["mode"] == "WRITE" for claim in those):
+            yield f"{failover['variant']} round {failover['round']}: {sorted(owners)} all claimed {key}"
+
+
+def main(paths):
+    wrong, variants = [], collections.Counter()
+    claimed, lost = collections.Counter(), collections.Counter()
+    for path in paths:
+        head, failovers = read(path)
+        print(f"{path}: {head['server']}, commit {head['commit']}, SEED={head['seed']}, {len(failovers)} failovers")
+        for failover, claims in failovers:
+            variants[failover["variant"]] += 1
+            wrong.extend(conflicts(failover, claims))
+            for claim in claims:
+                if claim["until_ms"] <= failover["judged_from_ms"]:
+                    continue
+                claimed[claim["sort"]] += 1
+                if claim["lost"]:
+                    lost[claim["sort"]] += 1
+                    if claim["sort"] in CONFIRMED:
+                        wrong.append(f"{claim} was lost")
+    print(f"{sum(variants.values())} failovers:", ", ".join(f"{name} {count}" for name, count in sorted(variants.items())))
+    for sort in sorted(claimed):
+        print(f"{sort}: {claimed[sort]} claims, {lost[sort]} of them lost")
+    if claimed["Plain"] and not lost["Plain"]:
+        wrong.append("the control has lost nothing: this run shows nothing")
+    print("\n".join(wrong) if wrong else "no violation")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
