@@ -128,6 +128,9 @@ clients-replay: ## COUNT traces (5000) replayed in each language; traces of a ma
 storm: ## 200 workers of each package under cuts, silence, kills and cancellations (SECONDS=180, LANGUAGE)
 	@STORM="$(SECONDS)" scripts/clients.sh storm $(LANGUAGE)
 
+rolling: ## a FastAPI, an Express and a Spring Boot service under load, restarted one instance at a time (SECONDS=180 each, LANGUAGE)
+	@STORM="$(SECONDS)" scripts/clients.sh rolling $(LANGUAGE)
+
 examples: ## each language's example, with its own client, on a private server
 	@scripts/examples.sh
 

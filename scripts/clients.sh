@@ -12,6 +12,8 @@
 #   clients.sh replay [LANGUAGE...]  builds them; each replays COUNT (5000) traces of clients/traces, and must fail with those
 #                                    of a machine in which a rule is broken
 #   clients.sh storm [LANGUAGE...]   builds them, a storm of STORM (180) seconds for each: clients/conformance/storm.py
+#   clients.sh rolling [LANGUAGE...] builds them, rolling restarts of their services for STORM (180) seconds each:
+#                                    clients/conformance/rolling.py
 #   clients.sh bench [LANGUAGE...]   what a free acquire and release cost beside the bare commands
 #
 # SERVERS="default valkey-9.1" chooses the servers of `test`, JOBS how many runners are played at a time (2; 5 in the short
@@ -20,6 +22,7 @@
 #   package_build     builds the package; the last line that it prints names the file
 #   package_sources   prints what it is built of; clients/LANGUAGE if left out
 #   package_runners   prints a line NAME=COMMAND for each of its conformance runners
+#   package_services  prints such a line for each of its services; may be left out
 #   package_replay    replays the traces in the file $TRACES; `rlock` has none, and leaves it out
 #   package_test      its own tests and foreign suites, on the server at $PORT; prints lines `ok …`, `FAILED …`, `SKIPPED …`
 set -euo pipefail
@@ -36,9 +39,10 @@ main() {
     scripts/setup.sh
     . "$tools/env"
     mkdir -p "$home"
-    local needs_server=yes
+    local needs_server=yes played=package_runners
     case $what in
         build | replay) needs_server= ;;
+        rolling) played=package_services ;;
     esac
     [ -z "$needs_server" ] || module_is_there
     runners=()
@@ -47,7 +51,7 @@ main() {
         case $what in
             test) own_tests "$name" ;;
         esac
-        [ -z "$needs_server" ] || add_runners "$name"
+        [ -z "$needs_server" ] || add_runners "$name" "$played"
     done
     case $what in
         build) ;;
@@ -76,8 +80,9 @@ main() {
             done
             ;;
         storm) played_by storm.py default --seconds "$storm_seconds" ;;
+        rolling) played_by rolling.py default --seconds "$storm_seconds" ;;
         bench) conformance default --bench 10000 ;;
-        *) die "usage: $0 build|test|short|results|users|replay|storm|bench [LANGUAGE...]" ;;
+        *) die "usage: $0 build|test|short|results|users|replay|storm|rolling|bench [LANGUAGE...]" ;;
     esac
     sum_up with-skipped
 }
@@ -165,7 +170,7 @@ add_runners() {
     local line
     while read -r line; do
         runners+=(--runner "$line")
-    done < <(in_package "$1" package_runners)
+    done < <(in_package "$1" "$2")
 }
 
 # rlock_results SERVER: what rlock's own tests find there.
@@ -295,6 +300,21 @@ fetched() {
 
 python_is_there() { python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && python3 -c 'import venv, ensurepip'; }
 
+# Fifteen seconds of rolling restarts, for each of its services.
+rolling() {
+    local line
+    python_is_there || {
+        say "SKIPPED $1: rolling restarts: no Python 3.11 with venv"
+        return 0
+    }
+    package_services | while IFS= read -r line; do
+        check "$1: rolling restarts of ${line%%=*}" python3 -B "$root/clients/conformance/rolling.py" \
+            --server "$tools/servers/default/redis-server" --module "$RLOCK_MODULE" --seconds 15 --runner "$line"
+    done
+}
+
 package_tools() { :; }
+
+package_services() { :; }
 
 main "$@"

@@ -3,17 +3,16 @@
 stopped, the process sleeps and forks, and waits are abandoned. An observer with a connection of its own to the server
 compares what the package believes with what the server knows. See README.md."""
 
-import argparse
 import collections
 import concurrent.futures
 import os
 import random
 import signal
 import sys
-import tempfile
 import threading
 import time
 
+from long_runs import arguments, played
 from resp import Refused, ask, lock_info
 from run import Runner, kept_waiting, waits
 from servers import KINDS, TROUBLE, until
@@ -293,40 +292,29 @@ class Storm:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", required=True)
-    parser.add_argument("--module", required=True)
-    parser.add_argument("--runner", action="append", required=True, help="NAME=COMMAND; may be said several times")
-    parser.add_argument("--seconds", type=int, default=180)
+    parser = arguments(__doc__)
     parser.add_argument("--workers", type=int, default=200)
     parser.add_argument("--keys", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--slack", type=int, default=1500, help="how late a call may return, in ms, beyond what the process could not use")
     parser.add_argument("--asleep", type=int, default=3000, help="how late a broken connection may be noticed, in ms, for the same reason")
     parser.add_argument("--connections", type=int, default=64, help="how many a package may keep that does nothing")
     args = parser.parse_args()
-    failed = 0
-    for text in args.runner:
-        name, _, command = text.partition("=")
-        with tempfile.TemporaryDirectory(prefix="rlock-storm-") as folder:
-            runner = Runner(name, command)
-            topology = KINDS["standalone"](args.server, args.module, folder)
-            storm = Storm(runner, topology, args)
-            try:
-                is_well = storm.run()
-            except AssertionError as problem:
-                is_well = False
-                storm.found(str(problem))
-            said = "" if is_well else runner.said()
-            runner.end()
-            topology.close()
-        failed += not is_well
-        counts = ", ".join(f"{what} {count}" for what, count in sorted(storm.counts.items()))
-        print(f"{'ok' if is_well else 'FAILED':6} {name}: {args.seconds} s, seed {args.seed}: {counts}", flush=True)
-        if said:
-            print(said, flush=True)
-    print(f"{len(args.runner) - failed} passed, {failed} failed, 0 skipped")
-    return 1 if failed else 0
+
+    def play(name, command, folder):
+        runner = Runner(name, command)
+        topology = KINDS["standalone"](args.server, args.module, folder)
+        storm = Storm(runner, topology, args)
+        try:
+            is_well = storm.run()
+        except AssertionError as problem:
+            is_well = False
+            storm.found(str(problem))
+        wrong = "" if is_well else f"the runner said: {runner.said()}"
+        runner.end()
+        topology.close()
+        return storm.counts, wrong
+
+    return played(args, play)
 
 
 if __name__ == "__main__":

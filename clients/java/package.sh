@@ -34,6 +34,15 @@ package_runners() {
     done
 }
 
+package_services() {
+    local folder=$java/rolling
+    maven --quiet -f "$folder" compile dependency:copy-dependencies >"$home/java-rolling.txt" 2>&1 || {
+        cat "$home/java-rolling.txt" >&2
+        return 1
+    }
+    say "spring-boot=java -Xmx128m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp $folder/target/classes:$folder/target/dependency/* rlock.rolling.Service"
+}
+
 package_replay() {
     cd "$java" && RLOCK_TRACES=$TRACES maven --quiet -pl tests -Dtest=TraceTest surefire:test
 }
@@ -51,6 +60,7 @@ package_test() {
             -Dintegration.redis.version="${boot#*/}" verify >"$home/java-boot.txt" 2>&1 || true
         suites "java on Spring Boot ${boot%/*}" "$home/java-boot.txt" Starter Locked Refusals Moved Shutdown LostCommit
     done
+    rolling java
     foreign_tests redisson "Redisson's lock tests" "${REDISSON_SOURCES-}"
     foreign_tests spring "Spring Integration's registry tests" "${SPRING_INTEGRATION_SOURCES-}"
 }

@@ -20,6 +20,8 @@ package_runners() {
     say "node-redis=node --expose-gc $home/tree/clients/node/tests/runner.mjs node-redis"
 }
 
+package_services() { say "express=node $home/tree/clients/node/tests/rolling.mjs"; }
+
 package_replay() { cd "$home/tree/clients/node" && node tests/traces.mjs "$TRACES"; }
 
 package_test() {
@@ -48,6 +50,7 @@ package_test() {
     check 'node: traces of the machine in Rust' node tests/traces.mjs "$root/clients/traces/golden.txt" ${RLOCK_TRACES-}
     check 'node README' node tests/readme.mjs
     check 'node: services that shut down' env RLOCK_SERVER="$tools/servers/default/redis-server" RLOCK_MODULE="$RLOCK_MODULE" node --test tests/services.mjs
+    rolling node
     check 'node: a server for tests' env RLOCK_SERVER="$tools/servers/default/redis-server" RLOCK_MODULE="$RLOCK_MODULE" node --test tests/testing.mjs
     check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'
 }

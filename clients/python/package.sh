@@ -24,6 +24,8 @@ package_runners() {
     say "python-asyncio=$venv/bin/python -B clients/python/tests/runner.py asyncio"
 }
 
+package_services() { say "fastapi=$venv/bin/python -B $root/clients/python/tests/rolling.py"; }
+
 package_replay() { "$venv/bin/python" -B clients/python/tests/traces.py "$TRACES"; }
 
 package_test() {
@@ -36,6 +38,7 @@ package_test() {
         clients/python/tests
     load sync
     load asyncio
+    rolling python
     foreign_suite
 }
 
