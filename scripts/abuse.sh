@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The abuse of tests/server fifty times as long: a million pairs of acquire and release, a million locks, 100 000 waiters,
-# with a server on the C library's malloc. A planted leak is reported first, by the tests themselves.
+# The abuse tests of tests/server, fifty times as long: a million pairs of acquire and release, a million locks, 100 000
+# waiters. The server uses the C library's malloc. The tests first prove that they report a planted leak.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What we depend on, by cargo-deny: licences, sources and bans (deny.toml), which need no network; and known weaknesses,
-# from the RustSec database. Where that cannot be reached: a line `SKIPPED advisories: why`.
+# Checks our dependencies with cargo-deny. Licences, sources and bans (deny.toml) need no network. Known vulnerabilities
+# come from the RustSec database; if it cannot be reached, a line `SKIPPED advisories: why` says so.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -11,7 +11,7 @@ if command -v cargo-deny >/dev/null; then
     deny=cargo-deny
 elif [ "$("$deny" --version 2>/dev/null)" != "cargo-deny $version" ]; then
     say "fetching cargo-deny $version (crates.io, into .tools); it takes some minutes to build"
-    # Unoptimised, it builds in a third of the time and is fast enough.
+    # Build it unoptimised: this takes a third of the time, and the program is fast enough.
     CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=$tools/cargo-deny.build cargo install cargo-deny --quiet --locked --debug \
         --version "$version" --root "$tools/cargo-deny" || die "cargo-deny $version could not be built"
     rm -rf "$tools/cargo-deny.build"

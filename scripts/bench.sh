@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
-# RLOCK beside what would be used instead, on the default server or on those in SERVERS ("default redis-8.0
-# valkey-8.1 valkey-9.1"): prints the table of goals, writes bench/results and docs/benchmarks.md. Some twenty
-# minutes each. QUICK=1: three, and nothing is written. With `acks`, `capacity`, `contended`, `hand-off`,
-# `instructions`, `lease-end`, `long-steps`, `pair`, `peers`, `several` or `tell`, only these, into the results of
-# earlier runs. With `wait`, how long jobs that arrive at random wait for a lock, by RLOCK's packages and by other locks
-# (PEER_SECONDS each), and what locks cost a server that serves a cache: 22 minutes, on the default server; with LOADS="30 95"
-# (percent) or PEERS="go java" only of those, and nothing is written. With `tables`, nothing is measured: the tables are
-# written anew. With `gate`, only what continuous integration looks at: allocations and instructions as recorded in
-# bench/gate.json (RECORD=1 records them anew), the steps of the core.
+# Compares RLOCK with its alternatives, on the default server or on those in SERVERS ("default redis-8.0 valkey-8.1
+# valkey-9.1"). Prints the table of goals, and writes bench/results and docs/benchmarks.md. This takes about twenty
+# minutes per server. With QUICK=1 it takes three, and nothing is written.
+#
+# With `acks`, `capacity`, `contended`, `hand-off`, `instructions`, `lease-end`, `long-steps`, `pair`, `peers`,
+# `several` or `tell`, only that section is measured, and put into the results of earlier runs.
+#
+# With `wait`, measures how long jobs that arrive at random times wait for a lock, with RLOCK's packages and with other
+# locks (PEER_SECONDS each), and how much locks cost a server that serves a cache: 22 minutes, on the default server.
+# LOADS="30 95" (percent) or PEERS="go java" restrict it to these, and then nothing is written.
+#
+# With `tables`, nothing is measured, and only the tables are written again. With `gate`, checks only what continuous
+# integration checks: that allocations and instructions are as recorded in bench/gate.json (RECORD=1 records new ones),
+# and the steps of the core.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -40,10 +45,11 @@ main() {
     esac
 }
 
-# What a server asks of any module: bench/floor, with the header that our own module is built with.
+# bench/floor, the least work that a server needs for any module, built with the header that our own module is built
+# with.
 build_floor() {
     local headers
-    # Only what this platform needs: cargo would download the rest first.
+    # List only what this platform needs, because cargo would otherwise download the rest first.
     headers=$(cargo metadata --locked --format-version 1 --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" |
         grep -o '"manifest_path":"[^"]*/redis-module-[0-9][^"]*/Cargo.toml"' | sed 's/.*:"//; s,/Cargo.toml"$,,' | sed -n 1p)
     [ -r "$headers/src/include/redismodule.h" ] || die 'redismodule.h is not where the crate redis-module had it'
@@ -55,14 +61,14 @@ build_floor() {
 
 compare() {
     local name code=0 status words
-    # 10 000 connections, at both ends of each, where the system lets us.
+    # 10 000 connections, with both of their ends on this machine, if the system allows it.
     ulimit -n 10200 2>/dev/null || ulimit -n "$(ulimit -Hn)"
     for name in ${SERVERS:-default}; do
         status=0
         [ "$name" = default ] || scripts/server.sh "$name" || status=$?
         case $status in
             0) ;;
-            77) continue ;; # said why
+            77) continue ;; # the script said why
             *) code=1 && continue ;;
         esac
         use_server "$name"
@@ -71,7 +77,7 @@ compare() {
             words+=(quick)
         elif [ "$1" = run ]; then
             words+=(full)
-            # Their clients talk to the default server.
+            # The peers' clients use the default server.
             [ "$name" != default ] || words+=(with-peers)
         fi
         "$bench" "${words[@]}" || code=1
@@ -101,7 +107,7 @@ use_server() {
     export RLOCK_CLI=$tools/servers/$1/redis-cli
 }
 
-# Callgrind, the machine's or one of our own in .tools.
+# Finds callgrind: the machine's own, or one fetched into .tools.
 need_valgrind() {
     local own=$tools/valgrind-own
     ! command -v valgrind >/dev/null || return 0

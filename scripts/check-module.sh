@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# check-module.sh PLATFORM FILE: does the module need only what every system of that platform has? By readelf: its
-# machine, the libraries and symbols that it needs, the symbol that it offers, pages, what may be executed. One line
-# says what it needs; the first thing that is wrong ends it.
+# check-module.sh PLATFORM FILE: checks that the module needs only what every system of that platform has. readelf shows
+# its machine, the libraries and symbols that it needs, the symbol that it exports, its page size, and which parts are
+# executable. One line lists what it needs; the script ends at the first thing that is wrong.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/cross.sh"
@@ -14,7 +14,7 @@ wrong() { die "$platform: $file $*"; }
 
 elf() { LC_ALL=C readelf --wide "$@" "$file"; }
 
-# --- for this machine, whatever the size of its pages (64 KiB on arm64 of RHEL 8) ---
+# --- for this machine, with any page size (64 KiB on arm64 of RHEL 8) ---
 machine=$(elf --file-header | sed -n 's/^ *Machine: *//p')
 case $arch:$machine in
     x86_64:*X86-64 | aarch64:AArch64) ;;
@@ -40,11 +40,11 @@ done
 [ -n "$libraries" ] || wrong 'is linked to no C library'
 ! grep -q 'TEXTREL\|STATIC_TLS\|RPATH\|RUNPATH' <<<"$dynamic" || wrong 'cannot be loaded everywhere: TEXTREL, STATIC_TLS or RPATH'
 
-# --- the symbols: what it offers, and who has what it needs ---
+# --- the symbols: those that it exports, and which library has those that it needs ---
 symbols=$(elf --dyn-syms | awk '$7 != "Ndx" && NF >= 8 { print $7, $5, $8 }')
 offered=$(awk '$1 != "UND" { print $3 }' <<<"$symbols")
 [ "$offered" = RedisModule_OnLoad ] || wrong "offers other symbols than RedisModule_OnLoad: ${offered//$'\n'/ }"
-# A weak one may be missing: the code asks first.
+# A weak symbol may be missing: the code checks for it before use.
 needed=$(awk '$1 == "UND" && $2 == "GLOBAL" { print $3 }' <<<"$symbols")
 newest=
 if [ "$libc" = gnu ]; then

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Files that import each other in a circle: in each Rust crate, in the Python and in the Node package. There are none.
+"""Finds files that import each other in a circle, in each Rust crate, in the Python and in the Node package. There must
+be none.
 
 A module may use the modules inside it, and they may use it. The root of a crate does not count: it declares everything.
 """
@@ -23,7 +24,7 @@ def without_comments(path: pathlib.Path) -> str:
 
 
 def paths_of(use: str) -> list[Name]:
-    """The paths of `a::{b, c::{d, e}}`."""
+    """The paths that `a::{b, c::{d, e}}` stands for."""
     head, brace, rest = use.partition("{")
     start = tuple(word for word in head.split("::") if word)
     if not brace:
@@ -45,7 +46,7 @@ class Crate:
             name = path.relative_to(ROOT / folder).with_suffix("").parts
             name = name[:-1] if name[-1] == "mod" else name
             self.files[() if name in {("lib",), ("main",)} else name] = without_comments(path)
-        # What a file exports again belongs to the file that it comes from.
+        # An item that a file re-exports belongs to the file that it comes from.
         self.exports = {
             (*file, path[-1]): (file, path)
             for file, code in self.files.items()
@@ -64,7 +65,7 @@ class Crate:
         return (*file, *path) if (*file, path[0]) in self.files else None
 
     def home(self, file: Name, path: Name) -> Name | None:
-        """The file that has what a path names."""
+        """The file that contains what a path names."""
         full = self.absolute(file, path)
         for _ in range(5):
             if full is None:
@@ -88,7 +89,7 @@ class Crate:
 
 
 def related(one: Name, other: Name) -> bool:
-    """One of them is the other, or inside it."""
+    """Whether the two are the same, or one of them is inside the other."""
     return one == other[: len(one)] or other == one[: len(other)]
 
 

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What a release is built for, and the building; sourced after lib.sh, not run.
-# The C compiler and linker for all of them is zig, which has each C library's headers and knows which
-# symbol came with which glibc. It comes from PyPI, into .tools.
+# The platforms that a release is built for, and how it is built. This file is sourced after lib.sh, not run. The C
+# compiler and linker for all platforms is zig, which has the headers of each C library and knows which glibc version
+# introduced which symbol. zig comes from PyPI, into .tools.
 
 platforms=(linux-x86_64 linux-aarch64 linux-musl-x86_64 linux-musl-aarch64)
-# RHEL 8, Debian 11 and Ubuntu 20.04 have this one or a newer one.
+# RHEL 8, Debian 11 and Ubuntu 20.04 have this version or a newer one.
 oldest_glibc=2.28
 zig_version=0.17.1
 
@@ -19,20 +19,21 @@ platform() {
     triple=$arch-unknown-linux-$libc
 }
 
-# The version that packages, names and the module itself have.
+# The version of the packages, of the file names, and of the module itself.
 rlock_version() { (cd "$root" && cargo pkgid --locked -p rlock | sed 's/.*[#@]//'); }
 
-# The time that packages and archives carry: of the last commit, so that it says nothing of the build.
+# The time that packages and archives carry is that of the last commit, so that it does not depend on when they are
+# built.
 source_epoch() { say "${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct)}"; }
 
 zig() { "$tools/zig/$zig_version/ziglang/zig" "$@"; }
 
-# zig, or the line on stderr why it cannot be had.
+# Provides zig, or prints a line on stderr that says why this is impossible.
 get_zig() {
     [ -x "$tools/zig/$zig_version/ziglang/zig" ] || fetch_zig
 }
 
-# A subshell, so that the lock ends with it: scripts that the caller starts later take the lock themselves.
+# This is a subshell, so that the lock ends with it: scripts that the caller starts later take the lock themselves.
 fetch_zig() (
     folder=$tools/zig/$zig_version log=$tools/zig.log
     lock_tools
@@ -45,7 +46,7 @@ fetch_zig() (
     mv "$folder.part" "$folder"
 )
 
-# Rust's own libraries for $triple, or the line on stderr why they cannot be had.
+# Provides Rust's own libraries for $triple, or prints a line on stderr that says why this is impossible.
 get_rust_target() {
     local log=$tools/rustup.log
     [ ! -d "$(rustc --print target-libdir --target "$triple")" ] || return 0
@@ -54,14 +55,14 @@ get_rust_target() {
         { say "Rust's libraries for $triple could not be fetched: $(tail -n 1 "$log")" >&2 && return 1; }
 }
 
-# write_tools: cc and ar for $platform, in .tools/cross/$platform.
+# write_tools: writes cc and ar for $platform into .tools/cross/$platform.
 write_tools() {
     local folder=$tools/cross/$platform
     mkdir -p "$folder"
     cat >"$folder/cc.part" <<END
 #!/usr/bin/env bash
-# rustc and its cc say --target with a name that zig has not. zig's libunwind, which it links into the
-# module, takes the place of libgcc_s, which an Alpine has not.
+# rustc and its cc pass a --target that zig does not know. zig links its own libunwind into the module, in place
+# of libgcc_s, which an Alpine system lacks.
 export ZIG_GLOBAL_CACHE_DIR='$tools/zig/cache' ZIG_LOCAL_CACHE_DIR='$tools/zig/cache'
 words=()
 for word in "\$@"; do
@@ -82,12 +83,13 @@ END
     replace_changed "$folder/ar"
 }
 
-# write_wrapper: rustc for all platforms, as a wrapper, because cargo makes names of symbols from RUSTFLAGS, and these hold
-# this folder's. One file for all, because cargo builds everything anew when it changes.
+# write_wrapper: writes a wrapper around rustc, which is the same for all platforms. It is a wrapper because cargo
+# derives symbol names from RUSTFLAGS, and these would contain the name of this folder. It is one file for all, because
+# cargo rebuilds everything when the wrapper changes.
 write_wrapper() {
     cat >"$tools/cross/rustc.part" <<END
 #!/bin/sh
-# Nothing of the folders here gets into what is built: other folders make the same bytes.
+# Keep the names of the folders here out of the binaries, so that other folders give the same bytes.
 exec "\$@" --remap-path-prefix='$root=rlock' --remap-path-prefix='${CARGO_HOME:-$HOME/.cargo}/registry/src=crates' \\
     --remap-path-prefix='$(rustc --print sysroot)/lib/rustlib/src/rust=rust'
 END
@@ -95,16 +97,18 @@ END
     replace_changed "$tools/cross/rustc"
 }
 
-# FILE.part becomes FILE; where they are the same, FILE keeps its time, by which cargo goes.
+# Renames FILE.part to FILE. If both are equal, FILE keeps its modification time, by which cargo decides what to
+# rebuild.
 replace_changed() { if cmp -s "$1.part" "$1"; then rm "$1.part"; else mv "$1.part" "$1"; fi; }
 
-# cross_build PLATFORM PACKAGE: built for PLATFORM, in target/TRIPLE/shipped. Why not is said on stderr.
+# cross_build PLATFORM PACKAGE: builds PACKAGE for PLATFORM, into target/TRIPLE/shipped. If this is impossible, stderr
+# says why.
 cross_build() {
     local here
     get_zig || return 1
     here=$(rustc -vV | sed -n 's/^host: //p')
-    # Build scripts and macros are for this machine, by the same linker whatever they are built beside: else cargo would
-    # build them anew for each platform.
+    # Build scripts and macros run on this machine. They always use the same linker, because cargo would otherwise
+    # rebuild them for each platform.
     case $here in
         x86_64-unknown-linux-gnu | aarch64-unknown-linux-gnu) platform "linux-${here%%-*}" ;;
         x86_64-unknown-linux-musl | aarch64-unknown-linux-musl) platform "linux-musl-${here%%-*}" ;;
@@ -121,8 +125,8 @@ cross_build() {
         export "CARGO_TARGET_${here^^}_LINKER=$host_linker"
         cd "$root"
         cross_environment
-        # musl's linkage is static for Rust by default, and a module is a shared library. A program that is
-        # static begins by zig's start files; Rust has some, too, and both is one too many.
+        # By default, Rust links musl statically, but a module is a shared library. A static program starts with zig's
+        # start files; Rust has its own, and a program must not have both.
         if [ -n "${is_static-}" ]; then
             export "CARGO_TARGET_${upper}_RUSTFLAGS=-Clink-self-contained=no"
         elif [ "$libc" = musl ]; then
@@ -132,15 +136,16 @@ cross_build() {
     )
 }
 
-# The same for a program that needs no C library, for the machine of PLATFORM; $platform stays what it was.
+# The same for a program that needs no C library, for the machine of PLATFORM. Afterwards $platform is what it was
+# before.
 cross_build_static() {
     local before=$platform
     is_static=yes cross_build "linux-musl-$arch" "$2" || return 1
     platform "$before"
 }
 
-# command_line: `rlock` for $arch as $dist/rlock-cli-VERSION-ARCH. It is linked to nothing: one build for each machine,
-# whatever its C library.
+# command_line: builds `rlock` for $arch as $dist/rlock-cli-VERSION-ARCH. It is linked to no library, so one build per
+# machine works with any C library.
 command_line() {
     local headers program=$dist/rlock-cli-$(rlock_version)-$arch
     cross_build_static "$platform" rlock-cli || die "$platform: no command line"
@@ -152,20 +157,20 @@ command_line() {
     say "$platform: rlock, $(stat -c %s "$program") bytes, needs no library"
 }
 
-# What cargo, rustc and the crates' build scripts go by for $platform.
+# Sets the variables that cargo, rustc and the crates' build scripts use for $platform.
 cross_environment() {
     local headers=$tools/zig/$zig_version/ziglang/lib/libc/include lower=${triple//-/_}
     upper=${lower^^}
     export "CC_$lower=$tools/cross/$platform/cc" "AR_$lower=$tools/cross/$platform/ar" "CFLAGS_$lower=-g0"
     export "CARGO_TARGET_${upper}_LINKER=$tools/cross/$platform/cc" RUSTC_WRAPPER="$tools/cross/rustc"
-    # bindgen reads the C library's headers of the platform, not of this machine.
+    # Have bindgen read the headers of the platform's C library, not of this machine's.
     export "BINDGEN_EXTRA_CLANG_ARGS_$lower=$BINDGEN_EXTRA_CLANG_ARGS -nostdlibinc \
         -isystem '$headers/$arch-linux-$libc' -isystem '$headers/${arch/x86_64/x86}-linux-$libc' \
         -isystem '$headers/generic-${libc/gnu/glibc}' \
         -isystem '$headers/${arch/x86_64/x86}-linux-any' -isystem '$headers/any-linux-any'"
 }
 
-# Where cross_build leaves things for $platform, and where cross_build_static does.
+# Where cross_build puts its results for $platform, and where cross_build_static puts them.
 built() { say "$(target_folder)/$triple/shipped/$1"; }
 built_static() { say "$(target_folder)/$arch-unknown-linux-musl/shipped/$1"; }
 
@@ -175,5 +180,5 @@ target_folder() {
     say "$folder"
 }
 
-# The folder of all that is handed out.
+# The folder of everything that a release publishes.
 dist_folder() { say "$(target_folder)/dist"; }

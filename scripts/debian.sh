@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Packages of another Debian suite, or for another machine, from the mirror that this machine uses anyway; sourced after
-# lib.sh, not run. `skip` is the caller's: it says why, and ends.
+# Fetches packages of another Debian suite, or for another machine, from the mirror that this machine uses anyway. This
+# file is sourced after lib.sh, not run. The caller defines `skip`, which prints the reason and ends the script.
 
-# open_suite SUITE [ARCHITECTURE]: from now on apt reads that suite's packages and sources.
+# open_suite SUITE [ARCHITECTURE]: from now on, apt reads that suite's packages and sources.
 open_suite() {
     local suites=$1 suite mirror keyring name=$1${2:+-$2}
     local sources=$tools/apt/$name/sources.list
@@ -15,7 +15,7 @@ open_suite() {
         [ ! -e "$keyring" ] || break
     done
     mkdir -p "${sources%/*}"
-    # Experimental holds few packages, and the libraries that they need are in sid.
+    # Experimental holds few packages. The libraries that they need are in sid.
     [ "$1" != experimental ] || suites='experimental sid'
     for suite in $suites; do
         say "deb${keyring:+ [signed-by=$keyring]} $mirror $suite main"
@@ -23,13 +23,14 @@ open_suite() {
     done >"$sources"
     apt_architecture=${2-} apt_open "$name" "$sources" || skip "$(apt_reason)"
     if [ "$1" = experimental ]; then
-        # Else apt prefers the older server of sid. The libraries stay those that it was built with.
+        # Otherwise apt would prefer the older server of sid. The libraries are not pinned, so the server gets those
+        # that it was built with.
         printf '%s\n' 'Package: redis* valkey*' 'Pin: release a=experimental' 'Pin-Priority: 990' >"${sources%/*}/preferences"
         say "Dir::Etc::Preferences \"${sources%/*}/preferences\";" >>"$apt_conf"
     fi
 }
 
-# debootstrap: the system's, or Debian's own in .tools.
+# Finds debootstrap: the system's own, or Debian's package in .tools.
 need_debootstrap() {
     local own=$tools/debootstrap
     ! command -v debootstrap >/dev/null || return 0
@@ -45,7 +46,7 @@ need_debootstrap() {
 
 # The first address in apt's sources that serves Debian itself, not only its security updates.
 debian_mirror() {
-    # A line each: "http://… bookworm bookworm-updates main".
+    # This prints one line per source: "http://… bookworm bookworm-updates main".
     {
         { sed -s '$G' /etc/apt/sources.list.d/*.sources 2>/dev/null || true; } | awk '
             function flush() {
@@ -60,7 +61,7 @@ debian_mirror() {
             field == "suites:" { suites = value }
             field == "components:" { components = value }
             field == "enabled:" { enabled = tolower(value) }'
-        # (A file that is not there is no failure: most machines have one of the two formats.)
+        # (A missing file is not a failure: most machines use only one of the two formats.)
         { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null || true; } |
             sed -nE 's/^deb[[:space:]]+(\[[^]]*\][[:space:]]+)?//p'
     } | awk '$1 !~ /^cdrom:/ && / main( |$)/ && $2 !~ /-security|\/updates/ && !found++ { print $1 }'

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""docs/pictures: what has no times, so no run draws it: the states of a request, and how the runbook is read. `texts.py`
-checks that the files are what this script draws, and that each section in a flow chart is one of the page."""
+"""docs/pictures: draws the diagrams that no run can draw, because they show no times: the states of a request, and how
+to read the runbook. `texts.py` checks that the files are what this script draws, and that each section in a flow chart
+is one of the page."""
 
 import pathlib
 from html import escape
@@ -32,7 +33,7 @@ class Drawing:
         return {"left": (x, y + height / 2), "right": (x + width, y + height / 2), "top": (x + width / 2, y), "bottom": (x + width / 2, y + height)}[which]
 
     def join(self, one, side, other, where, *words, bend=None):
-        """An arrow, straight or with a corner; `bend` is the height of a detour. The words stand in its longest part."""
+        """An arrow, straight or with a corner; `bend` is the height of a detour. The words are at its longest part."""
         (x, y), (to_x, to_y) = self.side(one, side), self.side(other, where)
         if bend is not None:
             points = [(x, y), (x, bend), (to_x, bend), (to_x, to_y)]
@@ -86,7 +87,7 @@ def request():
     return it
 
 
-# The questions of the chart, from top to bottom: what to look at, and the section if the answer is yes.
+# The questions of the chart, from top to bottom: what to look at, and the section to read if the answer is yes.
 QUESTIONS = [
     (("Does the server answer?", "RLOCK.QUEUES"), "no", "A server does not answer"),
     (("unknown command?",), "yes", "A server without the module"),
@@ -114,7 +115,7 @@ DRAWINGS = {"request.svg": request, "runbook.svg": runbook}
 
 
 def wrong() -> list[str]:
-    """What the files, or the page, do not say as the script does."""
+    """Where the files or the page differ from this script."""
     page = (PICTURES.parent / "runbook.md").read_text()
     sections = [section for _, _, section in QUESTIONS if f"\n## {section}\n" not in page]
     stale = [name for name, draw in DRAWINGS.items() if (PICTURES / name).read_text() != draw().svg()]

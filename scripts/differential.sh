@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The simulated server beside a real one: COMMANDS random commands (100 000 by default) from SEED on, the same on both.
-# Replies, events, keys and times to live must be the same. SERVERS as for `make matrix`.
+# Compares the simulated server with a real one: COMMANDS random commands (100 000 by default), starting from SEED, the
+# same on both. Replies, events, keys and times to live must be the same. SERVERS works as for `make matrix`.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# target/dist/rlock-VERSION-PLATFORM.tar.gz for every platform (or those named), and SHA256SUMS of all that is handed
-# out: the module, the command line `rlock`, settings, the pages of README and docs with all that they link to,
-# bills of materials, checksums. The same commit and toolchain give the same bytes in any
-# folder: `make reproducible` sees to that. What is committed is packed, not what lies in the folder.
+# Builds target/dist/rlock-VERSION-PLATFORM.tar.gz for every platform (or for those named), and SHA256SUMS of everything
+# that a release publishes. An archive contains the module, the command-line tool `rlock`, settings, README and docs
+# with everything that these pages link to, bills of materials, and checksums. The same commit and toolchain give the
+# same bytes in any folder; `make reproducible` checks this. The archives contain committed files, not those that lie in
+# the folder.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/cross.sh"
@@ -44,13 +45,13 @@ archive() {
     rm -rf "${dist:?}/$name"
 }
 
-# The command line, into the folder $1.
+# Puts the command-line tool into the folder $1.
 program() {
     install -m 755 "$dist/rlock-cli-$version-$arch" "$1/rlock"
     materials rlock-cli "$arch-unknown-linux-musl" musl-of-zig >"$1/sbom-rlock.cdx.json"
 }
 
-# materials PACKAGE TRIPLE [ALSO...]: what is linked into PACKAGE for TRIPLE, and what zig put into it besides.
+# materials PACKAGE TRIPLE [ALSO...]: lists what is linked into PACKAGE for TRIPLE, and what zig adds to it.
 materials() {
     cargo metadata --locked --format-version 1 --filter-platform "$2" |
         python3 scripts/sbom.py "$1" "$2" "$(rustc --version | cut -d' ' -f2)" "$zig_version" "${@:3}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the examples, each with its language's own tools, on a private server with the module: a line for each, and the
-# sum. With names as arguments, only those. What they depend on is fetched once, into .tools/examples; where a tool
-# chain is missing or cannot fetch, the line says SKIPPED and why.
+# Runs the examples, each with the tools of its language, on a private server with the module. Prints a line for each
+# example, and the sum. With names as arguments, only these run. Their dependencies are fetched once, into
+# .tools/examples. If a toolchain is missing or cannot fetch, the line says SKIPPED and why.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -21,7 +21,8 @@ main() {
     sum_up with-skipped
 }
 
-# One line for the example $1. Its function runs with -e, in its own shell: what fails there ends there.
+# Runs the example $1 and prints one line for it. Its function runs with -e in its own shell, so that a failure ends
+# only that shell.
 example() {
     local name=$1 log=$home/$1.log code=0 start=$SECONDS
     set +e
@@ -53,7 +54,7 @@ skip() {
     exit 77
 }
 
-# fetched NAME FILE COMMAND...: runs COMMAND in .tools/examples/NAME unless it did for this very FILE.
+# fetched NAME FILE COMMAND...: runs COMMAND in .tools/examples/NAME, unless it has already run for the same FILE.
 fetched() {
     local folder=$home/$1 file=$2
     shift 2
@@ -63,16 +64,16 @@ fetched() {
     cp "$file" "$folder/fetched"
 }
 
-# copied NAME: its sources, where its tools may leave what they make.
+# copied NAME: copies the example's sources to a place where its tools may leave their files.
 copied() {
     mkdir -p "$home/$1"
-    rm -rf "$home/$1/src" # an older one may have more files
+    rm -rf "$home/$1/src" # a previous copy may have files that are gone from the sources
     cp -Rp "examples/$1/." "$home/$1/"
 }
 
 python_is_there() { python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && python3 -c 'import venv, ensurepip'; }
 
-# The package that an example imports, as `make clients` builds it: its file.
+# Builds the package that an example imports, as `make clients` does, and prints the name of its file.
 package() {
     local said=$home/$1.package line
     scripts/clients.sh build "$1" >"$said" 2>&1 || true
@@ -89,11 +90,11 @@ package() {
 
 try_python() {
     python_is_there || skip 'no Python 3.11 with venv'
-    package python # and installs it
+    package python # builds and installs it
     run "$tools/clients/python/bin/python" -B examples/python/lock.py
 }
 
-# Clients without a package: docs/wrappers.md.
+# Clients for which there is no package: docs/wrappers.md.
 try_glide() {
     local venv=$home/glide
     python_is_there || skip 'no Python 3.11 with venv'
@@ -101,7 +102,7 @@ try_glide() {
         python3 -m venv "$venv"
         "$venv/bin/python" -m pip install --quiet valkey-glide==2.6.0 || skip 'valkey-glide could not be fetched'
     fi
-    rm -rf "$home/cluster" # its slots would be assigned already
+    rm -rf "$home/cluster" # in a previous server's files, the slots would already be assigned
     private_server "$home/cluster" --cluster-enabled yes
     "$tools/servers/default/redis-cli" -p "$PORT" cluster addslotsrange 0 16383
     until "$tools/servers/default/redis-cli" -p "$PORT" cluster info | grep -q 'cluster_state:ok'; do sleep 0.1; done
@@ -128,7 +129,7 @@ try_node_nest() {
     run node check.mjs
 }
 
-# node_is_there NAME: goes to a copy of that example with what it depends on.
+# node_is_there NAME: makes a copy of that example, with its dependencies, the current folder.
 node_is_there() {
     command -v node && command -v npm || skip 'no node with npm'
     [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] || skip 'no node 20'
@@ -143,7 +144,7 @@ node_is_there() {
     fetched_in_place "$package" npm install --no-audit --no-fund --no-save "$package"
 }
 
-# As `fetched`, in the folder that this is.
+# Works like `fetched`, in the current folder.
 fetched_in_place() {
     local file=$1
     shift
@@ -168,9 +169,9 @@ try_go() {
 }
 
 try_java() {
-    package java # and installs it into .tools/m2
+    package java # builds it and installs it into .tools/m2
     copied java
-    rm -rf "$home"/java{,/spring}/target # Maven does not see that what the classes use has changed
+    rm -rf "$home"/java{,/spring}/target # Maven does not see when a class that these classes use has changed
     maven "$home/java" compile dependency:copy-dependencies
     cd "$home/java"
     run java -cp 'target/classes:target/dependency/*' Example
@@ -182,13 +183,13 @@ try_java() {
     grep -q 'rlock.wait: 102' "$home/java.said"
 }
 
-# A service that was written for Redisson: its tests, before and after the change that the page shows.
+# A service that was written for Redisson. Its tests run before and after the change that the page shows.
 try_redisson_service() {
     local folder=$home/java/redisson-service
     command -v patch || skip 'no patch'
-    package java # and installs it into .tools/m2
+    package java # builds it and installs it into .tools/m2
     copied java/redisson-service
-    rm -rf "$folder/target" # has the classes of the changed service, if this ran before
+    rm -rf "$folder/target" # after a previous run, it has the classes of the changed service
     maven "$folder" test
     shown_diff 1 docs/coming-from/redisson.md | patch --directory="$folder" --strip=1
     grep -q RlockRedisson.create "$folder/src/main/java/shop/Shop.java"
@@ -199,10 +200,10 @@ try_redisson_service() {
     maven "$folder" test -Dtest=TemplateTest,StockTest#whoFindsItLockedSellsNothing
 }
 
-# shown_diff N PAGE: the N-th diff that the page shows.
+# shown_diff N PAGE: prints the N-th diff that the page shows.
 shown_diff() { awk -v n="$1" '/^```/ { shows = /^```diff$/ && ++at == n; next } shows' "$2"; }
 
-# maven FOLDER ARGUMENT...: fetches what is missing; where that fails, this is skipped.
+# maven FOLDER ARGUMENT...: runs Maven. If it cannot fetch what is missing, the example is skipped.
 maven() {
     local folder=$1 log=$home/maven.log
     shift
@@ -235,7 +236,7 @@ try_alerts() {
     (
         cd examples/prometheus
         "${own:+$own/}promtool" check rules alerts.yml
-        # The queries of the dashboard, as rules.
+        # The queries of the dashboard, written as rules.
         python3 -B dashboard_rules.py >"$home/dashboard.yml"
         "${own:+$own/}promtool" check rules "$home/dashboard.yml"
         "${own:+$own/}promtool" test rules alerts-test.yml
@@ -247,13 +248,13 @@ try_alerts() {
     timeout 400 python3 -B examples/prometheus/live.py "${own:+$own/}prometheus"
 }
 
-# The shell sessions of docs.
+# The shell sessions that docs shows.
 try_pages() {
     local pages
     python_is_there || skip 'no Python 3.11 with venv'
     openssl version || skip 'no openssl'
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server} RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
-    # Not grep -q, which may end first: then the pipe has failed.
+    # Do not use grep -q, which may end first: then the pipe would fail.
     "$RLOCK_CLI" --help 2>&1 | grep -- --tls >/dev/null || skip 'a redis-cli without TLS'
     [ -n "${RLOCK-}" ] || build_tools
     export RLOCK_MODULE=${RLOCK_MODULE:-$(module)} RLOCK=${RLOCK:-$(tools_folder)/rlock}
@@ -261,7 +262,7 @@ try_pages() {
     run python3 -B scripts/shells.py "${pages[@]}"
 }
 
-# What hangs has failed.
+# A program that hangs counts as failed.
 run() { timeout 120 "$@"; }
 
 main "$@"

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Real failovers, one after the other: the primary loses its replicas, dies, and one of them takes over. What was confirmed
-# must be there; in the same rounds, clients without ACKS lose some. On each of SERVERS:
+# Real failovers, one after another: the primary loses its replicas and dies, and one of them takes over. Every
+# confirmed grant must survive. In the same rounds, clients without ACKS lose some grants. On each of SERVERS:
 #
-#   FAILOVERS=200                        so many (100)
-#   SERVERS="redis-8.0 valkey-9.1"       on those, and not on the default server
-#   VARIANT=two,sentinel                 only of these kinds
-#   SEED=n                               the same choices again
-#   KEEP=folder                          what was claimed and what was lost, a file of JSON lines for each server;
-#                                        scripts/count-claims.py counts again
-#   RLOCK_MODULE=file                    that module, instead of building one
+#   FAILOVERS=200                        this many failovers (100)
+#   SERVERS="redis-8.0 valkey-9.1"       on these instead of the default server
+#   VARIANT=two,sentinel                 only these kinds
+#   SEED=n                               makes the same choices again
+#   KEEP=folder                          writes what was claimed and what was lost there, a file of JSON lines for
+#                                        each server; scripts/count-claims.py counts them again
+#   RLOCK_MODULE=file                    uses that module instead of building one
 #
-# `failovers.sh grace`: without ACKS, with a grace as long as the longest lease, where no two owners may hold at once, and
-# some with a shorter one, where they must.
+# `failovers.sh grace`: failovers without ACKS. If the grace is as long as the longest lease, no two owners may hold a
+# lock at once. In some rounds it is shorter, and then two owners must hold a lock at once.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

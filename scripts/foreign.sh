@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# foreign.sh PLATFORM: a server of that platform to run the module of a release on, in .tools/servers/PLATFORM:
+# foreign.sh PLATFORM: provides a server of that platform, on which the module of a release can run, in
+# .tools/servers/PLATFORM:
 #
 #   linux-x86_64                         Redis 7.0, linked for the oldest glibc that is supported, on Debian 11's
 #   linux-aarch64                        Debian's arm64 redis-server, under qemu
 #   linux-musl-x86_64                    Redis 7.0, linked to musl, on Debian's musl
 #   linux-musl-aarch64                   the same for arm64, under qemu
 #
-# There is no Redis for musl among Debian's packages, so Debian's source package is built, by zig.
-# Where it cannot be had: a line `SKIPPED PLATFORM: why`, and exit code 77.
+# Debian has no package of Redis for musl, so zig builds Debian's source package. If a server cannot be provided, the
+# script prints a line `SKIPPED PLATFORM: why`, and its exit code is 77.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/debian.sh"
@@ -37,7 +38,7 @@ skip() {
     exit 77
 }
 
-# The architecture in Debian's words.
+# The name that Debian uses for the architecture.
 debian_arch() {
     case $arch in
         x86_64) say amd64 ;;
@@ -45,7 +46,7 @@ debian_arch() {
     esac
 }
 
-# Sets $emulator where this machine is another one: the system's, or one of our own.
+# Sets $emulator if this machine has another architecture: to the system's own emulator, or to one in .tools.
 get_emulator() {
     emulator=
     [ "$(uname -m)" != "$arch" ] || return 0
@@ -70,7 +71,7 @@ fetch_arm64() {
         lib/ld-linux-aarch64.so.1 "$emulator"
 }
 
-# get_libc SUITE PACKAGE: the C library that the server is to run on, with its loader.
+# get_libc SUITE PACKAGE: fetches the C library, with its loader, that the server is to run on.
 get_libc() {
     open_suite "$1" "$(debian_arch)"
     apt_unpack "$tools/libc-$platform" "$2" || skip "$(apt_reason)"
@@ -87,7 +88,7 @@ build() {
     say "building ${archive##*/} for $zig_target (source of Debian bookworm, into .tools)"
     tar xf "$archive" -C "$work/src" --strip-components=1
     write_tools
-    # zig would link to musl statically, and look for undefined behaviour; it is the module that is tried.
+    # By default zig would link musl statically, and check for undefined behaviour. What is tested here is the module.
     make -C "$work/src/src" -j"${CARGO_BUILD_JOBS:-$(nproc)}" MALLOC=libc BUILD_TLS=no USE_SYSTEMD=no OPTIMIZATION=-O2 \
         CC="$tools/cross/$platform/cc -dynamic -fno-sanitize=all" AR="$tools/cross/$platform/ar" \
         RANLIB="$tools/cross/$platform/ar s" redis-server >"$log" 2>&1 || skip "it does not build, see $log"
@@ -96,7 +97,7 @@ build() {
     rm -rf "$work" "$folder/libc"
     apt_close
     mv "$tools/libc-$platform" "$folder/libc"
-    # musl's loader is its library.
+    # With musl, the loader and the library are the same file.
     loader=$(cd "$folder" && { compgen -G 'libc/lib/*/ld-*.so.[0-9]' || compgen -G 'libc/lib/*/libc.so'; } | sed -n 1p)
     [ -n "$loader" ] || skip 'its C library has no loader where it is looked for'
     wrap "$folder/redis-server" bin/redis-server "$(cd "$folder" && library_path libc)" "$loader" "$emulator"

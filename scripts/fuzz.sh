@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The fuzz targets of core/fuzz, one after the other: `fuzz.sh RUNS SECONDS [TARGET...]`, at most so many executions and
-# seconds each. With cargo-fuzz where there is a nightly compiler (the program itself is built into .tools), else the
-# same targets with a plain mutator on stable. Says which. What is found anew stays in target/fuzz.
+# Runs the fuzz targets of core/fuzz, one after another. `fuzz.sh RUNS SECONDS [TARGET...]` limits each to that many
+# executions and seconds. If there is a nightly compiler, the targets run with cargo-fuzz (which is built into .tools),
+# and otherwise with a plain mutator on stable; the output says which. New findings stay in target/fuzz.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -9,7 +9,7 @@ runs=${1:-10000000} seconds=${2:-0}
 targets=("${@:3}")
 [ ${#targets[@]} -gt 0 ] || targets=(grammar snapshot histories)
 
-# The longest input, in bytes: twenty steps of a history, a lock of a few holds.
+# The longest input, in bytes: enough for twenty steps of a history, or for a lock with a few holds.
 longest() {
     case $1 in
         grammar) say 256 ;;
@@ -18,7 +18,8 @@ longest() {
     esac
 }
 
-# The corpus is a line of hexadecimal digits for each input; libFuzzer wants a file for each: corpus_of TARGET.
+# corpus_of TARGET: writes the corpus as files. The repository has a line of hexadecimal digits for each input, and
+# libFuzzer wants a file for each.
 corpus_of() {
     local folder=$root/target/fuzz/corpus/$1 number=0 line
     rm -rf "$folder"
@@ -37,7 +38,7 @@ with_cargo_fuzz() {
         mkdir -p "$found"
         corpus=$(corpus_of "$target")
         say "== cargo-fuzz: $target, $runs executions, at most $seconds seconds (0: any)"
-        # The core has no unsafe code: nothing for a sanitizer to find.
+        # The core has no unsafe code, so a sanitizer would find nothing.
         (cd core && cargo +nightly fuzz run --sanitizer none --target-dir "$root/target/fuzz" "$target" \
             "$found" "$corpus" -- -runs="$runs" -max_total_time="$seconds" -max_len="$(longest "$target")" \
             -artifact_prefix="$root/target/fuzz/" -print_final_stats=1) 2>&1 |

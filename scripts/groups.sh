@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# RLOCK_GROUPS requests for 2 to 5 of 1000 locks, beside single ones, tickets, readers and upgrades: nobody waits
-# without a cause that is shown, and nothing is left behind. A replica that is read during 10^5 grants of three locks
-# never has a part of one. Processes that wait or hold are killed. On each of SERVERS (default).
+# RLOCK_GROUPS requests for 2 to 5 of 1000 locks, together with requests for single locks, tickets, readers and
+# upgrades. No request may wait without a visible cause, and nothing may be left behind. A replica that is read during
+# 10^5 grants of three locks must never have only some of the three. Processes that wait or hold are killed. Runs on
+# each of SERVERS (default).
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The image, compose file and Kubernetes files of images/: linted; and, because not everybody who builds a release has
-# a Docker engine, the Dockerfile's steps executed by chroot in systems made of packages: Debian 13 with its Redis and its
-# Valkey, and a system of busybox, musl and a Redis linked to musl, in the place of Alpine. The server that comes out
-# runs as the image would run it, and locks. `images.sh build`: the four images, by Docker.
+# Checks the image, the compose file and the Kubernetes files in images/ with linters. A Docker engine is not required:
+# the script executes the Dockerfile's steps with chroot, in systems made of packages. These are Debian 13 with its
+# Redis and with its Valkey, and, in place of Alpine, a system of busybox, musl and a Redis that is linked to musl. The
+# resulting server runs as the image would run it, and must grant locks. `images.sh build` makes the four images with
+# Docker.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/debian.sh"
@@ -77,7 +78,7 @@ debian() {
         say 'SKIPPED compose: no ip to make networks with, apt install iproute2'
         return
     fi
-    # With addresses, as compose.yaml has them, and with names, as kubernetes-ha.yaml has.
+    # Once with addresses, as in compose.yaml, and once with names, as in kubernetes-ha.yaml.
     local names
     for names in '' names; do
         mkdir "$roots/compose$names"
@@ -86,9 +87,9 @@ debian() {
     done
 }
 
-# entrypoint BASE SERVER: what the official images' own does with the words that images/ gives it, and their server's
-# own default for protected-mode. As root, it becomes the server's user, and since Redis 8.0.2 the files that node.sh
-# writes stay root's.
+# entrypoint BASE SERVER: writes what the entrypoint of the official images does with the command that images/ gives it,
+# with these servers' own default for protected-mode. If it runs as root, it becomes the server's user; since Redis
+# 8.0.2, files that node.sh has written as root then still belong to root.
 entrypoint() {
     mkdir -p "$1/usr/local/bin" "$1/data"
     cat >"$1/usr/local/bin/docker-entrypoint.sh" <<END
@@ -121,13 +122,14 @@ like_alpine() {
     execute "$base" redis
 }
 
-# execute BASE SERVER: the Dockerfile in it, and what comes out. As the entrypoint does: as the server's user, in /data.
+# execute BASE SERVER: executes the Dockerfile in BASE, and runs the result as the entrypoint does: as the server's
+# user, in /data.
 execute() {
     local base=$1 name=$2 result=$1-image command pid i token cli=$tools/servers/default/redis-cli
     "$lint/python" images/steps.py "$base" "$result" images/Dockerfile . "VERSION=$(rlock_version)" | tee "$tools/images-steps.log"
     command=$(tail -n 1 "$tools/images-steps.log" | "$lint/python" -c 'import json, sys; print(*json.load(sys.stdin))')
     chroot "$result" chown "$name" /data
-    # No port: another server may be on this machine's.
+    # Use no TCP port: another server on this machine may have it.
     chroot --userspec="$name" "$result" /bin/sh -c "cd /data; exec docker-entrypoint.sh $command \
         --port 0 --unixsocket /data/sock" >"$tools/images-server.log" 2>&1 &
     pid=$!

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the module and puts it into PREFIX/lib/rlock. PREFIX is /usr, because the units of Debian, Ubuntu and Fedora let
-# a server run code below /usr/lib only; and the folder is the module's own, because the official Redis image loads
-# whatever is in /usr/local/lib/redis/modules by itself, and a server that loads a module twice does not start.
-# DESTDIR, for packagers, comes before it and is no part of what is said. An old module is replaced, not written into: a
-# server may have it loaded.
+# Builds the module and puts it into PREFIX/lib/rlock. PREFIX is /usr by default, because the units of Debian, Ubuntu
+# and Fedora let a server run code only below /usr/lib. The folder is the module's own, because the official Redis image
+# loads everything in /usr/local/lib/redis/modules by itself, and a server that loads a module twice does not start. For
+# packagers, DESTDIR is put in front of the path; the output does not show it. An old module is replaced instead of
+# being written into, because a server may have it loaded.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

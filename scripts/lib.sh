@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# What the other scripts share; sourced, not run.
-# All that is fetched goes to .tools in this checkout: no root, no system package, no service.
+# Functions that the other scripts share. This file is sourced, not run. Everything that is fetched goes to .tools in
+# this checkout: no root, no system packages and no services are needed.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 tools=$root/.tools
 
-# rustup puts cargo into the PATH of new shells; this one may be older than that.
+# rustup adds cargo to the PATH of new shells only, and this one may be older.
 if ! command -v cargo >/dev/null && [ -x "${HOME:-}/.cargo/bin/cargo" ]; then
     PATH=$HOME/.cargo/bin:$PATH
 fi
@@ -16,10 +16,10 @@ die() {
     exit 1
 }
 
-# 7.0.15 of "Redis server v=7.0.15 sha=…" or "Valkey server v=8.1.1 sha=…".
+# The version of a server: 7.0.15 from "Redis server v=7.0.15 sha=…" or "Valkey server v=8.1.1 sha=…".
 server_version() { "$1" --version 2>/dev/null | sed -n 's/.* v=\([0-9][0-9.]*\).*/\1/p'; }
 
-# Is version $1 at least major version $2?
+# Whether version $1 is at least major version $2.
 at_least() {
     local major=${1%%.*}
     [ -n "$major" ] && [ "$major" -ge "$2" ]
@@ -27,7 +27,7 @@ at_least() {
 
 # --- long runs on several servers ----------------------------------------------------------------
 
-# Sets up, says $SEED to the tests, and builds the module unless $RLOCK_MODULE names one.
+# Sets up, passes $SEED on to the tests, and builds the module unless $RLOCK_MODULE names one.
 prepare_runs() {
     if [ -n "${SEED-}" ]; then export RLOCK_SEED=$SEED; fi
     scripts/setup.sh
@@ -39,8 +39,8 @@ prepare_runs() {
     export RLOCK_MODULE
 }
 
-# on_servers NAMES COMMAND...: COMMAND with $RLOCK_SERVER and $RLOCK_CLI, for each of these servers that is there. Fails
-# if it failed for one; one that cannot be had here (77) says so.
+# on_servers NAMES COMMAND...: runs COMMAND for each of these servers, with $RLOCK_SERVER and $RLOCK_CLI. Fails if it
+# failed for one of them. A server that cannot be provided here (77) is skipped, and its script says so.
 on_servers() {
     local name code=0 names
     read -ra names <<<"$1"
@@ -57,7 +57,7 @@ on_servers() {
     return $code
 }
 
-# One setup at a time: two would write the same files. The lock goes with the process.
+# Only one setup runs at a time, because two would write the same files. The lock ends with the process.
 lock_tools() {
     mkdir -p "$tools"
     if command -v flock >/dev/null; then
@@ -70,9 +70,9 @@ lock_tools() {
 
 has_apt() { command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; }
 
-# apt_open NAME [SOURCES-FILE]: from now on apt uses the machine's sources, or only SOURCES-FILE,
-# with state in .tools/apt/NAME. Fails when they cannot be read; the reason is in $apt_log.
-# With $apt_architecture the packages are for that machine instead of this one.
+# apt_open NAME [SOURCES-FILE]: from now on, apt uses the machine's sources, or only SOURCES-FILE, with its state in
+# .tools/apt/NAME. Fails if the sources cannot be read; the reason is in $apt_log. If $apt_architecture is set, the
+# packages are for that machine instead of this one.
 apt_open() {
     local dir=$tools/apt/$1
     apt_log=$dir/log
@@ -85,8 +85,8 @@ apt_open() {
         say 'Dir::Cache::srcpkgcache "srcpkgcache.bin";'
         say 'Acquire::Languages "none";'
         say 'Acquire::Retries "3";'
-        say 'APT::Sandbox::User "root";' # another user, as apt would take, may not write here
-        # What distributions hook in here tidies up the system's own cache.
+        say 'APT::Sandbox::User "root";' # apt would use another user, who may not write here
+        # Distributions add hooks here that tidy up the system's own cache.
         say '#clear APT::Update::Pre-Invoke;'
         say '#clear APT::Update::Post-Invoke;'
         say '#clear APT::Update::Post-Invoke-Success;'
@@ -100,35 +100,35 @@ apt_open() {
             say 'Dir::Etc::SourceParts "/dev/null";'
             say 'Dir::Etc::Preferences "/dev/null";'
             say 'Dir::Etc::PreferencesParts "/dev/null";'
-            # What is installed here is no candidate: it is of another suite.
+            # Ignore installed packages, because they are of another suite.
             say 'Dir::State::Status "/dev/null";'
-            # Else a mirror that is not reached is a mere warning.
+            # Otherwise apt would only warn about a mirror that it cannot reach.
             say 'APT::Update::Error-Mode "any";'
         fi
     } >"$apt_conf"
-    # Read after the machine's own settings (proxies, credentials), which stay in force.
+    # apt reads this file after the machine's own settings (proxies, credentials), which stay in force.
     apt_get update >"$apt_log" 2>&1
 }
 
 apt_get() { LC_ALL=C apt-get -q -c "$apt_conf" "$@"; }
 apt_cache() { LC_ALL=C apt-cache -c "$apt_conf" "$@"; }
 
-# The lists are large, and read anew next time anyway; the log stays.
+# Removes the lists, which are large and would be read again anyway. The log stays.
 apt_close() { rm -rf "${apt_conf%/*}/lists" "${apt_conf%/*}/cache"; }
 
-# Why apt failed, in one line.
+# Prints in one line why apt failed.
 apt_reason() {
     local line=
     [ ! -r "${apt_log-}" ] || line=$(sed -nE 's,^[EW]: ,,; T; s,  +, ,; p; q' "$apt_log")
     say "${line:-apt is not there or gave no answer}"
 }
 
-# The upstream version that would be fetched, empty if there is none: 7.0.15 of 5:7.0.15-1~deb12u10.
+# The upstream version that would be fetched, 7.0.15 if the package has 5:7.0.15-1~deb12u10; empty if there is none.
 apt_version() {
     apt_cache policy "$1" | sed -n 's/^ *Candidate: \([0-9]*:\)\{0,1\}\([0-9][0-9.]*\).*/\2/p'
 }
 
-# The libraries that the packages $@ need, directly or by another library.
+# The libraries that the packages $@ need, directly or through another library.
 apt_libraries() {
     apt_cache depends --recurse --important "$@" | awk -v roots="$*" '
         /^[^ ]/ { package = $1 }
@@ -146,13 +146,13 @@ apt_libraries() {
         }'
 }
 
-# Of the package names on stdin, those that this machine has not installed.
+# Prints those package names of stdin that are not installed on this machine.
 not_installed() {
     local format='${Package} ${db:Status-Status}\n'
     grep -vxF -f <(dpkg-query -W -f "$format" | sed -n 's/ installed$//p') || true
 }
 
-# apt_unpack FOLDER PACKAGE...: their files under FOLDER, all or nothing.
+# apt_unpack FOLDER PACKAGE...: puts the files of all packages under FOLDER, or none.
 apt_unpack() {
     local into=$1 debs=$1.debs deb
     shift
@@ -166,16 +166,16 @@ apt_unpack() {
     mv "$into.part" "$into"
 }
 
-# The folders below $@, as far as those are there, where a loader would look (lib, lib/x86_64-linux-gnu), joined by colons.
+# The folders below $@ in which a loader would look (lib, lib/x86_64-linux-gnu), if they exist, joined by colons.
 library_path() {
     { find "$@" -name '*.so*' -printf '%h\n' 2>/dev/null || true; } | sort -u |
         sed -nE '\,(^|/)lib(/[^/]+-linux-[^/]+)?$,p' | paste -sd:
 }
 
-# wrap SCRIPT PROGRAM [LIBRARY-FOLDERS [LOADER [EMULATOR]]]: SCRIPT becomes PROGRAM, by exec, so that a
-# signal to the process that was started reaches the server itself. Paths without a leading / are taken
-# from SCRIPT's folder. With LOADER it runs on that one, which brings its own C library; with EMULATOR,
-# a path with a leading /, that one runs the loader.
+# wrap SCRIPT PROGRAM [LIBRARY-FOLDERS [LOADER [EMULATOR]]]: writes SCRIPT, which becomes PROGRAM by exec, so that a
+# signal to the started process reaches the server itself. Paths without a leading / are relative to SCRIPT's folder.
+# With LOADER, PROGRAM runs on that loader, which brings its own C library. With EMULATOR, a path with a leading /, the
+# emulator runs the loader.
 wrap() {
     local program=$2 folders=${3-} loader=${4-} emulator=${5-}
     folders=${folders:+\$here/${folders//:/:\$here/}}
@@ -194,31 +194,32 @@ wrap() {
     chmod +x "$1"
 }
 
-# The module as built for use, wherever cargo puts it.
+# The module as it is built for use, in the folder that cargo uses.
 module() {
     local folder=${CARGO_TARGET_DIR:-target}
     case $folder in /*) ;; *) folder=$root/$folder ;; esac
     say "$folder/release/librlock.so"
 }
 
-# What is run beside the module: the benchmark, `rlock`, the example and the conformance script's runner. All of them at
-# once, as each alone would compile tokio and the client for the features that it asks for itself. With other arguments,
-# these are built beside them.
+# Builds the programs that run beside the module: the benchmark, `rlock`, the example and the conformance script's
+# runner. They are built together, because each alone would compile tokio and the client again for the features that it
+# requires. Packages given as arguments are built with them.
 build_tools() {
     cargo build --quiet --locked --profile tools -p rlock-bench -p rlock-cli -p rlock-client -p rlock-example "$@" \
         --bins --example conformance
 }
 
-# Where `build_tools` leaves programs.
+# The folder into which `build_tools` puts programs.
 tools_folder() { say "$(dirname "$(dirname "$(module)")")/tools"; }
 
-# What Go fetches and compiles: once, for the package, the example and the benchmarks. A cache that can be removed, and no
-# other toolchain than the one that is here.
+# Sets the folders in which Go keeps what it fetches and compiles, once for the package, the example and the benchmarks.
+# The cache can be removed, and Go uses no other toolchain than the installed one.
 in_go_folders() {
     export GOPATH=$tools/go/path GOCACHE=$tools/go/cache GOFLAGS='-modcacherw -mod=readonly' GOTOOLCHAIN=local
 }
 
-# private_server FOLDER [OPTION...]: a server with the module on a free port, until this script ends. $PORT says which.
+# private_server FOLDER [OPTION...]: starts a server with the module on a free port, which runs until this script ends.
+# Sets $PORT.
 private_server() {
     local tries folder=$1
     shift
@@ -229,7 +230,7 @@ private_server() {
             --notify-keyspace-events KEd "$@" --loadmodule "${RLOCK_MODULE:-$(module)}" >"$folder/log" 2>&1 &
         server_pid=$!
         while kill -0 $server_pid 2>/dev/null; do
-            # Another's server on that port would answer as well, but not with our process id.
+            # A foreign server on that port would answer as well, but with another process id.
             if "$tools/servers/default/redis-cli" -p "$PORT" info server 2>/dev/null | grep -q "^process_id:$server_pid.\?$"; then
                 trap 'kill -CONT $server_pid; kill $server_pid; wait $server_pid' EXIT
                 export PORT
@@ -241,15 +242,15 @@ private_server() {
     die "the server did not start: $(tail -n 3 "$folder/log")"
 }
 
-# --- the sum of all that was tested, which is the last line --------------------------------------
+# --- the sum of all tests, which is the last line ------------------------------------------------
 
 passed=0 failed=0 skipped=0
 
-# The packages that `make test` tests in a debug build. Always all of them: what a package depends on is compiled with the
-# features that the chosen packages ask for, so another choice would compile the core and the simulation again.
+# The packages that `make test` tests in a debug build. The list is always complete: a dependency is compiled with the
+# features that the chosen packages require, so another choice would compile the core and the simulation again.
 tested=(-p rlock-core -p rlock-engine -p rlock-simulation -p rlock-testkit -p rlock-tests)
 
-# Runs the command $@; if it fails, that counts as one failed test.
+# Runs the command $@; a failure counts as one failed test.
 step() {
     say "== $*"
     if ! "$@"; then
@@ -258,8 +259,8 @@ step() {
     fi
 }
 
-# Runs `cargo test $@` to the end and adds its `test result:` lines to the sum. A run that failed
-# with no failed test to show for it (it did not compile, it crashed) counts as one failed test.
+# Runs `cargo test $@` to the end, and adds its `test result:` lines to the sum. If the run failed but no test did (it
+# did not compile, or it crashed), this counts as one failed test.
 run_tests() {
     local output status=0 p f s
     output=$(mktemp "$tools/tests.XXXXXX")
@@ -272,9 +273,9 @@ run_tests() {
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 
-# The short profile of `make torture`: every workload with a few faults, some with a primary that is cut off and with
-# a disk that fails, some failovers, and a moment of chaos; about a minute. A line without violations is a test that passed. A run that
-# failed with no such line to show for it counts as one failed test.
+# The short profile of `make torture`: every workload with a few faults, some with a primary that is cut off and with a
+# disk that fails, some failovers, and a moment of chaos. It takes about a minute. A line without violations counts as a
+# passed test. If the run failed but no line shows a failure, this counts as one failed test.
 run_torture() {
     local output status=0 p f
     output=$(mktemp "$tools/tests.XXXXXX")
@@ -297,7 +298,7 @@ run_torture() {
 
 torture_once() { cargo test --quiet --locked "${tested[@]}" --bench torture -- "$@"; }
 
-# The last line, and the exit code that goes with it.
+# Prints the last line, and ends with the matching exit code.
 sum_up() {
     local line="$passed passed, $failed failed"
     [ "$skipped" = 0 ] && [ -z "${1-}" ] || line+=", $skipped skipped"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The server tests on ten servers, one after the other: a line with counts for each, and the sum. A server that is
-# not there is skipped, and the line says how it could be had.
+# Runs the server tests on ten servers, one after another. Prints a line with counts for each, and the sum. A server
+# that cannot be provided is skipped, and the line says how you can provide it.
 #
-#   SERVERS="redis-7.2 valkey-8.0"   only on those
-#   TEST=sessions::                  only the tests with that in their names, with what they print
-#   RLOCK_MORE_SERVERS=folder        servers that nobody packages: NAME/redis-server and NAME/redis-cli in it; each
+#   SERVERS="redis-7.2 valkey-8.0"   only on these
+#   TEST=sessions::                  only the tests with that in their names; shows what they print
+#   RLOCK_MORE_SERVERS=folder        servers that have no package: NAME/redis-server and NAME/redis-cli in it; each
 #                                    NAME like redis-8.4 or valkey-9 is tested, too (see scripts/server.sh)
-#   RLOCK_MODULE=file                that module, instead of building one
+#   RLOCK_MODULE=file                uses that module instead of building one
 #
-# `matrix.sh table` prints what the last whole run on each server was, as rows for docs/servers.md.
+# `matrix.sh table` prints the result of the last whole run on each server, as rows for docs/servers.md.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -37,7 +37,7 @@ main() {
     sum_up with-skipped
 }
 
-# The ten, and what else the folder has.
+# The ten servers, and the others that the folder has.
 all_names() {
     local server
     {
@@ -53,7 +53,7 @@ test_on() {
     scripts/server.sh "$name" || code=$?
     case $code in
         0) ;;
-        77) # said why
+        77) # the script said why
             skipped=$((skipped + 1))
             return
             ;;
@@ -77,7 +77,7 @@ test_on() {
     [ -n "${TEST-}" ] || row "$name" "$p" "$f" "$(not_seen "$log")" >"$results/$name.row"
 }
 
-# How many tests could not look, on this machine or server, at what they are about; they count as passed.
+# How many tests could not check their subject on this machine or server. They count as passed.
 not_seen() { grep -c '^NOT SEEN HERE: ' "$1" || true; }
 
 row() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every state of a small town of locks, breadth first: more than ten million of them in all, or STATES of each profile.
-# Then every situation of groups that wait for two locks, in the engine.
-# What was done and what was answered is printed with how often; a law that breaks, with the shortest way to it.
+# Visits every state of a small town of locks, breadth first: more than ten million states in all, or STATES of each
+# profile. Then visits every situation of groups that wait for two locks, in the engine. Prints how often each action
+# and each answer occurred. If a law breaks, prints the shortest way to that state.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A slot of a cluster moves to and fro 50 times (or MOVES) while clients wait for its locks.
+# Moves a slot of a cluster to and fro 50 times (or MOVES times), while clients wait for its locks.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

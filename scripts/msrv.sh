@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Is the Rust version that Cargo.toml promises enough? The module and the command line are built with exactly that one
-# (rustup fetches it), the module serves a lock, and the command line sees who holds it.
-# With versions as arguments, with those: `scripts/msrv.sh 1.88 1.90`.
+# Checks that the Rust version that Cargo.toml promises is enough. The module and the command-line tool are built with
+# exactly this version (fetched by rustup), the module serves a lock, and the tool shows who holds it. Other versions
+# can be given as arguments: `scripts/msrv.sh 1.88 1.90`.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -10,7 +10,7 @@ scripts/setup.sh
 . "$tools/env"
 command -v rustup >/dev/null || { say 'SKIPPED msrv: no rustup to fetch an older toolchain' && exit 77; }
 
-# Says to the log the token of a lock, and who holds it.
+# Writes the token of a lock and the name of its holder to the log.
 serves() (
     module() { say "$CARGO_TARGET_DIR/debug/librlock.so"; }
     private_server "$tools/msrv/server" >>"$tools/msrv-$version.log" 2>&1

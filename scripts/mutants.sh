@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Small wrong changes of the core and of the engine, one by one: each must turn the test red that its
-# list names for it. `mutants.sh WORD`: only those whose title or file contains the word.
-# The changes are made in a copy, which is thrown away. The lists are scripts/mutants.txt (the core)
-# and scripts/mutants-engine.txt.
+# Makes small wrong changes to the core and to the engine, one by one: each must make the test fail that its list names.
+# `mutants.sh WORD` makes only those whose title or file contains the word. The changes are made in a copy, which is
+# removed afterwards. The lists are scripts/mutants.txt (the core) and scripts/mutants-engine.txt.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -13,8 +12,8 @@ export CARGO_TARGET_DIR=$copy/target CARGO_PROFILE_DEV_DEBUG=0 RUST_BACKTRACE=0
 
 titles=() files=() tests=() olds=() news=()
 
-# Reads the list $2, of changes in the folder $1, into the arrays above. An entry begins with its
-# title and ends at the next title.
+# Reads the list $2 of changes to the folder $1 into the arrays above. An entry begins with its title, and ends before
+# the next title.
 read_list() {
     local crate=$1 list=$2 line n=$((${#titles[@]} - 1))
     while IFS= read -r line; do
@@ -49,7 +48,7 @@ occurrences() {
     say $(((${#text} - ${#rest}) / ${#2}))
 }
 
-# An entry that no longer fits the code proves nothing, and fails; the others are tried.
+# An entry that no longer fits the code proves nothing, and counts as failed; the others are still tried.
 check_list() {
     local n times=0
     for n in "${!titles[@]}"; do
@@ -62,20 +61,20 @@ check_list() {
     done
 }
 
-# Builds what the test laws::name of the crate in folder $1 needs; says the program that runs it.
+# Builds the test laws::name of the crate in folder $1, and prints the path of the program that runs it.
 build() {
     cargo test --locked -p "rlock-$1" --test "only_${2%%::*}" --no-run 2>&1 |
         tee "$copy/log" | sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
     return "${PIPESTATUS[0]}"
 }
 
-# Runs laws::name alone. A test that never ends is red, too.
+# Runs only laws::name. A test that never ends counts as failed, too.
 run() {
     timeout 120 "$1" --exact "$2" >"$copy/log" 2>&1
 }
 
-# Each module of the tests of the crate in folder $1 becomes a program of its own: a change of the crate is tried without
-# compiling the others again.
+# Makes each module of the tests of the crate in folder $1 a program of its own, so that trying a change does not
+# compile the other modules again.
 split_tests() {
     local name
     sed -i '/^autotests/d' "$1/Cargo.toml"
@@ -84,7 +83,7 @@ split_tests() {
     done
 }
 
-# Only a test that is green without the change says something by turning red.
+# A failing test proves something only if it passes without the change.
 check_tests() {
     local n crate name program before=$failed
     while read -r crate name; do
@@ -99,7 +98,7 @@ check_tests() {
     [ "$failed" = "$before" ] || sum_up
 }
 
-# Makes change $1, runs its test, and takes it back.
+# Makes change $1, runs its test, and undoes the change.
 try() {
     local n=$1 text program verdict=SURVIVED
     text=$(<"${files[n]}")
@@ -119,7 +118,7 @@ read_list core "$root/scripts/mutants.txt"
 read_list engine "$root/scripts/mutants-engine.txt"
 check_list
 select_entries "${1-}"
-# All that the workspace names, else cargo does not read it.
+# Copy everything that the workspace names; cargo would otherwise refuse to read it.
 cp -R Cargo.toml Cargo.lock core engine simulation src testkit tests bench examples "$copy"
 mkdir "$copy/clients"
 cp -R clients/rust clients/cli "$copy/clients"

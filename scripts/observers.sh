@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Hand-offs of one lock while 10 000 connections observe it, or another lock, on each of SERVERS (default). Takes minutes
-# and a quiet machine.
+# Measures hand-offs of one lock while 10 000 connections observe this lock, or another one, on each of SERVERS
+# (default). Takes minutes, and needs a quiet machine.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

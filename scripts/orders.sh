@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# The set of images/compose.yaml and that of images/kubernetes-ha.yaml, with real servers and Sentinels, on each of
-# SERVERS: everything dies, and starts again in every order; an operator promotes servers and changes passwords; disks
-# lose files; every pod is replaced; a disk is full; memory is full.
-# Needs root and iproute2.
+# Tests the sets of images/compose.yaml and images/kubernetes-ha.yaml with real servers and Sentinels, on each of
+# SERVERS. Everything dies, and starts again in every order. An operator promotes servers and changes passwords. Disks
+# lose files, every pod is replaced, a disk is full, and memory is full. Needs root and iproute2.
 #
 #   orders.sh            all: every cell of the table (about an hour with JOBS=4), SEEDS random sequences (50)
-#   orders.sh short      one order for each history, ten minutes at most
-#   SERVERS="redis-8.6 valkey-9.1"       on those, and not on the default server
+#   orders.sh short      one order for each history, at most ten minutes
+#   SERVERS="redis-8.6 valkey-9.1"       on these instead of the default server
 #   WORDS="first is stale,10 s"          only the cells of the table whose names contain each of these
-#   JOBS=4                               so many sets at the same time (2)
-#   RLOCK_MODULE=file                    that module, instead of building one
+#   JOBS=4                               this many sets at the same time (2)
+#   RLOCK_MODULE=file                    uses that module instead of building one
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

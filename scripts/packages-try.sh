@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The .deb in clean systems: Debian 12 and 13 from nothing (debootstrap), booted with systemd in a container without a
-# network (systemd-nspawn), so that the hardening of the servers' own units is in force. There packaging/try.sh installs,
-# uses, upgrades and removes the package beside Redis and Valkey. The .rpm is installed and removed by rpm on Debian 13.
-# Needs root. What is missing comes from Debian's packages into .tools; the systems are removed afterwards.
+# Tests the .deb in clean systems. Debian 12 and 13 are made from nothing with debootstrap, and booted with systemd in a
+# container without a network (systemd-nspawn), so that the hardening of the servers' own units is in force. In each,
+# packaging/try.sh installs, uses, upgrades and removes the package together with Redis and with Valkey. On Debian 13,
+# rpm installs and removes the .rpm. Needs root. Missing tools come from Debian's packages into .tools; the systems are
+# removed afterwards.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/debian.sh"
@@ -25,7 +26,7 @@ main() {
     need_nspawn
     dist=$(dist_folder)
     version=$(rlock_version)
-    # The same module with a greater version: what is upgraded is the package.
+    # Package the same module with a greater version, to test an upgrade of the package.
     PACKAGE_VERSION=$version.1 scripts/packages.sh "linux-$(uname -m)" >"$tools/packages.log" || die "$(tail -n 3 "$tools/packages.log")"
     mv "$dist/rlock_$version.1_$deb_arch.deb" "$tools/new.deb"
     rm -f "$dist"/rlock[-_]"$version".1[-_]*
@@ -53,14 +54,14 @@ need_nspawn() {
     export PATH LD_LIBRARY_PATH
 }
 
-# try SUITE SERVER...: in a new system of that suite.
+# try SUITE SERVER...: tests the package in a new system of that suite.
 try() {
     local suite=$1 system=$roots/$1 log=$tools/packages-try-$1.log server
     shift
     say "== $suite: ${*}"
     debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus "$suite" "$system" "$(debian_mirror)" >"$log" 2>&1 ||
         skip "debootstrap failed: $(tail -n 1 "$log")"
-    # No server is started while it is installed.
+    # Do not start servers while they are installed.
     printf '#!/bin/sh\nexit 101\n' >"$system/usr/sbin/policy-rc.d"
     chmod +x "$system/usr/sbin/policy-rc.d"
     inside apt-get --quiet --yes install "${@/%/-server}" "${@/%/-tools}" $([ "$suite" = bookworm ] || echo rpm) >>"$log" 2>&1 ||
@@ -79,12 +80,12 @@ try() {
 
 inside() { DEBIAN_FRONTEND=noninteractive LC_ALL=C chroot "$system" "$@"; }
 
-# As far as a program in a chroot may not go.
+# Runs a command in a container, for what a program in a chroot is not allowed to do.
 contained() {
     systemd-nspawn --quiet --keep-unit --register=no --private-network --pipe --directory "$system" "$@" >>"$log" 2>&1
 }
 
-# boot SERVER: the system, which tries and switches itself off.
+# boot SERVER: boots the system, which runs the test and switches itself off.
 boot() {
     cat >"$system/etc/systemd/system/rlock-try.service" <<END
 [Unit]
@@ -112,7 +113,8 @@ END
     fi
 }
 
-# Debian's rpm has no packages of its own kind to depend on: hence --nodeps, and what it would want is printed.
+# On Debian, no package that rpm knows can satisfy the dependencies. So the .rpm is installed with --nodeps, and its
+# dependencies are printed.
 rpm_in() {
     local file=rlock-$version-1.$(uname -m).rpm
     if [ ! -e "$dist/$file" ]; then

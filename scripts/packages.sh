@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# .deb and .rpm of the modules and the command line of `make release`, in target/dist: of the modules that are linked to
-# glibc, as Debian, Ubuntu, Fedora and RHEL are, or only for the platforms named. (Alpine has the image instead.) The
-# same commit gives the same bytes. Without rpmbuild, the machine's or Debian's in .tools, a line `SKIPPED rpm: why`.
+# Makes .deb and .rpm packages of the modules and the command-line tool that `make release` builds, in target/dist. The
+# modules are those that are linked to glibc, which Debian, Ubuntu, Fedora and RHEL use, or only those of the named
+# platforms. (For Alpine, there is the image.) The same commit gives the same bytes. rpmbuild is the machine's own, or
+# Debian's in .tools; without it, a line says `SKIPPED rpm: why`.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/cross.sh"
@@ -24,7 +25,7 @@ main() {
     done
 }
 
-# The files as they are to be below /, in the folder $1.
+# Puts the files into the folder $1, with their paths as they will be below /.
 tree() {
     local doc=$1/usr/share/doc/rlock
     rm -rf "$1"
@@ -45,9 +46,9 @@ tree() {
     } >"$doc/copyright"
     find "$1" -type d -exec chmod 755 {} +
     find "$1" -type f -exec chmod 644 {} +
-    # Servers refuse a module that may not be executed.
+    # Servers refuse a module that is not executable.
     chmod 755 "$1/usr/lib/rlock/librlock.so" "$1/usr/bin/rlock"
-    # There may be a password in it.
+    # The file may contain a password.
     chmod 640 "$1/etc/rlock/serve.env"
     find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
@@ -98,7 +99,7 @@ rpm_of() {
     say "rlock-$version-1.$arch.rpm: $(stat -c %s "$dist/rlock-$version-1.$arch.rpm") bytes"
 }
 
-# Sets $rpmbuild: the machine's, or Debian's own in .tools, which needs the paths of its parts.
+# Sets $rpmbuild: the machine's own, or Debian's in .tools, which needs the paths of its parts.
 need_rpmbuild() {
     local own=$tools/rpm
     rpmbuild=$(command -v rpmbuild || true)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The page of `rlock serve` in a real browser: Chromium, headless, the machine's or the one in .tools, which `page.sh fetch`
-# fetches. A line for each test, and the sum. The screenshots are in target/page. Without a browser: `SKIPPED page: why`.
+# Tests the page of `rlock serve` in a real browser: headless Chromium, the machine's own or the one that `page.sh
+# fetch` puts into .tools. Prints a line for each test, and the sum. The screenshots are in target/page. Without a
+# browser: `SKIPPED page: why`.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/debian.sh"
@@ -27,12 +28,12 @@ main() {
     sum_up with-skipped
 }
 
-# Prints the program; what it fetches, it says on stderr.
+# Prints the path of the browser. Messages about fetching it go to stderr.
 a_browser() {
     local name said own=$tools/chromium
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || skip 'no Python 3.9'
     for name in google-chrome chromium chromium-browser; do
-        # What some distributions call so only says where to install it from.
+        # On some distributions, the program of this name only says how to install the browser.
         if command "$name" --version >/dev/null 2>&1; then
             command -v $name
             return
@@ -46,7 +47,7 @@ a_browser() {
         # shellcheck disable=SC2046 # package names
         apt_unpack "$own" chromium chromium-common fonts-dejavu-core \
             $(apt_libraries chromium chromium-common | not_installed) || skip "no Chromium: $(apt_reason)"
-        # Some libraries are in a folder of their own (pulseaudio).
+        # Some libraries are in their own subfolder (pulseaudio).
         wrap "$own/chromium" usr/lib/chromium/chromium \
             "$(cd "$own" && find usr/lib -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)"
         apt_close

@@ -1,6 +1,6 @@
-"""The pages (Markdown) that are handed out, and what they link to.
+"""The pages (Markdown) that a release publishes, and the files that they link to.
 
-    pages.py closure PATH...    the files below PATH and all that their pages link to, and so on: one path a line
+    pages.py closure PATH...    the files below PATH, those that their pages link to, and so on: one path a line
     pages.py check FOLDER       fails if a link of a page below FOLDER leads nowhere
 """
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Other locks through their own clients, and RLOCK by the same clients: bench/peers/README.md.
-# scripts/peers.sh [PEER...]: all, or those named. One line of JSON per measurement on standard
-# output, and a line per peer that cannot be had here; everything else goes to standard error. The locks on Redis are
-# measured without persistence, and again with each write on disk before its reply.
+# Measures other locks through their own clients, and RLOCK through the same clients: see bench/peers/README.md.
+# `scripts/peers.sh [PEER...]` measures all peers, or those named. Standard output gets one line of JSON per
+# measurement, and a line per peer that cannot be measured here; everything else goes to standard error. The locks on
+# Redis are measured without persistence, and again with each write on disk before its reply.
 set -euo pipefail
 . "$(dirname "$0")/../bench/peers/lib.sh"
 cd "$root"
@@ -17,17 +17,17 @@ need python3
     cargo build --release --locked
 } >&2
 
-# The least that any lock can do.
+# The least wait that any lock can have.
 ! arrivals_only || all_work 'a queue without any delay (computed)' ''
 
-# on_redis NAME OPTION...: the peer, on a server with the module that has these options.
+# on_redis NAME OPTION...: measures the peer on a server with the module and with these options.
 on_redis() (
     name=$1
     shift
     data=$(mktemp -d)
     PEER_PORT=$(free_port)
     export PEER_PORT
-    # With the events that the packages listen to, as in the shipped redis.conf.
+    # Turn on the events that the packages listen to, as the shipped redis.conf does.
     serve exec "$tools/servers/default/redis-server" --port "$PEER_PORT" --dir "$data" --save '' \
         ${PEER_LOADS:+--notify-keyspace-events KEd} --loadmodule "$(module)" "$@"
     until_ready "$tools/servers/default/redis-cli" -e -p "$PEER_PORT" RLOCK.HELP

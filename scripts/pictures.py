@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""docs/pictures: what happens in what order, drawn of a real run on this machine. $RLOCK_SERVER and $RLOCK_MODULE say which
-server and module; `make pictures` sets them. Every reply in a picture, and every time, is of that run. How long a
-hand-off takes is no matter of one run: docs/benchmarks.md has it."""
+"""docs/pictures: draws what happens in which order, from a real run on this machine. $RLOCK_SERVER and $RLOCK_MODULE
+name the server and the module; `make pictures` sets them. Every reply and every time in a picture comes from that run.
+One run does not show how long a hand-off usually takes: docs/benchmarks.md does."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ from resp import Connection, Refused, ask
 from servers import Server, free_port, until
 
 PROGRAM, MODULE = os.environ["RLOCK_SERVER"], os.environ["RLOCK_MODULE"]
-# Passes bytes on, until it is stopped: the silent network between a primary and its replica.
+# Passes bytes on until it is stopped: then the network between a primary and its replica is silent.
 RELAY = """
 import socket, sys, threading
 def pass_on(one, other):
@@ -34,7 +34,8 @@ while True:
 
 
 class Story:
-    """What was seen: rows of (milliseconds, who, whom, words). With no `whom`, it happens to `who`."""
+    """The observed events: rows of (milliseconds, who, whom, words). If `whom` is None, the event happens to `who`
+    alone."""
 
     def __init__(self, title, who):
         self.title, self.who, self.rows, self.begun = title, who, [], time.perf_counter()
@@ -63,7 +64,7 @@ class Story:
 
 
 def svg(story, unit=""):
-    """A sequence: time goes down, not to scale; the times are on the left, in ms or s, if there is a unit."""
+    """A sequence: time runs downwards, not to scale. The times are on the left, in ms or s, if there is a unit."""
     left, column, row, top = 92, 222, 34, 74
     width, height = left + column * len(story.who) + 20, top + row * len(story.rows) + 30
     x = {who: left + column * at + column / 2 for at, who in enumerate(story.who)}
@@ -111,7 +112,7 @@ def hand_off(one):
 
 
 def message(one):
-    """A wait with TELL: the connection goes on, and the reply is a message on its subscription."""
+    """A wait with TELL: the connection stays usable, and the reply comes as a message on its subscription."""
     holder, shared, hears = (Connection(one.address) for _ in range(3))
     story = Story("TELL: the connection is not blocked, and the late reply is a message", ["worker-1", "server", "shared connection", "subscription"])
     story.asks("subscription", "server", hears, "SSUBSCRIBE", "worker-7")
@@ -125,7 +126,7 @@ def message(one):
 
 
 def failover(folder, name, acks):
-    """A primary loses its replica, grants or does not, and dies; Sentinel promotes the replica."""
+    """A primary loses its replica, grants a lock or refuses it, and dies. Sentinel promotes the replica."""
     primary = server(folder, f"{name}-primary")
     port = free_port()
     relay = subprocess.Popen([sys.executable, "-c", RELAY, str(port), str(primary.port)])
@@ -164,7 +165,8 @@ FLOOR = ["acks", "1"]
 
 
 def failover_of_a_set(folder):
-    """A set as in images/compose.yaml loses its primary: three servers, three Sentinels, five seconds until one is missed."""
+    """A set as in images/compose.yaml loses its primary. It has three servers and three Sentinels, and a server counts
+    as dead after five seconds."""
     servers = [server(folder, "set-1", *FLOOR, *ALL)]
     servers += [server(folder, f"set-{number}", *FLOOR, *ALL, "--replicaof", "127.0.0.1", str(servers[0].port)) for number in (2, 3)]
     sentinels = []
@@ -205,7 +207,8 @@ def failover_of_a_set(folder):
 
 
 def partition(folder, acks):
-    """A primary keeps one of its replicas, and the other one is promoted; later the first one follows the new primary."""
+    """A primary keeps one of its replicas, and the other one is promoted. Later the first one follows the new
+    primary."""
     patience = ["acks-timeout-ms", "500"]
     old = server(folder, f"cut-{acks}-1", *patience)
     port = free_port()

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# docs/pictures, each of a real run: the sequences (pictures.py), `make demo` and `rlock top` in a terminal (terminal.py), the
-# page of `rlock serve` in a browser; the plot of the figures of `make bench` (plot.py); and the diagrams (diagrams.py).
-# $RLOCK_DEMO and $RLOCK name programs that are built already.
+# Draws docs/pictures, from real runs where a picture shows one: the sequences (pictures.py), `make demo` and `rlock
+# top` in a terminal (terminal.py), and the page of `rlock serve` in a browser. Also draws the plot of the figures of
+# `make bench` (plot.py), and the diagrams (diagrams.py). $RLOCK_DEMO and $RLOCK can name programs that are already
+# built.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """docs/pictures/grants.svg, from the figures of `make bench` in bench/results: grants per second over clients, both
-logarithmic. Each series has its name beside it, and a mark of its own: one that lies on another is seen."""
+logarithmic. Each series has its name beside it, and its own mark, so that a series that lies on another one is
+visible."""
 
 import csv
 import math
@@ -11,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 LINES = (ROOT / "bench/results/redis-7.0.csv").read_text().splitlines()
 FIGURES = list(csv.DictReader(line for line in LINES if not line.startswith("#")))
 SECTION = "contended: grants per second, one lock, so many clients"
-SERIES = [  # as recorded, as shown, mark, color, dashes, and how far its name is from its end
+SERIES = [  # name in the results, name in the picture, mark, color, dashes, and the distance of its name from its end
     ("RLOCK, deadlock detection on", "RLOCK", "circle", "#1f5fa8", "", (-14, -16)),
     ("RLOCK, deadlock detection off", "RLOCK, deadlock detection off", "square", "#1f5fa8", "2 4", (-190, 26)),
     ("Redisson's way (all subscribed, scripts)", "Redisson's way", "triangle", "#a8481f", "7 4", (14, 4)),

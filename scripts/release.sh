@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The module for every platform: built by zig, checked by readelf, and each one run: the smoke of the server tests on a
-# server of its own kind, arm64 under qemu. target/dist has them as librlock-VERSION-OS-ARCH.so, and SHA256SUMS.
-# The command line `rlock`, for each machine, is beside them: rlock-cli-VERSION-ARCH.
-# With names of platforms as arguments, only those. `release.sh build` builds and checks, and runs nothing.
+# Builds the module for every platform with zig, checks it with readelf, and runs each one: the smoke tests of the
+# server tests on a server of its platform, with qemu for arm64. target/dist gets librlock-VERSION-OS-ARCH.so for each,
+# and SHA256SUMS. The command-line tool for each machine is beside them: rlock-cli-VERSION-ARCH. With names of platforms
+# as arguments, only these are built. `release.sh build` builds and checks them, but runs nothing.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/cross.sh"
 cd "$root"
 
-# Of everything a little: each kind of command, blocked clients, timers, what is saved and replicated. Not the test that
-# bounds a delay by milliseconds, and fewer under an emulator, which is ten times as slow.
+# A few tests of everything: each kind of command, blocked clients, timers, saving and replication. The test that limits
+# a delay to milliseconds is left out. Under an emulator, which is ten times as slow, fewer tests run.
 smoke=(acquire:: release:: renew:: read_write:: blocking:: tickets:: sessions:: persistence:: replication:: transactions::
     --skip a_wait_ends_when_its_time_is_over)
 emulated=(acquire:: release:: renew:: read_write:: transactions:: blocking::a_hundred blocking::readers_that sessions::the_tie
@@ -54,13 +54,13 @@ build() {
 
 sums() { (cd "$dist" && sha256sum -- librlock-"$version"-*.so | tee SHA256SUMS); }
 
-# try PLATFORM: counts its tests.
+# try PLATFORM: runs the tests, and adds them to the sum.
 try() {
     local code=0 log=$tools/release-$1.log before=$failed p=$passed
     scripts/foreign.sh "$1" || code=$?
     case $code in
         0) ;;
-        77) # said why
+        77) # the script said why
             skipped=$((skipped + 1))
             return
             ;;
@@ -79,7 +79,7 @@ try() {
     say "$1 ($(server_kind)): $((passed - p)) passed, $((failed - before)) failed"
 }
 
-# What it ran on: version, C library, emulator.
+# The server that the tests ran on: version, C library, emulator.
 server_kind() {
     local libc
     libc=$(cd "${RLOCK_SERVER%/*}" && compgen -G 'libc/lib/*/ld-2.*.so' | sed 's,.*/ld-,glibc ,; s,\.so$,,') ||

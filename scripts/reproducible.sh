@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Does the same commit give the same bytes in any folder? Packages and archives are made here and in a clone of HEAD in
-# another folder, for the platforms named (all, if none), and their checksums compared.
+# Checks that the same commit gives the same bytes in any folder. Packages and archives are made here and in a clone of
+# HEAD in another folder, for the named platforms (all, if none is named), and their checksums are compared.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/cross.sh"
@@ -13,13 +13,13 @@ elsewhere=$(mktemp -d "${TMPDIR:-/tmp}/rlock-reproducible.XXXXXX")
 trap 'rm -rf "$elsewhere"' EXIT
 clone=$elsewhere/a-folder-of/another-name
 git clone --quiet --no-local "$root" "$clone"
-# What is fetched is fetched once: it is not what is compared.
+# Each file is downloaded only once; the download is not part of the comparison.
 mkdir -p "$clone/.tools/zig"
 for name in libclang servers rpm "zig/$zig_version"; do
     [ ! -e "$tools/$name" ] || ln -s "$tools/$name" "$clone/.tools/$name"
 done
 
-# make_all FOLDER: what is handed out; its checksums are the last thing that is said.
+# make_all FOLDER: makes everything that a release publishes. The output ends with the checksums.
 make_all() (
     cd "$1"
     unset LIBCLANG_PATH BINDGEN_EXTRA_CLANG_ARGS CARGO_TARGET_DIR

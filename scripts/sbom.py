@@ -3,8 +3,8 @@
     sbom.py PACKAGE TRIPLE RUST-VERSION ZIG-VERSION [ALSO-FROM-ZIG...]
         < the output of cargo metadata --filter-platform TRIPLE
 
-Only what is in the binary: no build scripts, no macros' own crates, no tests' crates. The same input gives the same
-bytes: no time, no random serial number.
+The bill lists only what is in the binary: no build scripts, no crates that only macros or tests use. The same input
+gives the same bytes, because the bill has no time and no random serial number.
 """
 
 import json
@@ -53,7 +53,7 @@ def main(package: str, triple: str, rust: str, zig: str, *also_from_zig: str) ->
 
 
 def is_linked(dependency: dict, packages: dict) -> bool:
-    """A normal dependency (its kind is null) that is no macro: macros run in the compiler."""
+    """Whether this is a normal dependency (its kind is null) and not a macro: macros run in the compiler."""
     is_normal = any(kind["kind"] is None for kind in dependency["dep_kinds"])
     targets = packages[dependency["pkg"]]["targets"]
     return is_normal and not any("proc-macro" in target["kind"] for target in targets)
@@ -72,7 +72,7 @@ def component(package: dict, locked: dict) -> dict:
         "purl": purl(package),
     }
     if package["license"]:
-        # Old crates write a slash for OR.
+        # Old crates write a slash instead of OR.
         expression = package["license"].replace(" / ", " OR ").replace("/", " OR ")
         found["licenses"] = [{"expression": expression}]
     checksum = locked.get((package["name"], package["version"]))
@@ -82,7 +82,7 @@ def component(package: dict, locked: dict) -> dict:
 
 
 def came_along(name: str, version: str) -> dict:
-    """What the compiler and the linker put into it: no crates, so cargo does not know them."""
+    """A component that the compiler or the linker adds: it is not a crate, so cargo does not know it."""
     return {"type": "library", "bom-ref": f"pkg:generic/{name}@{version}", "name": name, "version": version}
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A busy server for a picture of a terminal: scene.py COMMAND... runs COMMAND with $RLOCK_URL while workers hold, wait for and
-pass on locks. $RLOCK_SERVER and $RLOCK_MODULE say which server and module."""
+"""A busy server for a picture of a terminal. `scene.py COMMAND...` runs COMMAND with $RLOCK_URL while workers hold
+locks, wait for them and hand them over. $RLOCK_SERVER and $RLOCK_MODULE name the server and the module."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ from servers import Server, until
 
 
 def works(address, key, owner, seconds, mode="WRITE"):
-    """Takes the lock again and again, for so long each time, until the server ends."""
+    """Acquires the lock again and again, and holds it for `seconds` each time, until the server ends."""
     connection = Connection(address, 60)
     try:
         while True:

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# server.sh NAME: another server to test on, in .tools/servers/NAME: redis-server and redis-cli.
+# server.sh NAME: provides another server for tests, in .tools/servers/NAME: redis-server and redis-cli.
 #
-#   redis-7.0                               the default server where it is that one, else as packaged for Debian
-#   redis-8.0   valkey-8.1   valkey-9.1     as packaged for newer Debians, with their own C library
-#   redis-8.6                               the same, else from a wheel on PyPI that contains it
+#   redis-7.0                               the default server if it has this version, otherwise Debian's package
+#   redis-8.0   valkey-8.1   valkey-9.1     the packages of newer Debians, with their own C library
+#   redis-8.6                               the same, or else from a wheel on PyPI that contains it
 #   redis-8.2                               from such a wheel; if the C library here is too old for it,
 #                                           with that of a newer Debian
-#   libc                                    Redis 7.0 on the C library's malloc, for valgrind:
+#   libc                                    Redis 7.0 with the C library's malloc, for valgrind:
 #                                           jemalloc would hide what the module does with memory
 #   any name like redis-7.2 or valkey-9     from RLOCK_MORE_SERVERS, a folder with NAME/redis-server and
-#                                           NAME/redis-cli in it, which come first; NAME/origin, if it is there,
-#                                           is one line that says where they come from
+#                                           NAME/redis-cli in it, which take precedence; if NAME/origin exists,
+#                                           its line says where they come from
 #
-# Where it cannot be had: a line `SKIPPED NAME: why`, and exit code 77.
+# If the server cannot be provided, the script prints a line `SKIPPED NAME: why`, and its exit code is 77.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 . "$root/scripts/debian.sh"
@@ -20,7 +20,7 @@ set -euo pipefail
 main() {
     name=${1-}
     folder=$tools/servers/$name
-    # Where it is looked for, one after the other: suites of Debian, and "wheel".
+    # The sources to try, one after another: suites of Debian, and "wheel".
     sources= wheel=
     case $name in
         redis-7.0) sources=bookworm package=redis ;;
@@ -46,7 +46,7 @@ main() {
         take "$tools/servers/default"
         return
     fi
-    # Taken before, and no longer named.
+    # These files came from a folder that RLOCK_MORE_SERVERS no longer names.
     [ ! -e "$folder/taken" ] || rm -rf "$folder"
     if ! is_there; then
         [ -n "$sources" ] || skip 'no distribution is known here that has it'
@@ -56,13 +56,14 @@ main() {
     fi
 }
 
-# fetch_from_first SOURCE...: from the first of them that has it. Only the last one says why not.
+# fetch_from_first SOURCE...: fetches the server from the first source that has it. Only the last source says why it
+# fails.
 fetch_from_first() {
     local source
     while [ $# -gt 1 ]; do
         source=$1
         shift
-        # What it would say about itself is no news: the next one follows.
+        # Hide its messages, because the next source follows.
         ! (fetch_from "$source") >/dev/null 2>&1 || return 0
     done
     fetch_from "$1"
@@ -92,7 +93,8 @@ fetch_from() {
 
 is_there() { [ -x "$folder/redis-cli" ] && is_right "$folder/redis-server"; }
 
-# Is the program $1 the server of this name, in the version of this name? A suite moves on, and then has another one.
+# Whether the program $1 is the server of this name, in the version of this name. A suite may move on to a newer
+# version.
 is_right() {
     local said
     said=$("$1" --version 2>/dev/null) || return 1
@@ -100,11 +102,11 @@ is_right() {
     case $package:$said in
         redis:Redis*) ;;
         valkey:Redis* | redis:*) return 1 ;;
-        valkey:*) ;; # 7.2 calls itself just "Server"
+        valkey:*) ;; # version 7.2 calls itself just "Server"
     esac
 }
 
-# Does $1 carry the version in the name?
+# Whether $1 is a version that the name stands for.
 right_version() {
     case $name in
         libc) [[ $1 == 7.0.* ]] ;;
@@ -112,7 +114,7 @@ right_version() {
     esac
 }
 
-# Makes the two programs in the folder $1 those of this name.
+# Installs the two programs of the folder $1 under this name.
 take() {
     local program from=$1
     is_right "$from/redis-server" ||
@@ -135,7 +137,7 @@ take() {
     fi >>"$folder/origin"
 }
 
-# "Debian GNU/Linux 12 (bookworm)"
+# The name of this system, such as "Debian GNU/Linux 12 (bookworm)".
 system() { (. /etc/os-release && say "${PRETTY_NAME:-this system}"); }
 
 skip() {
@@ -147,7 +149,7 @@ skip() {
     exit 77
 }
 
-# Of the wheel only the server stays: the module beside it is large, and not ours.
+# Only the server of the wheel is kept: the module beside it is large, and not ours.
 fetch_from_wheel() {
     local work=$folder.wheel log=$folder.log server
     [ "$(uname -sm)" = 'Linux x86_64' ] || skip 'it comes from a wheel for Linux on x86-64'
@@ -171,7 +173,7 @@ fetch_from_wheel() {
     mv "$server" "$folder/usr/bin"
     rm -rf "$work"
     wrap_with_own_libc redis-server
-    # The client of another version speaks to it as well.
+    # The client of another version works with this server, too.
     wrap "$folder/redis-cli" "$tools/servers/default/redis-cli"
 }
 
@@ -180,7 +182,7 @@ fetch_with_own_libc() {
     version=$(apt_version $package-server)
     right_version "$version" || skip "Debian $suite has ${version:-no} $package-server${version:+ instead}"
     say "fetching $package-server $version (Debian $suite, into .tools)"
-    # With libgcc-s1: the module may want it, even where the server does not.
+    # Fetch libgcc-s1, too: the module may need it even if the server does not.
     # shellcheck disable=SC2046 # package names
     apt_unpack "$folder" $package-server $package-tools libgcc-s1 \
         $(apt_libraries $package-server $package-tools | grep -vxF libgcc-s1) || skip "$(apt_reason)"
@@ -189,7 +191,7 @@ fetch_with_own_libc() {
     done
 }
 
-# wrap_with_own_libc NAME [PROGRAM]: NAME runs usr/bin/PROGRAM with the C library in the folder, if one is there.
+# wrap_with_own_libc NAME [PROGRAM]: makes NAME run usr/bin/PROGRAM with the C library in the folder, if there is one.
 wrap_with_own_libc() {
     local libraries loader
     # Older packages have their C library in /lib, newer ones in /usr/lib.
@@ -209,11 +211,11 @@ build_with_libc() {
     right_version "${archive##*redis_}" || skip "Debian $suite has other sources: ${archive##*/}"
     say "building ${archive##*/} with the C library's malloc (source of Debian $suite, into .tools)"
     tar xf "$archive" -C "$work/src" --strip-components=1
-    # -O1 -g: what valgrind reports can be read. The sources stay for the same reason.
+    # With -O1 -g, valgrind's reports are readable. The sources stay for the same reason.
     make -C "$work/src/src" -j"$(nproc)" MALLOC=libc BUILD_TLS=no USE_SYSTEMD=no OPTIMIZATION=-O1 \
         redis-server redis-cli >"$log" 2>&1 || skip "it does not build, see $log"
     rm -f "$work"/redis_*
-    # No wrapper: valgrind is to see the server, not a shell.
+    # These are links and not wrappers, so that valgrind runs the server and not a shell.
     ln -s src/src/redis-server src/src/redis-cli "$work"
     mv "$work" "$folder"
 }

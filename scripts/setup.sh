@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Everything that building and testing needs. What the machine lacks is fetched into .tools, as
-# packages of its own distribution, without root; what cannot be had that way is named.
-# Says one line per thing it fetches, and nothing when all is there.
+# Provides everything that building and testing need. What the machine lacks is fetched into .tools, from packages of
+# its own distribution, without root. If something cannot be provided in this way, the script says what it is. It prints
+# one line per thing that it fetches, and nothing if nothing is missing.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -12,7 +12,7 @@ main() {
         return
     fi
     lock_tools
-    # Asked again: another setup may have done it while this one waited.
+    # Check again: another setup may have provided it while this one waited.
     libclang_is_there || get_libclang
     server_is_there || get_server
     [ -z "$packages_are_open" ] || apt_close
@@ -20,13 +20,13 @@ main() {
 
 need() { command -v "$1" >/dev/null || die "missing: $1. Please install $2"; }
 
-# The machine's own packages, listed once for all that is fetched in this run.
+# The lists of the machine's own packages are read once for everything that this run fetches.
 packages_are_open=
 open_packages() {
     [ -z "$packages_are_open" ] || return 0
     has_apt || return 1
     packages_are_open=yes
-    # One broken source among many is no obstacle: what counts is whether the packages are found.
+    # One broken source among many does not matter, as long as the packages are found.
     apt_open host || true
 }
 
@@ -34,11 +34,11 @@ open_packages() {
 
 libclang_is_there() {
     [ -r "$tools/env" ] || return 1
-    # A LIBCLANG_PATH of the caller wins in that file too, so this checks the one that will be used.
+    # In that file, too, a LIBCLANG_PATH of the caller takes precedence. So this checks the one that will be used.
     (. "$tools/env" && has_libclang "${LIBCLANG_PATH-}")
 }
 
-# The names that bindgen looks for. libclang-cpp is another library.
+# These are the names that bindgen looks for. libclang-cpp is another library.
 has_libclang() {
     local file
     for file in "$1" "$1"/libclang.so* "$1"/libclang-[0-9]*.so*; do
@@ -76,7 +76,7 @@ libclang_of_system() {
     done | sed -n 1p
 }
 
-# Fetched before, and then the checkout was moved.
+# Finds a libclang that was fetched before the checkout was moved.
 libclang_fetched() {
     local folder
     for folder in "$tools"/libclang/usr/lib/llvm-*/lib "$tools/libclang"; do
@@ -98,7 +98,7 @@ libclang_from_packages() {
     write_env "$folder"
 }
 
-# The distribution's default version, else its newest.
+# The distribution's default version, or else its newest.
 libclang_major() {
     {
         apt_cache depends --important libclang1 2>/dev/null |
@@ -123,15 +123,15 @@ libclang_from_python() {
     write_env "$tools/libclang"
 }
 
-# write_env FOLDER-OR-FILE: what a shell must know so that bindgen works with that libclang.
+# write_env FOLDER-OR-FILE: writes the variables that a shell needs so that bindgen works with that libclang.
 write_env() {
     local folder=$1 library headers
     [ -d "$folder" ] || folder=$(dirname "$folder")
     {
         say '# Written by scripts/setup.sh, for any shell: `. .tools/env`, then cargo works by hand too.'
         say "export LIBCLANG_PATH=\"\${LIBCLANG_PATH:-$1}\""
-        # stddef.h and its like: libclang does not find its own where it was unpacked, and some
-        # packages have none; the C compiler's, looked at last, serve as well.
+        # stddef.h and similar headers: an unpacked libclang does not find its own, and some packages have none. Those
+        # of the C compiler, which are the last in the list, work as well.
         headers=$(compgen -G "$folder/clang/*/include" | sed -n '$p' || true)
         case $headers in
             "$tools"/*) headers="-isystem '$headers'" ;;
@@ -147,14 +147,14 @@ write_env() {
     mv "$tools/env.part" "$tools/env"
 }
 
-# Does the machine lack a library that one of the binaries $@ needs?
+# Whether the machine lacks a library that one of the binaries $@ needs.
 lacks_libraries() { [[ $(ldd "$@" 2>&1 || true) == *'not found'* ]]; }
 
 # --- a server to run and to test with: 7.0 or newer ----------------------------------------------
 
 default=$tools/servers/default
 
-# The server in use is always .tools/servers/default/redis-server; it may only point to the system's.
+# The server is always used as .tools/servers/default/redis-server, which may just be a link to the system's server.
 server_is_there() {
     local pair
     pair=$(server_of_system)
@@ -166,7 +166,7 @@ server_is_there() {
     fi
 }
 
-# "path-of-server path-of-cli" when the machine has both, new enough.
+# Prints "path-of-server path-of-cli" if the machine has both, and they are new enough.
 server_of_system() {
     local name server cli
     for name in redis valkey; do

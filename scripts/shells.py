@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Executes the `shell` blocks of pages, each page in an empty folder of its own: shells.py PAGE...
 
-A line that begins with "$ " is a command for bash, as are lines after it that the one before ends with a backslash; what
-follows up to the next command is what it prints. There "…" stands for any text; a number of 13 digits or more (a token, a
-time) for any such number, but the same for the same, and in the same order. Ports from 6379 to 6399 become free ones.
-$RLOCK_SERVER, $RLOCK_CLI, $RLOCK_MODULE and $RLOCK say which programs `redis-server`, `redis-cli`, `rlock` and module.
+A line that begins with "$ " is a command for bash; if a line ends with a backslash, the next one belongs to it. The
+lines up to the next command are the expected output. There, "…" stands for any text. A number of 13 digits or more (a
+token, a time) stands for any such number, but equal numbers must stay equal, and a greater one must stay greater. Ports
+from 6379 to 6399 are replaced by free ones. $RLOCK_SERVER, $RLOCK_CLI, $RLOCK_MODULE and $RLOCK name `redis-server`,
+`redis-cli`, the module and `rlock`.
 """
 
 import os

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Whole servers in one process: STEPS steps (10^8 by default) of many small worlds, from SEED on. A law that breaks is
-# printed with the shortest story that leads to it; what cannot be promised and was never seen makes the run red as well.
+# Simulates whole servers in one process: STEPS steps (10^8 by default) of many small worlds, starting from SEED. If a
+# law breaks, prints the shortest story that leads to it. The run also fails if something that cannot be promised was
+# never observed.
 #
-#   simulate.sh users             users of locks, with the machine of clients/rust: STEPS steps (10^7)
+#   simulate.sh users             simulates users of locks, with the machine of clients/rust: STEPS steps (10^7)
 #   simulate.sh traces COUNT SEED PLANTED
-#                                 the inputs and outputs of that machine, for clients/traces: on the standard output
+#                                 prints the inputs and outputs of that machine, for clients/traces
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A terminal as a picture: terminal.py FILE.svg COLUMNS ROWS SECONDS COMMAND... runs COMMAND in a terminal of that size for
-at most so long, and draws what was to be seen. With `--last` before FILE.svg only the last moment, else all of it, as it
-went on, again and again; a program that shows no animations shows the last moment. Needs pyte, which reads a terminal's
-codes."""
+"""Draws a terminal. `terminal.py FILE.svg COLUMNS ROWS SECONDS COMMAND...` runs COMMAND in a terminal of that size for
+at most SECONDS, and draws what it showed. The picture repeats the whole run as an animation; a viewer without
+animations shows the last moment. With `--last` before FILE.svg, it shows only the last moment. Needs pyte, which
+understands the control codes of a terminal."""
 
 import fcntl
 import os
@@ -22,11 +22,11 @@ WIDTH, HEIGHT, PAD = 8.4, 18, 12
 COLORS = {"default": "#d8dee9", "black": "#2e3440", "red": "#e08080", "green": "#a3d08c", "brown": "#ebcb8b", "yellow": "#ebcb8b",
           "blue": "#81a1f1", "magenta": "#c79dd0", "cyan": "#88c0d0", "white": "#eceff4"}
 GROUND = "#1d222c"
-REST = 3.0  # seconds that the last moment stays
+REST = 3.0  # for this many seconds, the last moment stays
 
 
 def record(columns, rows, seconds, command):
-    """(seconds, rows of the screen) at each change."""
+    """Records (seconds, rows of the screen) at each change."""
     screen = pyte.Screen(columns, rows)
     stream = pyte.ByteStream(screen)
     child, terminal = pty.fork()
@@ -39,7 +39,7 @@ def record(columns, rows, seconds, command):
     while (left := begun + seconds - time.monotonic()) > 0:
         if not select.select([terminal], [], [], left)[0]:
             break
-        # What comes together is one moment.
+        # Output that arrives together counts as one moment.
         data = b""
         try:
             while select.select([terminal], [], [], 0.02)[0]:
@@ -63,7 +63,7 @@ def record(columns, rows, seconds, command):
 
 
 def cells(screen, row):
-    """Runs of one look: (column, text, color, ground, is bold)."""
+    """Runs of cells that look the same: (column, text, color, ground, is bold)."""
     runs = []
     for column in range(screen.columns):
         cell = screen.buffer[row][column]
@@ -99,7 +99,7 @@ def svg(title, columns, rows, moments, is_last):
         moments = moments[-1:]
     width, height = columns * WIDTH + 2 * PAD, rows * HEIGHT + 2 * PAD
     whole = moments[-1][0] + REST
-    # How long each row was as it was.
+    # For how long each row stayed unchanged.
     spans = []
     for row in range(rows):
         for at, (begin, seen) in enumerate(moments):
@@ -111,7 +111,7 @@ def svg(title, columns, rows, moments, is_last):
     style, body = [], []
     for number, (row, runs, begin, end) in enumerate(spans):
         is_at_the_end = end == whole
-        # Without animations it is the last moment that is seen.
+        # Without animations, only the last moment is visible.
         hidden = "" if is_at_the_end else ' visibility="hidden"'
         if is_last or (is_at_the_end and begin == moments[0][0]):
             body.append(drawn(row, runs))

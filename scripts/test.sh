@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What `make test` runs: every check, to the end even if one fails. Each part prints its name, what comes next and how long
-# it took, and the last lines are the times of all parts and the sum. `test.sh lint` runs only the checks that run no test,
-# `test.sh check` these and the core's tests.
+# `make test` runs this script. It runs every check to the end, even if one fails. Each part prints its name, what comes
+# next and how long it took. The last lines are the times of all parts and the sum. `test.sh lint` runs only the checks
+# that run no test; `test.sh check` runs these and the core's tests.
 #
-# The core's tests need no server and little to compile, so they come first. The tests on real servers mostly wait, and the
-# packages of the other languages mostly compile. So the two run side by side, from the moment at which the first tests
-# are compiled: the output of the second is printed when both are done.
+# The core's tests need no server and little compilation, so they come first. The tests on real servers mostly wait, and
+# the packages of the other languages mostly compile. So these two run at the same time, once the first tests are
+# compiled. The output of the packages is printed when both are done.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -42,7 +42,7 @@ texts() {
     step scripts/circles.py || true
 }
 
-# The parts of a whole run, in their order: a function, and its title.
+# The parts of a whole run, in their order. Each is a function and its title.
 parts=(
     'without_servers|tests of the core, the engine and the simulation'
     'lints|formatting, clippy and texts'
@@ -72,10 +72,11 @@ test_all() {
     printf '%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"
 }
 
-# They are compiled alone, so that the first results come soon; then what runs beside the rest is started.
+# These tests are compiled alone, so that the first results come soon. Then the work that runs at the same time is
+# started.
 without_servers() {
-    cargo test --locked --no-run "${tested[@]}" --test all || true # which fails once more, and counts, below
-    # A process group of its own, so that an interrupted run leaves nothing that goes on.
+    cargo test --locked --no-run "${tested[@]}" --test all || true # if this fails, run_tests fails again, and counts it
+    # A separate process group, so that an interrupted run leaves no process behind.
     set -m
     { step cargo build --release --locked && say "$RLOCK_MODULE" >"$built" && packages; } >"$lines" 2>&1 </dev/null &
     second=$!
@@ -88,7 +89,7 @@ compile() {
     step cargo test --locked --no-run "${tested[@]}" || true
     while [ ! -s "$built" ] && kill -0 $second 2>/dev/null; do sleep 0.2; done
     if [ ! -s "$built" ]; then
-        cat "$lines" # without a module the rest would only repeat that
+        cat "$lines" # without a module, every other part would only fail for the same reason
         failed=$((failed + 1))
         sum_up
     fi
@@ -111,13 +112,13 @@ gate() {
     scripts/bench.sh gate || code=$?
     case $code in
         0) passed=$((passed + 1)) ;;
-        77) ;; # said why
+        77) ;; # the script said why
         *) failed=$((failed + 1)) ;;
     esac
 }
 
-# Each language's example and package counts as one test, and so does each scenario of the clients' conformance script;
-# what lacks its tools says SKIPPED. Each of these prints its sum.
+# Each language's example and package counts as one test, and so does each scenario of the clients' conformance script.
+# A part whose tools are missing says SKIPPED. Each of these scripts prints its sum.
 packages() {
     local script
     for script in 'examples.sh' 'clients.sh short' 'page.sh'; do
@@ -128,7 +129,7 @@ packages() {
     done
 }
 
-# Adds the sums that `packages` printed. A script that ended before its sum failed as well.
+# Adds the sums that `packages` printed. A script that ended before its sum counts as failed.
 count_lines() {
     local p f s
     read -r p f s < <(awk '

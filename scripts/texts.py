@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Checks what texts repeat: each figure of README.md is in a page that it links to, times are those of the bench, the
-version is one everywhere, the files and Rust functions that texts name exist, comments say who learns what by a precise
-verb, diagrams are as drawn, docs/operations.md explains each field of INFO, and no commit's subject is longer than 72
-columns.
+version is the same everywhere, the files and Rust functions that texts name exist, comments use a precise verb for who
+learns what, diagrams are as drawn, docs/operations.md explains each field of INFO, and no commit's subject is longer
+than 72 columns.
 
-Figures below 10 without a decimal point are not checked, nor is what stands in code. Names are those between backticks;
-links and the targets of `make` are checked by tests/server/documented/links.rs.
+Figures below 10 without a decimal point are not checked, and neither is text in code. Names are those between
+backticks. tests/server/documented/links.rs checks links and the targets of `make`.
 """
 
 import csv
@@ -45,7 +45,7 @@ def figures_without_source() -> list[str]:
 
 
 def times_not_measured() -> list[str]:
-    """A time in µs that is not the median of any measurement on Redis 7.0, rounded."""
+    """The times in µs that are not the rounded median of any measurement on Redis 7.0."""
     rows = csv.reader(line for line in text("bench/results/redis-7.0.csv").splitlines() if not line.startswith("#"))
     medians = [float(row[3]) for row in list(rows)[1:]]
     wrong = []
@@ -58,12 +58,12 @@ def times_not_measured() -> list[str]:
     return wrong
 
 
-# The rule is older than its check: what came before is left as it is. The history that others have is not rewritten.
+# Commits before this one are not checked: they are older than the check, and published history is not rewritten.
 FIRST_CHECKED = "b1fd863e75000c627f2acbd50e18e601bb59c154"
 
 
 def long_subjects() -> list[str]:
-    """Where this is a checkout that knows its history."""
+    """Checks subjects only if this checkout knows its history."""
     words = ["git", "-C", str(ROOT), "log", "--no-merges", "--format=%h %s", f"{FIRST_CHECKED}..HEAD"]
     said = subprocess.run(words, capture_output=True, text=True)
     commits = [line.partition(" ") for line in said.stdout.splitlines()] if said.returncode == 0 else []
@@ -71,7 +71,8 @@ def long_subjects() -> list[str]:
 
 
 def fields_without_row() -> list[str]:
-    """A field of `INFO rlock` that docs/operations.md does not explain. Of a histogram it names only some buckets."""
+    """The fields of `INFO rlock` that docs/operations.md does not explain. Of a histogram, the page names only some
+    buckets."""
     source, page = text("src/metrics.rs"), text("docs/operations.md")
     names = re.findall(r'^    \w+ = "(\w+)",$|^ +\("(\w+)", \w[\w.]*\),$|\btell\("(\w+)"', source, re.M)
     fields = {f"rlock_{''.join(groups)}" for groups in names}
@@ -124,17 +125,17 @@ def tracked() -> list[str]:
 
 
 def unmerged() -> list[str]:
-    """A line that git wrote where two changes met, and that was committed with them."""
+    """Lines that git wrote where two changes met, and that were committed by mistake."""
     mark = re.compile(rb"^(?:<{7}|>{7}) ", re.M)
     return [f"{name}: it has the marks of a merge" for name in tracked() if mark.search((ROOT / name).read_bytes())]
 
 
 def names_of_nothing() -> list[str]:
-    """A file or a Rust function that moved or was renamed, and that a text still names by its old name."""
+    """Names in texts of files or Rust functions that were moved or renamed."""
     files = tracked()
     folders = {str(parent) for name in files for parent in pathlib.PurePath(name).parents} - {"."}
     places = {*files, *folders}
-    # `gate.rs` and `support/naive` are enough where one file or folder ends so.
+    # A text may name a file or folder by the end of its path, such as `gate.rs` or `support/naive`.
     ends = {"/".join(parts[start:]) for parts in (place.split("/") for place in places) for start in range(len(parts))}
     rust = "\n".join(text(name) for name in files if name.endswith(".rs"))
     words = set(re.findall(r"\w+", re.sub(r"//.*", "", rust)))
@@ -142,7 +143,7 @@ def names_of_nothing() -> list[str]:
     is_file = re.compile(rf"(?:{tops})/[\w.*/-]*|[\w-][\w./-]*\.(?:rs|sh|py)")
     wrong, seen = [], 0
     for page in files:
-        # The history names what was there then.
+        # The changelog names files that existed at its time.
         if page == "CHANGELOG.md" or not page.endswith((".md", ".rs", ".sh", ".py")):
             continue
         own = text(page) if page.endswith(".md") else "\n".join(re.findall(r"(?://|#).*", text(page)))
@@ -164,16 +165,17 @@ def names_of_nothing() -> list[str]:
     return wrong
 
 
-# "told" and "tells" hide who learns what, and how: a reply, a message, an event. Per 1000 lines of comments.
+# "told" and "tells" hide who learns what, and how: by a reply, a message or an event. The limit is per 1000 lines of
+# comments.
 TOLD_MAX = 3
-# Rooms whose comments have more, and how many lines with them: these numbers only fall.
+# Folders whose comments have more, and how many such lines they have. These numbers may only fall.
 TOLD_STILL = {"core": 81, "engine": 43}
 SLASHES = re.compile(r"(?<![:\w\"'`])//.*|^\s*\*\s.*|/\*.*", re.M)
 HASHES = re.compile(r'(?:^|\s)#[: ].*|"""(?:.|\n)*?"""', re.M)
 
 
 def told_in_comments() -> list[str]:
-    """The options are names, and stand in capitals or between backticks: `TELL`."""
+    """`TELL` is allowed in capitals or between backticks, where it is the name of an option."""
     lines, told = {}, {}
     for name in tracked():
         kind = pathlib.PurePath(name).suffix

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# First the simulated crowd at one lock, ten million steps of it (or STEPS), with a clock that only the test turns.
-# Then real servers under load, with faults, for about RLOCK_SECONDS (`make torture` has it from SECONDS; 600):
-# on the default server, or on those named: scripts/torture.sh redis-8.0 valkey-8.1 valkey-9.1.
-# FAULT and WORKLOAD, names with commas between them, choose a part, and leave the simulation out.
-# The seed is printed; SEED=n makes the same choices again.
+# First, a simulated crowd at one lock, for ten million steps (or STEPS), with a clock that only the test advances. Then
+# real servers under load, with faults, for about RLOCK_SECONDS (`make torture` sets it from SECONDS; default 600). They
+# run on the default server, or on those named: scripts/torture.sh redis-8.0 valkey-8.1 valkey-9.1. FAULT and WORKLOAD,
+# names separated by commas, select a part, and leave out the simulation. The seed is printed; SEED=n makes the same
+# choices again.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
-unset RLOCK_MODULE # always that of this checkout
+unset RLOCK_MODULE # always use the module of this checkout
 prepare_runs
 if [ -z "${FAULT-}${WORKLOAD-}" ]; then
     RLOCK_STEPS=${STEPS:-10000000} \

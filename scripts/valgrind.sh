@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Memory errors and leaks of the module: the server tests, and a run that ends in an orderly way, under valgrind
-# with a server on the C library's malloc (jemalloc would hide the module's memory). First a module with a planted
-# use after free and a planted leak: if valgrind did not report those, its silence about ours would mean nothing.
+# Looks for memory errors and leaks of the module: the server tests, and a run that ends properly, under valgrind with a
+# server that uses the C library's malloc (jemalloc would hide the module's memory). First, valgrind must report a
+# planted use after free and a planted leak in another module: if it did not, its silence about ours would mean nothing.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"
@@ -20,7 +20,7 @@ mkdir -p "$folder/logs"
 options=(--leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite --num-callers=30
     --suppressions="$tools/servers/libc/src/src/valgrind.sup")
 
-# --- what must be reported ---
+# --- faults that valgrind must report ---
 cc -g -shared -fPIC -o "$folder/planted.so" tests/planted/planted.c
 valgrind "${options[@]}" --log-file="$folder/planted.log" "$server" --port 0 --unixsocket "$folder/planted.sock" --save '' --dir "$folder" \
     --loadmodule "$folder/planted.so" >/dev/null 2>&1 || true
@@ -28,7 +28,7 @@ grep -q 'Invalid read of size 1' "$folder/planted.log" || die "the planted use a
 grep -q '7,777 bytes in 1 blocks are definitely lost' "$folder/planted.log" || die "the planted leak was not reported"
 say "planted: the use after free and the leak are reported"
 
-# --- a long session that ends in an orderly way, so that leaks are looked for ---
+# --- a long session that ends properly, so that valgrind looks for leaks ---
 valgrind "${options[@]}" --log-file="$folder/logs/session.log" "$server" --port 0 --unixsocket "$folder/sock" \
     --save '' --dir "$folder" --notify-keyspace-events KEd --loadmodule "$(module)" >"$folder/session.out" 2>&1 &
 pid=$!
@@ -51,7 +51,7 @@ awk 'BEGIN {
 "$cli" -s "$folder/sock" shutdown nosave >/dev/null 2>&1 || true
 wait $pid || true
 
-# --- the server tests; slow as they are here, some that are about milliseconds may fail: only errors count ---
+# --- the server tests: under valgrind, tests that are about milliseconds may fail, so only memory errors count ---
 cat >"$folder/redis-server" <<END
 #!/bin/sh
 exec valgrind ${options[*]} --log-file=$folder/logs/%p.log $server "\$@"

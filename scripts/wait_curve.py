@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """docs/pictures/wait.svg, from the figures of `make bench-wait` in bench/results: the 99th percentile of the wait, on a
-logarithmic scale, over the load. Beside each line, its name, and how many of its jobs failed at the highest load."""
+logarithmic scale, over the load. Each line has its name beside it, with the share of its jobs that failed at the
+highest load."""
 
 import csv
 import math
@@ -12,7 +13,7 @@ LINES = (ROOT / "bench/results/redis-7.0.csv").read_text().splitlines()
 FIGURES = list(csv.DictReader(line for line in LINES if not line.startswith("#")))
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1000, 520, 70, 470, 50, 60
 X, Y = (20, 100), (0, 5)  # percent; powers of ten, in ms
-GAP = 17  # between two names
+GAP = 17  # between two names, at least
 OURS, OTHERS, PERFECT = "#1f5fa8", "#a8481f", "#555"
 
 
@@ -27,7 +28,7 @@ def shown(ms):
 
 
 def of(section):
-    """Of each lock its figures by load."""
+    """The figures of each lock, by load."""
     locks = {}
     for one in FIGURES:
         if one["section"] == section:
@@ -52,7 +53,7 @@ def axes():
 
 
 def lines():
-    """The highest line first, so that the names come from the top."""
+    """Draws the highest line first, so that the names are placed from the top."""
     waits, failed = of("arrivals: p99 of the wait, ms"), of("arrivals: jobs that failed, %")
     lowest = 0.0
     for name, points in sorted(waits.items(), key=lambda one: -one[1][-1][1]):
