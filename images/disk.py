@@ -1,12 +1,12 @@
-"""Fills the disk of the primary of a compose or a Kubernetes file's set, with real servers and Sentinels and with
+"""Fills the disk of the primary in the set of a compose or a Kubernetes file, with real servers and Sentinels and with
 images/node.sh, and measures for how long no lock is granted.
 
     disk.py SERVER-FOLDER MODULE FILE WORK-FOLDER
 
-Before, it does the same to a server alone, with `appendfsync always` and with `everysec`.
+Before that, it does the same to a single server, with `appendfsync always` and with `everysec`.
 
-The primary's volume is a file system of 64 MiB. Members that end are started again as Docker does: after 100 ms, then
-after twice as long each time, until one has run for ten seconds. Needs root, Linux and iproute2.
+The primary's volume is a file system of 64 MiB. Members that end are started again as Docker does: after 100 ms at
+first, and then after twice as long each time, until one has run for ten seconds. Needs root, Linux and iproute2.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ LIMIT = 12
 
 
 def alone(folder: pathlib.Path, server: pathlib.Path, module: pathlib.Path, policy: str) -> str:
-    """What the runbook says about one server whose disk is full."""
+    """Fills the disk of a single server, and checks what the runbook says about it."""
     volume = folder / policy
     volume.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", volume], check=True)

@@ -41,7 +41,7 @@ class Service:
         self.process: subprocess.Popen | None = None
 
     def make_data(self) -> None:
-        """As a new volume is: it belongs to the image's own user."""
+        """Makes a folder like a new volume: it belongs to the image's own user."""
         self.data.mkdir(mode=0o755)
         os.chown(self.data, 999, 999)
 
@@ -66,7 +66,7 @@ class Service:
         self.process = subprocess.Popen(words, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
 
     def kill(self) -> None:
-        """With what node.sh left running beside it."""
+        """Kills the service and the processes that node.sh left running beside it."""
         if self.process:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -77,7 +77,7 @@ class Service:
         self.make_data()
 
     def ask(self, *words: str, port: int = 6379, user: str = "app") -> list[str]:
-        """The lines of the reply, from redis-cli; none if nobody answers."""
+        """The lines of the reply, as redis-cli prints them; no lines if no server answers."""
         command = ["ip", "netns", "exec", self.space, "chroot", self.image, "redis-cli", "--user", user, "-h", self.address, "-p", str(port), *words]
         secret = {"PATH": PATHS, "REDISCLI_AUTH": PASSWORDS[f"RLOCK_{user.upper()}_PASSWORD"]}
         return subprocess.run(command, capture_output=True, text=True, timeout=20, env=secret).stdout.split("\n")[:-1]
@@ -131,7 +131,7 @@ class Play:
         self.count = 0
 
     def named(self) -> Service | None:
-        """According to a running Sentinel, which an application may ask."""
+        """The primary, according to a running Sentinel that an application may ask."""
         for sentinel in (one for one in self.sentinels if one.process):
             address = sentinel.ask("sentinel", "get-master-addr-by-name", NETWORK, port=26379)
             for server in self.servers:
@@ -140,7 +140,7 @@ class Play:
         return None
 
     def primary(self) -> Service:
-        """A Sentinel that starts may wait for others."""
+        """The primary. Waits for it, because a starting Sentinel may itself wait for others."""
         found: list[Service | None] = []
 
         def is_named() -> bool:
@@ -155,7 +155,7 @@ class Play:
         return [server for server in self.servers if server is not primary]
 
     def acquires(self) -> str:
-        """The first word of the reply: a token, or an error. The hold ends by itself within a minute."""
+        """The first word of the reply: a token, or an error. The hold expires within a minute."""
         self.count += 1
         said = self.primary().ask("rlock.acquire", f"app:{self.count}", "someone", "lease", "60000")
         return said[0].split(" ")[0] if said else ""
@@ -166,7 +166,7 @@ class Play:
         return self.primary().ask("rlock.release", f"app:{self.count}", "someone")[:1] == ["0"]
 
     def whole(self) -> None:
-        """All are running, and have found each other."""
+        """Waits until all services are running and have found each other."""
         primary = self.primary()
         until("two replicas follow", lambda: primary.info("replication").get("connected_slaves") == "2")
         until("and are told apart", lambda: all(server.info("replication").get("master_link_status") == "up" for server in self.replicas()))
@@ -179,7 +179,7 @@ class Play:
         known = dict(zip(lines[::2], lines[1::2]))
         if (known.get("num-slaves"), known.get("num-other-sentinels"), known.get("flags")) != ("2", "2", "master"):
             return False
-        # Each may be promoted: it has everything, and this Sentinel has seen that.
+        # Each replica may be promoted: it has everything, and this Sentinel has noticed that.
         said = sentinel.ask("sentinel", "replicas", NETWORK, port=26379)
         priorities = [value for name, value in zip(said, said[1:]) if name == "slave-priority"]
         return len(priorities) == 2 and "0" not in priorities
@@ -188,10 +188,10 @@ class Play:
         return self.primary().ask("rlock.acquire", "app:kept", "worker-1", "depth", "1", "lease", "600000")
 
     def a_command_runs(self) -> None:
-        """As described in docs/high-availability.md."""
+        """Runs a command with `rlock run`, as docs/high-availability.md describes."""
         urls = [word for one in self.sentinels for word in ("--url", f"redis://app@{one.known_as}:26379")]
         words = ["rlock", "run", "--sentinel", NETWORK, *urls, "app:nightly", "--", "sh", "-c", "echo token $RLOCK_TOKEN"]
-        # It starts itself again, through /proc.
+        # `rlock` starts itself again, through /proc.
         inside = f'mount -t proc proc "{self.serve.image}/proc" && exec chroot "{self.serve.image}" "$@"'
         command = ["ip", "netns", "exec", self.serve.space, "unshare", "--mount", "/bin/sh", "-c", inside, "sh", *words]
         secret = {"PATH": PATHS, "REDISCLI_AUTH": PASSWORDS["RLOCK_APP_PASSWORD"]}
@@ -276,7 +276,7 @@ class Play:
         for sentinel in self.sentinels[1:]:
             sentinel.kill()
         old.kill()
-        # Three times as long as Sentinels that have a majority take to declare the primary down.
+        # This is three times as long as a majority of Sentinels takes to declare the primary down.
         time.sleep(15)
         check("one Sentinel promotes nobody", self.primary() is old and self.acquires() == "")
         self.sentinels[1].start()
@@ -309,7 +309,7 @@ def main(image: str, compose: str, work: str, names: str = "") -> None:
         name_all(services, pathlib.Path(image))
     spaces = [f"rlock-{BRIDGE}", *(service.space for service in services.values())]
     try:
-        # The bridge has a namespace of its own as well: this machine is not connected to it.
+        # The bridge has its own namespace as well, so that this machine is not connected to it.
         run("ip", "netns", "add", f"rlock-{BRIDGE}")
         run("ip", "-n", f"rlock-{BRIDGE}", "link", "add", BRIDGE, "type", "bridge")
         run("ip", "-n", f"rlock-{BRIDGE}", "link", "set", BRIDGE, "up")

@@ -1,6 +1,6 @@
-"""The members that a compose or a Kubernetes file describes, as processes on this machine, without Docker: each has an
-address of the loopback interface, in a network of its own. A member of a Kubernetes file is a pod: its name resolves
-only while it runs, and each time it starts it has another address. Needs root and Linux."""
+"""Runs the members that a compose or a Kubernetes file describes as processes on this machine, without Docker. Each
+member has an address of the loopback interface, in a separate network. A member of a Kubernetes file is a pod: its name
+resolves only while it runs, and it has another address each time it starts. Needs root and Linux."""
 
 import os
 import pathlib
@@ -20,10 +20,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 NAME = "locks"
 VARIABLES = [f"RLOCK_{user}_PASSWORD" for user in ("NODE", "APP", "OPERATOR", "METRICS")]
 PASSWORDS = {variable: os.environ.get(variable) or secrets.token_hex(8) for variable in VARIABLES}
-# Who ends a run ends its sets: `finally` is executed.
+# A run that is asked to end must also end its sets, so SIGTERM raises an exception and `finally` is executed.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 NAMES = threading.Lock()
-# What the official images' own does with these words. A server of this machine must not listen on every address.
+# Stands in for the entrypoint of the official images. A server on this machine must not listen on every address.
 ENTRYPOINT = """#!/bin/sh
 exec redis-server "$@" --bind $RLOCK_BIND
 """
@@ -75,8 +75,8 @@ def inside(*words: str) -> list[str]:
 
 
 def connect_inside(folder: pathlib.Path, place: pathlib.Path) -> None:
-    """Sentinel writes the name of its folder into its state, so each set has the same one: a place where its own is
-    mounted."""
+    """Sentinel writes the name of its folder into its state, so each set must have the same name: a place where the
+    set's own folder is mounted."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     folder.mkdir(parents=True, exist_ok=True)
     place.mkdir(parents=True, exist_ok=True)
@@ -114,19 +114,19 @@ class Member:
             )
 
     def kill(self) -> None:
-        """Everything that it started, at once: as when the machine loses power."""
+        """Kills everything that the member started, at once, as when the machine loses power."""
         if self.process:
             try:
                 os.killpg(self.process.pid, 9)
             except ProcessLookupError:
-                pass  # It has ended by itself.
+                pass  # It has already ended.
             self.process.wait()
             self.process = None
             if self.is_pod:
                 write_names(self, is_there=False)
 
     def end(self, seconds: float) -> None:
-        """As when its pod is deleted: what does not end by itself is killed."""
+        """Ends the member as when its pod is deleted: what does not end by itself in time is killed."""
         try:
             os.kill(self.process.pid, signal.SIGTERM)
             self.process.wait(seconds)
@@ -138,7 +138,7 @@ class Member:
         shutil.rmtree(self.data, ignore_errors=True)
 
     def run(self, word: str, seconds: float | None = None) -> subprocess.CompletedProcess:
-        """node.sh with another word, beside what runs."""
+        """Runs node.sh with another word, beside the running member."""
         words = [self.node, word]
         try:
             return subprocess.run(words, cwd=self.data, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
@@ -146,8 +146,8 @@ class Member:
             return subprocess.CompletedProcess(words, 1, "", f"not within {seconds} s")
 
     def ask(self, *words, user: str = "app"):
-        """The reply: a text, a number, a list or None. A text that begins with - is an error, and also what a member that
-        does not answer says."""
+        """The reply: a text, a number, a list or None. An error is a text that begins with -, and so is the result if
+        the member does not answer."""
         if not self.process:
             return "-down"
         try:
@@ -172,17 +172,18 @@ class Member:
         return self.log.read_text(errors="replace").rpartition("--- start\n")[2].splitlines()
 
     def logged(self, event: str) -> int:
-        """How often, since it was started."""
+        """How often the event is in the log since the member was started."""
         return sum(event in line for line in self.since_start())
 
     def reason(self) -> str:
-        """The last thing that node.sh waits for, since it was started."""
+        """What node.sh waits for, according to its last log line since it was started; empty if it does not wait."""
         said = [line for line in self.since_start() if line.startswith("node.sh: ")]
         return said[-1] if said and ": waiting:" in said[-1] else ""
 
 
 def write_names(member: Member, is_there: bool = True) -> None:
-    """Members start at the same time, in threads. Nobody may find the file empty in the meantime."""
+    """Writes the member's name into the hosts file. Members start at the same time, in threads, so nobody may find the
+    file empty in between."""
     with NAMES, open("/etc/hosts", "r+") as hosts:
         lines = [line for line in hosts.read().splitlines() if line.split()[-1] != member.known_as]
         lines += [f"{member.address} {member.known_as}"] * is_there
@@ -208,7 +209,7 @@ def read(replies):
 
 
 class Members:
-    """A set, in a folder of its own."""
+    """A set, in its own folder."""
 
     def __init__(self, file: str, folder: pathlib.Path, server: pathlib.Path, module: pathlib.Path):
         (folder / "bin").mkdir(parents=True, exist_ok=True)
@@ -233,8 +234,8 @@ class Members:
             subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
 
     def killed(self, *servers: Member) -> Member:
-        """They die. The Sentinel that is then elected to replace the primary; on a slow machine, another one was perhaps
-        elected before, in vain."""
+        """Kills the servers. Returns the Sentinel that is then elected to replace the primary. On a slow machine,
+        another one may have been elected before, in vain."""
         before = {one.name: one.logged("+elected-leader") for one in self.sentinels}
         for one in servers:
             one.kill()
@@ -257,7 +258,8 @@ class Members:
         return found[0] if found else None
 
     def primary(self) -> Member | None:
-        """What an application finds: the first Sentinel's that names one which says that it is the primary."""
+        """The primary that an application finds: it asks the Sentinels in order, and takes the first server named that
+        calls itself the primary."""
         for sentinel in self.sentinels:
             server = self.named(sentinel) if sentinel.process else None
             if server and server.info("replication").get("role") == "master":
@@ -265,13 +267,13 @@ class Members:
         return None
 
     def grants(self, key: str, owner: str) -> int | None:
-        """A confirmed grant for a day, by the primary."""
+        """A confirmed grant for a day, from the primary."""
         server = self.primary()
         said = server.ask("rlock.acquire", key, owner, "lease", "86400000") if server else None
         return said if isinstance(said, int) else None
 
     def is_whole(self) -> bool:
-        """All run, have everything, and know each other."""
+        """Whether all members run, have everything, and know each other."""
         primary = self.primary()
         if not primary or primary.info("replication").get("connected_slaves") != str(len(self.servers) - 1):
             return False
@@ -280,15 +282,15 @@ class Members:
             known = dict(zip(said[::2], said[1::2])) if isinstance(said, list) else {}
             if self.named(sentinel) is not primary or (known.get("num-slaves"), known.get("num-other-sentinels"), known.get("flags")) != ("2", "2", "master"):
                 return False
-            # Sentinel looks every ten seconds whether a replica may be promoted.
+            # Every ten seconds, Sentinel checks whether a replica may be promoted.
             for replica in sentinel.ask("sentinel", "replicas", NAME):
                 if dict(zip(replica[::2], replica[1::2])).get("slave-priority") == "0":
                     return False
-        # Last, because it starts processes.
+        # This check is the last one, because it starts processes.
         return not any(server.run("ready").returncode for server in self.servers)
 
     def follow(self, key: str) -> bool:
-        """The replicas that run have what the primary has written."""
+        """Whether the running replicas have everything that the primary has written."""
         said = self.primary()
         mine = said.info("replication") if said else {}
         lines = [mine[f"slave{number}"] for number in range(int(mine.get("connected_slaves", 0)))]

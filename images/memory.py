@@ -1,7 +1,7 @@
-"""Fills a server of a Kubernetes file to its maxmemory, in a memory cgroup with the file's limit, while it is copied:
-by a rewrite of its file and by a full sync, while every lock is being renewed. The kernel must not kill it: it must
-refuse new locks with -OOM, and renew and release those that are held. Then it connects a thousand applications to a
-Sentinel under its limit, if the file has one.
+"""Fills a server of a Kubernetes file to its maxmemory, in a memory cgroup with the file's limit. At the same time, the
+server is copied by a rewrite of its file and by a full sync, and every lock is being renewed. The kernel must not kill
+the server, which must refuse new locks with -OOM, and renew and release those that are held. Then, if the file has a
+Sentinel, the script connects a thousand applications to it, under its own limit.
 
     memory.py SERVER-FOLDER MODULE FILE WORK-FOLDER
 
@@ -39,7 +39,7 @@ def maxmemory_of(file: str) -> str:
 
 
 class Cgroup:
-    """Version 1 or 2, whichever limits memory here."""
+    """A memory cgroup of version 1 or 2, whichever limits memory on this machine."""
 
     def __init__(self, name: str, limit: int):
         first = pathlib.Path("/sys/fs/cgroup/memory")
@@ -53,7 +53,7 @@ class Cgroup:
         return int(re.search(r"oom_kill (\d+)", text)[1])
 
     def peak(self) -> int:
-        """In mebibytes, with the pages of files."""
+        """The peak in mebibytes, including the page cache."""
         return int(self.folder.joinpath("memory.max_usage_in_bytes" if self.is_first else "memory.peak").read_text()) >> 20
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class Client:
         self.socket.sendall("".join(f"{line}\r\n" for line in lines).encode())
 
     def ask(self, *lines: str) -> list[str]:
-        """The first line of each reply: commands with longer ones are asked by `text`."""
+        """The first line of each reply. Use `text` for commands with longer replies."""
         self.send(list(lines))
         return [self.replies.readline().decode().strip() for _ in lines]
 
@@ -163,9 +163,10 @@ def fill(binary: pathlib.Path, settings: pathlib.Path, limit: int, maxmemory: st
             if not all(reply.startswith((":", "-OOM")) for reply in said):
                 sys.exit(f"FAILED: {said[-1]}")
 
-        # Of the last requests, any may have been refused.
+        # Any of the last batch of requests may have been refused.
         count -= BATCH
-        # While it is copied twice, every page of it is written to: the most that it can need.
+        # While the server is copied twice, every page of its memory is written to: this is the most memory that it can
+        # need.
         renewed, step, replica = 0, 0, None
         while not replica or "link_status:up" not in replica.text("INFO replication"):
             step += 1

@@ -11,25 +11,26 @@
 #
 # The users are those of docs/operations.md.
 #
-# Who may be the primary:
+# Which server may be the primary:
 #
 # 1. Only the server that the Sentinels name. A server asks them before it starts, and waits until a majority of those
-#    listed has answered. It believes the answer of the newest failover (the greatest config-epoch). If they voted for
-#    a failover whose outcome none of those that answer knows, it waits for all of them, unless the server that they
-#    name is the one that it followed last, or it certainly followed nobody since an older failover. The primary then
-#    grants nothing until another server follows it, which proves that the failover confirmed nothing, and a majority
-#    of the Sentinels knows it under a greater number: an absent one that knows the outcome comes too late.
-# 2. A Sentinel without its state knows nothing and does not answer. It gets the state of a majority of the others. If
-#    that is not possible, it must reach all members: it then names the primary that all servers follow or, if all
-#    servers are empty (the very first start), the first one.
-# 3. A server that finds all others running, and following one of them, follows that one, too: whatever else a Sentinel
-#    knows, it is about a failover that confirmed nothing.
+#    listed has answered. It believes the answer about the newest failover (the greatest config-epoch). Sometimes the
+#    Sentinels voted for a failover, and none of those that answer knows its outcome. Then the server waits for all of
+#    them, with two exceptions: the server that they name is the one that it followed last, or it has certainly followed
+#    no server since an older failover. In this case, the primary grants nothing until two things are true: another
+#    server follows it, which proves that the failover confirmed nothing, and a majority of the Sentinels knows it under
+#    a greater number, so that an absent Sentinel that knows the outcome comes too late.
+# 2. A Sentinel without its state knows nothing and does not answer. It takes the state of a majority of the others. If
+#    that is not possible, it must reach all members. It then names the primary that all servers follow or, if all
+#    servers are empty (the very first start), the first one in the list.
+# 3. If a server finds that all others are running and follow one of them, it follows that one, too. If a Sentinel knows
+#    of another primary, that comes from a failover that confirmed nothing.
 # 4. A server that the Sentinels name, but whose data is gone, waits until another one has taken over.
-# 5. Sentinel promotes no replica that has not received and saved everything since its start: until then, its
+# 5. Sentinel does not promote a replica before it has received and saved everything since its start: until then, its
 #    replica-priority is 0.
 #
-# Whatever waits writes the reason to its log. `node.sh promote`, in the container of a server, makes that server the
-# primary if nothing else can: what its files lack is lost (docs/high-availability.md).
+# A member that waits writes the reason to its log. `node.sh promote`, in the container of a server, makes that server
+# the primary if nothing else can. Locks that its files lack are lost (docs/high-availability.md).
 set -eu
 umask 077
 name=locks
@@ -37,7 +38,7 @@ data=${RLOCK_DATA:-/data}
 settings=${RLOCK_SETTINGS:-/etc/rlock/server.conf}
 # The mebibytes that must fit on the disk before a server starts.
 room=16
-# More replicas than there are.
+# A number that is greater than that of the replicas.
 unreachable=99
 
 die() {
@@ -45,7 +46,7 @@ die() {
     exit 1
 }
 
-# The server runs as its own user: what root writes here, it could not read.
+# The server runs as its own user, and could not read what root writes here.
 case ${1-} in
     server | sentinel | promote)
         [ "$(id -u)" != 0 ] || [ "$(stat -c %u "$data")" = 0 ] || die "run this as the user who owns $data, $(stat -c %u "$data"), not as root"
@@ -74,7 +75,7 @@ hash() { printf %s "$1" | sha256sum | cut -d' ' -f1; }
 # user NAME PASSWORD RULES: prints a line of an ACL.
 user() { echo "user $1 on #$(hash "$2") $3"; }
 
-# ask USER ADDRESS PORT [WORD...]: sends these words or, without any, the lines of the standard input.
+# ask USER ADDRESS PORT [WORD...]: sends these words. Without words, it sends the lines of the standard input.
 ask() {
     who=$1 where=$2 port=$3
     shift 3
@@ -83,13 +84,13 @@ ask() {
 }
 cli=$(command -v valkey-cli || command -v redis-cli)
 
-# says WORD ADDRESS PORT: whether what runs there has a user of that name.
+# says WORD ADDRESS PORT: whether the server or Sentinel at that address has a user named WORD.
 says() { [ "$(ask "$1" "$2" "$3" ping </dev/null)" = PONG ]; }
 
 # after WORD: the line of the standard input that follows this one.
 after() { sed -n "/^$1\$/{n;p;q;}"; }
 
-# pause REASON: writes it to the log if it is a new one.
+# pause REASON: writes the reason to the log if it is a new one, and waits for a second.
 reason=
 pause() {
     [ "$1" = "$reason" ] || echo "node.sh: waiting: $1" >&2
@@ -97,8 +98,8 @@ pause() {
     sleep 1
 }
 
-# A member without data or state lets the others know: until it knows more, something answers in its place whose only
-# user is `empty`, which can do nothing but PING.
+# Lets the others know that this member has no data or state: until it knows more, a server or Sentinel answers in its
+# place whose only user is `empty`, which may only send PING.
 shown=
 show_empty() {
     [ -z "$shown" ] || return 0
@@ -123,11 +124,15 @@ hide_empty() {
 }
 trap 'hide_empty; exit 143' TERM INT
 
-# Sets $answers to the number of Sentinels that know a primary, $epoch to the number of the newest failover that they know,
-# $primary to what most of those say that know it, $naming to their number, $split to the servers if they name more than
-# one, $vote to the newest failover for which one voted, $silent to the Sentinels without an answer, and $down to yes if one
-# considers the primary dead, to replacing if one is promoting another server. Between the two questions for the address, it
-# did not change: so it goes with the epoch.
+# Asks all Sentinels, and sets these variables:
+#   $answers  the number of Sentinels that know a primary
+#   $epoch    the number of the newest failover that they know
+#   $primary  the primary, according to most of the Sentinels that know that failover; $naming is their number
+#   $split    the servers that they name, if they name more than one
+#   $vote     the newest failover for which a Sentinel voted
+#   $silent   the Sentinels without an answer
+#   $down     yes if a Sentinel considers the primary dead; replacing if one is promoting another server
+# The address is asked for twice. If it did not change in between, it belongs to the epoch.
 ask_sentinels() {
     primary='' epoch=-1 vote=0 answers=0 count=0 named='' naming=0 split='' silent='' down=no
     for sentinel in $RLOCK_SENTINELS; do
@@ -137,7 +142,8 @@ ask_sentinels() {
         its_primary=$(echo "$reply" | sed -n 1p)
         its_epoch=$(echo "$reply" | after config-epoch)
         its_vote=''
-        # A question about epoch 0 is no request for a vote: the reply is the last vote. An error has no epoch.
+        # A question about epoch 0 is not a request for a vote: the reply contains the last vote. An error contains no
+        # epoch.
         [ -z "$its_epoch" ] ||
             its_vote=$(ask node "$sentinel" 26379 sentinel is-master-down-by-addr "$its_primary" 6379 0 "$name" </dev/null | sed -n 3p)
         if [ -z "$its_vote" ] || [ "$its_primary" != "$(echo "$reply" | tail -n 2 | sed -n 1p)" ]; then
@@ -165,7 +171,7 @@ ask_sentinels() {
     majority=$((count / 2 + 1))
 }
 
-# Greater than anything that a Sentinel which is now absent may know.
+# A number that is greater than anything that an absent Sentinel may know.
 newest() {
     now=$(date +%s)
     [ "$now" -gt "$epoch" ] || now=$((epoch + 1))
@@ -173,7 +179,8 @@ newest() {
     echo "$now"
 }
 
-# tell SENTINEL PRIMARY NUMBER: it watches this primary from now on, as if another Sentinel had told it of a failover.
+# tell SENTINEL PRIMARY NUMBER: has the Sentinel watch this primary from now on, as if another Sentinel had announced a
+# failover to it.
 tell() {
     peer=$(ask node "$1" 26379 sentinel sentinels "$name" </dev/null)
     [ -n "$peer" ] || return 0
@@ -183,7 +190,7 @@ tell() {
 
 # --- a server
 
-# A server whose append-only file has no manifest starts empty, whatever else the folder has.
+# A server whose append-only file has no manifest starts empty, whatever other files the folder has.
 has_data() {
     for manifest in "$data"/appendonlydir/*.manifest; do
         [ ! -s "$manifest" ] || return 0
@@ -191,7 +198,8 @@ has_data() {
     return 1
 }
 
-# A server that cannot write must not come back as the primary only to end again: Sentinel would promote nobody.
+# A server that cannot write must not come back as the primary, because it would end again, and Sentinel would promote
+# no other server.
 can_write() {
     head -c $((room * 1048576)) /dev/urandom | dd "of=$data/room" bs=65536 conv=fsync 2>/dev/null
     written=$(wc -c <"$data/room" || echo 0)
@@ -199,23 +207,24 @@ can_write() {
     [ "$written" -eq $((room * 1048576)) ]
 } 2>/dev/null
 
-# Which server this one followed last, itself if it was the primary: Sentinel has the server save each change.
+# The server that this one followed last; itself if it was the primary. Sentinel has the server save each change.
 last_primary() {
     [ -e "$data/node.conf" ] || return 0
     followed=$(sed -n 's/^replicaof "\{0,1\}\([^ "]*\)"\{0,1\} .*/\1/p' "$data/node.conf")
     echo "${followed:-$RLOCK_SELF}"
 }
 
-# Whether this server has followed nobody since it started, before the failover that the Sentinels know: they changed
-# nothing in its configuration, or the server would have written it anew.
+# Whether this server has followed no other since it started, and started before the failover that the Sentinels know.
+# In that case, the Sentinels have changed nothing in its configuration, because the server would have written the
+# change to its file.
 is_older() {
     [ -e "$data/node.conf" ] && ! grep -q 'Generated by CONFIG REWRITE' "$data/node.conf" || return 1
     at_start=$(sed -n 's/^# config-epoch //p' "$data/node.conf")
     [ -n "$at_start" ] && [ "$at_start" -lt "$epoch" ]
 }
 
-# servers_agree [SERVER]: sets $leader to the server that all but this one follow, and $followers to their number. All of
-# them are running.
+# servers_agree [SERVER]: sets $leader to the server that all others follow, and $followers to their number, without
+# SERVER. Fails if one of them is not running.
 servers_agree() {
     leader='' followers=0
     for server in $RLOCK_SERVERS; do
@@ -230,17 +239,19 @@ servers_agree() {
     done
 }
 
-# The Sentinels voted for a failover whose outcome none of those that answer knows, or they differ about it: $doubt.
+# Whether the Sentinels voted for a failover whose outcome none of those that answer knows, or disagree about a
+# failover. Sets $doubt.
 is_open() {
     doubt='voted for another one since, and do not know the outcome'
     [ -z "$split" ] || doubt="do not agree: $split"
     [ -n "$split" ] || { [ "$vote" -gt "$epoch" ] && [ "$answers" -lt "$count" ]; } && ! nobody_has_data
 }
 
-# This server may have been part of it.
+# Whether this server may have been part of that failover.
 is_uncertain() { is_open && [ "$primary" != "$was" ] && ! is_older; }
 
-# Another server was: it is running, and it is, or follows, another primary. The Sentinels promote one that is running.
+# Whether another server was part of it: that server is running, and it is, or follows, another primary. The Sentinels
+# only promote a server that is running.
 is_contradicted() {
     [ "$primary" = "$RLOCK_SELF" ] && is_open || return 1
     for server in $RLOCK_SERVERS; do
@@ -254,8 +265,9 @@ is_contradicted() {
     return 1
 }
 
-# All other servers are running, and follow one of them. If this server had confirmed anything that they lack, one of them
-# would have followed it, and would wait. It has no replica and confirms nothing, whatever a Sentinel that returns says.
+# Whether all other servers are running, and follow one of them. If this server had confirmed anything that they lack,
+# one of them would have followed it, and would now wait. It has no replica, so it confirms nothing, whatever a
+# returning Sentinel says.
 others_agree() { servers_agree "$RLOCK_SELF" && [ "$followers" -gt 0 ]; }
 
 others_are_empty() {
@@ -264,10 +276,11 @@ others_are_empty() {
     done
 }
 
-# At the very first start, there is nothing to lose, whatever the Sentinels voted for in the meantime.
+# At the very first start there is nothing to lose, even if the Sentinels have voted in the meantime.
 nobody_has_data() { ! has_data && others_are_empty; }
 
-# Sentinels that consider the primary dead begin to replace it within about two seconds, or cannot replace it.
+# Whether the Sentinels may be replacing this primary. If they consider it dead, they begin to replace it within about
+# two seconds, or they cannot.
 is_being_replaced() {
     [ "$primary" = "$RLOCK_SELF" ] && has_data || return 1
     case $down in
@@ -277,11 +290,11 @@ is_being_replaced() {
     esac
 }
 
-# Returns once this server knows which one is the primary: $primary. $is_proven: whether it may grant at once.
+# Returns once this server knows the primary, in $primary. $is_proven says whether it may grant at once.
 find_primary() {
     patience=5 is_promoted=no is_proven=yes
     was=$(last_primary)
-    # It was meant for an earlier start.
+    # This order was meant for an earlier start.
     rm -f "$data/promote"
     until can_write; do
         hide_empty
@@ -321,7 +334,8 @@ find_primary() {
 }
 
 # Lets Sentinel promote this replica once it has everything, also on its disk: after a full sync, the append-only file
-# is complete only when it has been rewritten. It ends with the server, whose process has this script's number.
+# is complete only when it has been rewritten. The function ends with the server, whose process ID is that of this
+# script.
 follow() {
     while kill -0 $$ 2>/dev/null; do
         state=$(printf 'info replication\ninfo persistence\n' | ask node "$RLOCK_SELF" 6379)
@@ -337,9 +351,9 @@ follow() {
     done
 }
 
-# A primary that you have promoted, or whose Sentinels do not know the outcome of a failover, grants nothing until a majority
-# of them knows it under a number that is greater than those of absent ones. Without your word, another server must follow
-# it first.
+# Runs beside a primary that you have promoted, or whose Sentinels do not know the outcome of a failover. It grants
+# nothing until a majority of them knows it under a number that is greater than those of absent Sentinels. Unless you
+# have promoted it, another server must follow it first.
 prove() {
     number=
     while kill -0 $$ 2>/dev/null; do
@@ -381,7 +395,7 @@ server() {
     } >"$data/users.acl"
     needed=1
     [ $is_proven = yes ] || needed=$unreachable
-    # A reply with a token means that a replica has the grant, and a primary that is cut off from its replicas stops
+    # A reply with a token means that a replica has the grant. A primary that is cut off from its replicas stops
     # granting after at most twelve seconds. With two replicas, locks are still granted while any one server is down.
     {
         echo "# config-epoch $epoch"
@@ -414,7 +428,7 @@ serve() {
 
 # --- beside a server that runs or waits
 
-# Whether the next server may be restarted: this one is the primary, or it has everything and may be promoted.
+# Whether the next server may be restarted: either this one is the primary, or it has everything and may be promoted.
 ready() {
     state=$(REDISCLI_AUTH=$RLOCK_METRICS_PASSWORD "$cli" --user metrics -h "$RLOCK_SELF" -e rlock.queues count 1) || die "$state"
     state=$(ask node "$RLOCK_SELF" 6379 info replication </dev/null)
@@ -446,7 +460,8 @@ promote() {
             *) die "this server has no data, and $server has: promote that one" ;;
         esac
     done
-    # What waits sees the file soon, but Sentinels that do not answer take three seconds each. Nobody may find it later.
+    # A waiting server notices the file soon, but Sentinels that do not answer take three seconds each. The file is
+    # removed after a minute, so that no later start finds it.
     limit=$(($(date +%s) + 60))
     : >"$data/promote"
     while [ -e "$data/promote" ]; do

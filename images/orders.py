@@ -7,9 +7,9 @@ real servers and Sentinels and with images/node.sh.
 SERVER-FOLDER has redis-server and redis-cli. JOBS sets run at the same time (2). Needs root, Linux and iproute2.
 
 In each cell of the table, a lock is held: its grant was confirmed by a replica, and is on the disks of the primary and
-of that replica. Then everything loses power, some volumes are lost, and the members start in some order. Nobody else
-may get the lock, on no server and at no time. In the end, its holder still holds it, with the same token; or nothing is
-granted, the log of a member says why, and what the log asks for helps: the member that is missing is started, or
+of that replica. Then everything loses power, some volumes are lost, and the members start in some order. No other owner
+may get the lock, on any server and at any time. In the end, either its holder still holds it, with the same token; or
+nothing is granted, the log of a member says why, and what the log asks for helps: the missing member is started, or
 `node.sh promote` is run on a server that has the lock.
 """
 
@@ -74,8 +74,8 @@ def only_one_sentinel_knows(set_: Members) -> dict:
 
 
 def promoted_is_alone(set_: Members) -> dict:
-    """Both others died before they followed the promoted server. Then that one died as well, and the Sentinels voted in
-    vain."""
+    """Both other servers died before they followed the promoted server. Then that one died as well, and the Sentinels
+    voted in vain."""
     first = set_.primary()
     tokens = []
 
@@ -120,7 +120,8 @@ def prepare(set_: Members, history: str) -> dict:
 
         until("a confirmed grant", is_granted, members=set_)
         happened |= {"token": tokens[0], "primary": set_.primary().name}
-        # The promoted server rewrites its file, too, and the Sentinels hear of each other's failover.
+        # Give the promoted server time to rewrite its file, too, and the Sentinels time to hear of each other's
+        # failover.
         time.sleep(0.3 if "knows" in happened else 4)
     facts = {"stale": "", "knows": set_.sentinels[0].name, **happened}
     facts["replica"] = [one.name for one in set_.servers if one.name not in (facts["primary"], facts["stale"])][0]
@@ -152,7 +153,7 @@ def losses(facts: dict, names: list[str]) -> dict[str, list[str]]:
     return lost
 
 
-# --- in which order the members start: pairs of seconds and names; -name dies again
+# --- in which order the members start: pairs of seconds and names; a name with a - dies again
 
 def orders(facts: dict, names: list[str]) -> dict[str, list[tuple[float, str]]]:
     servers = [name for name in names if name.startswith("server")]
@@ -173,7 +174,7 @@ def orders(facts: dict, names: list[str]) -> dict[str, list[tuple[float, str]]]:
         "sentinels after 3 s": at(sentinel=3),
         "sentinels after 10 s": at(sentinel=10),
         "sentinels 8 s earlier": at(server=8),
-        # In Kubernetes, no name of a server resolves in the meantime.
+        # In Kubernetes, the names of the servers do not resolve in the meantime.
         "sentinels twice before the servers": [
             *[(0, name) for name in sentinels], *[(9, f"-{name}") for name in sentinels], *[(10, name) for name in names],
         ],
@@ -183,8 +184,8 @@ def orders(facts: dict, names: list[str]) -> dict[str, list[tuple[float, str]]]:
         "the sentinel that knows after 10 s": last(facts["knows"], seconds=10),
         "the others that know nothing after 10 s": last(*others, seconds=10),
         "one after the other": [(1.5 * place, name) for place, name in enumerate(names)],
-        # Nothing orders the pods of two StatefulSets with podManagementPolicy Parallel: each waits for its machine, its
-        # volume and its image.
+        # With podManagementPolicy Parallel, the pods of two StatefulSets start in any order: each waits for its
+        # machine, its volume and its image.
         "as parallel StatefulSets": list(zip([1.9, 0, 4.2, 3.3, 0.6, 2.4], names)),
         "one after the other, backward": [(1.5 * place, name) for place, name in enumerate(reversed(names))],
         "never the primary": [(0, name) for name in names if name != facts["primary"]],
@@ -193,7 +194,7 @@ def orders(facts: dict, names: list[str]) -> dict[str, list[tuple[float, str]]]:
 
 
 def may_halt(facts: dict, history: str, loss: str, order: str) -> bool:
-    """Whether something is missing without which nobody can know who has every lock."""
+    """Whether a member or volume is missing without which no member can know which server has every lock."""
     absent = [facts["primary"]] if order == "never the primary" else []
     no_primary = facts["primary"] in absent or "primary" in loss
     stateless = {"two sentinels without their state": 2, "no sentinel has its state": 3}.get(loss, int("a sentinel" in loss or "another" in loss))
@@ -212,7 +213,7 @@ def play(set_: Members, facts: dict, steps: list[tuple[float, str]], lost: list[
     probes = itertools.count()
 
     def goes_on() -> bool:
-        """Starts what is due. Whether locks are granted again. Nobody else may get the lock."""
+        """Starts the members that are due. Returns whether locks are granted again. No other owner may get the lock."""
         while steps and time.monotonic() - began >= steps[0][0]:
             name = steps.pop(0)[1]
             if name.startswith("-"):
@@ -241,7 +242,7 @@ def play(set_: Members, facts: dict, steps: list[tuple[float, str]], lost: list[
         return False
 
     def rests() -> str:
-        """A second later, nothing may have changed."""
+        """Checks that nothing changes within three seconds."""
         until_then = time.monotonic() + 3
         while time.monotonic() < until_then:
             goes_on()
@@ -293,8 +294,8 @@ class Lost(Exception):
 # --- random sequences
 
 def random_play(set_: Members, seed: int, steps: int = 14) -> str:
-    """Deaths, power failures, lost states of a Sentinel and starts. Whatever was granted must be held in the end, and
-    nobody else may ever have got it."""
+    """Random deaths, power failures, lost states of a Sentinel, and starts. In the end, every granted lock must be
+    held, and no other owner may ever have got one."""
     chance = random.Random(seed)
     for one in set_.all:
         one.start()
@@ -327,8 +328,8 @@ def random_play(set_: Members, seed: int, steps: int = 14) -> str:
         what = chance.choice(["death", "death", "power", "start", "start", "state"])
         if what == "death" and running:
             one = chance.choice(running)
-            # What one replica confirmed survives the death of the primary, not that of both before the other replica
-            # has it, too.
+            # A grant that one replica confirmed survives the death of the primary, but not the death of both before the
+            # other replica has it, too.
             until("the replicas follow", lambda: not set_.primary() or set_.follow(""), members=set_)
             one.kill()
             trail.append(f"-{one.name}")
@@ -387,7 +388,7 @@ def one_set(server: str, module: str, file: str, work: pathlib.Path, folder: pat
 
 
 def one_job(words: list[str]) -> None:
-    """What runs inside the namespaces of one set."""
+    """Runs one job inside the namespaces of one set."""
     kind, server, module, file, work_name, folder, *rest = words
     work = pathlib.Path(work_name)
     if kind == "cell":
@@ -412,7 +413,7 @@ def one_job(words: list[str]) -> None:
 
 
 def run_all(jobs: list[tuple[str, list[str]]], at_once: int) -> int:
-    """Each job is a name and the words of this program. Prints a line for each; the number of those that failed."""
+    """Runs all jobs: each is a name and the words for this program. Prints a line for each; returns how many failed."""
     running: dict[subprocess.Popen, str] = {}
     failed = 0
     waiting = list(jobs)

@@ -1,5 +1,5 @@
-"""Each number that a Kubernetes file chooses has its reason beside it: a comment at most six lines above, or above the
-same line earlier in the file. Each image has the tag of one release, which does not move.
+"""Checks that each number that a Kubernetes file chooses has a comment with its reason: at most six lines above it, or
+above the same line earlier in the file. Also checks that each image has the tag of one release, which does not move.
 
     reasons.py FILE...
 """

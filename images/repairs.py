@@ -1,12 +1,12 @@
-"""What an operator does to a set, and what happens to its disks, apart from deaths and starts (images/orders.py does
-those): with real servers and Sentinels and with images/node.sh.
+"""Tests what an operator does to a set, and what can happen to its disks, with real servers and Sentinels and with
+images/node.sh. (images/orders.py tests deaths and starts.)
 
     repairs.py SERVER-FOLDER MODULE FILE WORK-FOLDER [SCENE...]
 
-Without SCENE, all of them. JOBS sets run at the same time (2). Needs root, Linux and iproute2.
+Without SCENE, all scenes are played. JOBS sets run at the same time (2). Needs root, Linux and iproute2.
 
-In each scene, a lock is held whose grant was confirmed. In the end, its holder holds it, with the same token, and at no
-time had two servers been primaries that an operator made so.
+In each scene, a lock is held whose grant was confirmed. In the end, its holder must still hold it, with the same token,
+and an operator's commands must never have made two servers primaries at the same time.
 """
 
 import concurrent.futures
@@ -28,7 +28,7 @@ from unheard import (
 # --- node.sh promote
 
 def promote_beside_a_primary(set_: Members) -> str:
-    """Only one Sentinel answers."""
+    """`promote` while another server is the primary and only one Sentinel answers."""
     token = granted(set_)
     primary, other = set_.primary(), replicas(set_)[0]
     for one in set_.sentinels[1:]:
@@ -43,7 +43,8 @@ def promote_beside_a_primary(set_: Members) -> str:
 
 
 def promote_of_a_server_that_hangs(set_: Members) -> str:
-    """Its order must not be found at a later start, when this server lacks locks."""
+    """`promote` for a server that hangs: a later start must not find the order, because the server may lack locks by
+    then."""
     granted(set_)
     primary, other = set_.primary(), replicas(set_)[0]
     for one in set_.sentinels[1:]:
@@ -60,7 +61,7 @@ def promote_of_a_server_that_hangs(set_: Members) -> str:
     other.kill()
     key = "app:E"
     token = granted(set_, key)
-    # As if the order had come from somewhere.
+    # Leave an order behind, as if one had been given.
     (other.data / "promote").touch()
     set_.kill_all()
     for one in set_.servers:
@@ -74,7 +75,7 @@ def promote_of_a_server_that_hangs(set_: Members) -> str:
 
 
 def promote_of_an_empty_server(set_: Members) -> str:
-    """Before another one can have taken over."""
+    """`promote` for a server without data, before another one can have taken over."""
     token = granted(set_)
     primary = set_.primary()
     for one in set_.sentinels[1:]:
@@ -92,7 +93,7 @@ def promote_of_an_empty_server(set_: Members) -> str:
 
 
 def promote_before_an_old_primary_returns(set_: Members) -> str:
-    """It lacks the lock, but the Sentinels that are left name it."""
+    """`promote`, and then an old primary returns: it lacks the lock, but the remaining Sentinels name it."""
     first = set_.primary()
     leader = unheard_failover(set_)
     token = granted(set_)
@@ -115,7 +116,7 @@ def promote_before_an_old_primary_returns(set_: Members) -> str:
 # --- disks
 
 def lost_files(set_: Members) -> str:
-    """The folder of the append-only file is there, but empty."""
+    """The folder of the append-only file exists, but is empty."""
     said = []
     for all_of_them in (False, True):
         token = granted(set_)
@@ -142,7 +143,7 @@ def lost_files(set_: Members) -> str:
 
 
 def emptied_state(set_: Members) -> str:
-    """The state of a Sentinel is a file of no length, as after a power failure on some file systems."""
+    """The state file of a Sentinel has no content, as after a power failure on some file systems."""
     token = granted(set_)
     settle(set_.servers)
     set_.kill_all()
@@ -178,8 +179,8 @@ def restored(set_: Members) -> str:
 # --- passwords
 
 def new_passwords(set_: Members) -> str:
-    """That of the applications one member after the other, each of which accepts both until then; that of the members while
-    all are stopped."""
+    """The applications' password is changed on one member after another, and each accepts both passwords until then.
+    The members' password is changed while all of them are stopped."""
     token = granted(set_)
 
     def change(user: str) -> None:
@@ -218,7 +219,7 @@ def new_passwords(set_: Members) -> str:
 # --- names
 
 def not_in_its_list(set_: Members) -> str:
-    """By the full name, for example. It would follow itself."""
+    """A member is started with a name that is not in its list, for example its full name. It would follow itself."""
     token = granted(set_)
     for one in (replicas(set_)[0], set_.sentinels[2]):
         right = one.environment["RLOCK_SELF"]
@@ -256,7 +257,7 @@ def stopped_in_turn(set_: Members) -> str:
 
 
 def frozen(set_: Members) -> str:
-    """A primary whose machine stands still is replaced, and goes on when all others lose power."""
+    """A primary whose machine is frozen is replaced. It continues when all others lose power."""
     granted(set_)
     old = set_.primary()
     freeze(old)
@@ -278,7 +279,7 @@ def frozen(set_: Members) -> str:
 
 
 def is_held_or_unknown(set_: Members, key: str, token: int = 0) -> bool:
-    """The old primary does not know the lock, and may not grant it."""
+    """The old primary does not know the lock, and must not grant it to anyone else."""
     for one in set_.servers:
         said = one.ask("rlock.acquire", key, "eve", "lease", "1000")
         check(f"{one.name} granted {key} to a second owner", not isinstance(said, int), set_.logs(4))

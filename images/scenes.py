@@ -1,4 +1,4 @@
-"""What the scenes of repairs.py and unheard.py have in common."""
+"""Functions that the scenes of repairs.py and unheard.py share."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ def check(what: str, is_so: bool, said: object = "") -> None:
 
 
 def granted(set_: Members, key: str = KEY, owner: str = HOLDER) -> int:
-    """Confirmed, and on the disks of all servers that run."""
+    """Acquires the lock. The grant is confirmed, and on the disks of all running servers."""
     tokens = []
 
     def is_granted() -> bool:
@@ -38,7 +38,7 @@ def replicas(set_: Members) -> list[Member]:
 
 
 def settle(servers: list[Member]) -> None:
-    """No file is being rewritten, as it is after a full sync or a promotion."""
+    """Waits until no file is being rewritten, as happens after a full sync or a promotion."""
     busy = ("aof_rewrite_in_progress", "aof_rewrite_scheduled", "rdb_bgsave_in_progress")
 
     def is_settled(one: Member) -> bool:
@@ -49,7 +49,7 @@ def settle(servers: list[Member]) -> None:
 
 
 def is_held(set_: Members, token: int, key: str = KEY) -> bool:
-    """Nobody else may have got it, on any server."""
+    """Whether the lock is held. No other owner may have got it, on any server."""
     for one in set_.servers:
         said = one.ask("rlock.acquire", key, "eve", "lease", "1000") if one.process else None
         check(f"{one.name} granted {key} to a second owner", not isinstance(said, int), set_.logs(4))
@@ -60,7 +60,7 @@ def is_held(set_: Members, token: int, key: str = KEY) -> bool:
 
 
 def stays_held(set_: Members, token: int) -> None:
-    """For half a minute, nobody else gets it, whatever the others come to agree on."""
+    """Checks for half a minute that no other owner gets the lock, whatever the other members agree on."""
     for _ in range(60):
         is_held(set_, token)
         time.sleep(0.5)

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # A Sentinel's part of node.sh, which reads this file.
 
-# The primary that you have promoted.
+# Sets $primary to the server that you have promoted, if there is one.
 find_promoted() {
     for server in $RLOCK_SERVERS; do
         says promoted "$server" 6379 || continue
@@ -12,7 +12,7 @@ find_promoted() {
     return 1
 }
 
-# All Sentinels know a primary or are empty, and all servers are empty.
+# Whether all servers are empty, and each Sentinel knows a primary or is empty.
 all_are_empty() {
     for server in $RLOCK_SERVERS; do
         says empty "$server" 6379 || return 1
@@ -22,7 +22,7 @@ all_are_empty() {
     done
 }
 
-# All Sentinels know a primary or are empty, and all servers are running and follow the same one.
+# Whether all servers are running and follow the same one, and each Sentinel knows a primary or is empty.
 all_servers_agree() {
     servers_agree || return 1
     for sentinel in $silent; do
@@ -30,8 +30,8 @@ all_servers_agree() {
     done
 }
 
-# Returns once this Sentinel, which has no state, knows what to watch: $primary, with the numbers of the last failover
-# and of the last vote.
+# Returns once this Sentinel, which has no state, knows which server to watch: $primary, with the numbers of the last
+# failover and of the last vote.
 find_state() {
     while :; do
         ask_sentinels
@@ -55,10 +55,10 @@ find_state() {
     echo "node.sh: the primary is $primary (config-epoch $epoch)" >&2
 }
 
-# A Sentinel keeps the passwords and users that were in its file. They are written anew at each start, because the
-# passwords may have changed. So are the replicas: otherwise, a Sentinel learns of them from the primary, and could promote
-# none if that is dead. One that cannot resolve the servers' names writes the primary's instead of each replica's, and does
-# not start with such a file.
+# A Sentinel keeps the passwords and users that were in its file. This function replaces them at each start, because the
+# passwords may have changed. It replaces the replicas, too, because a Sentinel otherwise learns of them from the
+# primary, and could promote none if the primary is dead. A Sentinel that cannot resolve the servers' names writes the
+# primary's name instead of each replica's, and does not start with such a file.
 write_settings() {
     watched=$(sed -n "s/^sentinel monitor $name \([^ ]*\) .*/\1/p" "$conf")
     clients='resetchannels allchannels -@all +@connection +subscribe +psubscribe +unsubscribe +punsubscribe +info +role +sentinel|get-master-addr-by-name +sentinel|master +sentinel|masters +sentinel|replicas +sentinel|slaves +sentinel|sentinels +sentinel|myid'
@@ -80,8 +80,9 @@ write_settings() {
     sync
 }
 
-# A Sentinel that hears of a failover while it cannot resolve the new primary's name keeps the old one with the new number,
-# and does not try again. Each look starts about sixty processes, so it is a rare one.
+# A Sentinel that hears of a failover while it cannot resolve the new primary's name keeps the old primary under the new
+# number, and does not try again. This function corrects it. Each check starts about sixty processes, so it is made only
+# every 20 s.
 correct() {
     while sleep 20 && kill -0 $$ 2>/dev/null; do
         ask_sentinels
@@ -101,7 +102,7 @@ sentinel() {
     conf=$data/sentinel.conf
     if ! grep -q "^sentinel monitor $name " "$conf" 2>/dev/null; then
         find_state
-        # shellcheck disable=SC2086 # their number
+        # shellcheck disable=SC2086 # $# becomes their number
         set -- $RLOCK_SENTINELS
         {
             printf '%s\n' 'sentinel resolve-hostnames yes' 'sentinel announce-hostnames yes' \

@@ -7,7 +7,8 @@ from scenes import KEY, check, freeze, granted, leaders, replicas, settle, stays
 
 
 def unheard_failover(set_: Members) -> Member:
-    """The Sentinels that voted for it die before they hear of its outcome. Returns the one that knows it."""
+    """A failover: the Sentinels that voted for it die before they hear of its outcome. Returns the Sentinel that knows
+    it."""
     first = set_.primary()
     leader = set_.killed(first)
     for one in set_.sentinels:
@@ -18,8 +19,8 @@ def unheard_failover(set_: Members) -> Member:
 
 
 def followed(set_: Members, survives: str) -> str:
-    """The promoted server confirms a lock. Then it dies, or the replica does, together with the Sentinel that knows, and
-    all others return."""
+    """The promoted server confirms a lock. Then either this server or its replica dies, together with the Sentinel that
+    knows the outcome, and all others return."""
     first = set_.primary()
     leader = unheard_failover(set_)
     token = granted(set_)
@@ -46,10 +47,10 @@ def followed_and_replica_runs(set_: Members) -> str:
     return followed(set_, "replica")
 
 
-# --- one whose server nobody followed
+# --- a failover whose promoted server nobody followed
 
 def forgotten(set_: Members) -> tuple[Member, Member]:
-    """The promoted server and the Sentinel that knows it are dead; the others went on without the two."""
+    """The promoted server and the Sentinel that knows of it are dead, and the others continue without the two."""
     first, (other, promoted) = set_.primary(), replicas(set_)
     until("the replicas have everything", lambda: set_.follow(""), members=set_)
     leader = set_.killed(other, first)
@@ -66,7 +67,7 @@ def forgotten(set_: Members) -> tuple[Member, Member]:
 
 
 def forgotten_and_waiting(set_: Members) -> str:
-    """The server starts before the Sentinel, and lacks what was granted in the meantime."""
+    """The promoted server starts before the Sentinel, and lacks the locks that were granted in the meantime."""
     promoted, knows = forgotten(set_)
     token = granted(set_)
     promoted.start()
@@ -78,19 +79,19 @@ def forgotten_and_waiting(set_: Members) -> str:
 
 
 def forgotten_and_late(set_: Members) -> str:
-    """The Sentinel starts first, and the server before it is considered dead."""
+    """The Sentinel starts first, and the promoted server starts before it is considered dead."""
     promoted, knows = forgotten(set_)
     token = granted(set_)
     knows.start()
     until("the Sentinel answers", lambda: set_.named(knows) is promoted, members=set_)
-    time.sleep(3)  # the others hear of it
+    time.sleep(3)  # the other Sentinels hear of it
     promoted.start()
     whole(set_, token)
     return "nor when it starts after that Sentinel"
 
 
 def forgotten_for_ever(set_: Members) -> str:
-    """The Sentinel has lost its state."""
+    """The Sentinel that knew of the promoted server has lost its state."""
     promoted, knows = forgotten(set_)
     token = granted(set_)
     knows.lose_data()

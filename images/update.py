@@ -1,11 +1,11 @@
 """Replaces every pod of a Kubernetes file's set, as an update of both StatefulSets does: the last pod first, and the next
-one when the file's readiness probe of this one has said yes. Uses real servers and Sentinels and images/node.sh.
+one when the file's readiness probe has succeeded for this one. Uses real servers and Sentinels and images/node.sh.
 
     update.py SERVER-FOLDER MODULE FILE WORK-FOLDER
 
-Each pod returns with its volume and with another address. In the meantime, locks are acquired. None of them may be lost
-or granted to a second owner, and a server may only be ready in the states that docs/high-availability.md names. Needs
-root, Linux and iproute2.
+Each pod returns with its volume, but with another address. In the meantime, locks are acquired. None of them may be
+lost or granted to a second owner, and a server may only be ready in the states that docs/high-availability.md names.
+Needs root, Linux and iproute2.
 """
 
 import pathlib
@@ -47,7 +47,7 @@ class Probes:
         return member.run(word, probe["timeoutSeconds"])
 
     def reason(self, member: Member) -> str:
-        """Nothing if the probe says yes."""
+        """Why the probe fails; empty if it succeeds."""
         said = self.runs(member, self.of["server"])
         return said.stderr.strip() if said.returncode else ""
 
@@ -58,7 +58,7 @@ def check(what: str, is_so: bool, said: object = "") -> None:
 
 
 def states(set_: Members, probes: Probes) -> str:
-    """The states in which a server is ready, and those in which it is not."""
+    """Checks in which states a server is ready, and in which it is not."""
     primary = set_.primary()
     replica, other = [one for one in set_.servers if one is not primary]
     began = time.monotonic()
