@@ -10,7 +10,7 @@ OPERATIONS = pathlib.Path(__file__).parents[2] / "docs/operations.md"
 
 
 class Access:
-    """Without a user, all clients are the default user."""
+    """How all clients authenticate. Without a user, they are the default user."""
 
     def __init__(self, user=None, tls=False):
         self.user, self.tls, self.folder = user, tls, None

@@ -10,7 +10,7 @@ class Proxy:
         self.host, self.port = target.rsplit(":", 1)
         self.connections = set()
         self.accepted = 0
-        self.open = set()  # the numbers of those that its clients have not closed
+        self.open = set()  # the numbers of the connections that clients have not closed
         self.kept = []  # to whom, what
         self._reset()
         self.loop = asyncio.new_event_loop()
@@ -19,8 +19,8 @@ class Proxy:
 
     def _reset(self):
         self.cuts = []  # [name of a command, how often]
-        self.mutes = []  # as above: executed, and its connection says nothing from then on
-        self.keeps = []  # as above: nor does the server hear it before `deliver`
+        self.mutes = []  # the same; the command is executed, but its connection sends nothing from then on
+        self.keeps = []  # the same; the server does not get the command before `deliver`
         self.delay = 0.0
         self.deaf = False
 
@@ -63,7 +63,7 @@ class Proxy:
         self._do(act())
 
     async def _silence(self):
-        """Lasts until the connections that were silenced are closed."""
+        """Waits until the silenced connections are closed."""
         while self.deaf:
             await asyncio.sleep(0.05)
         raise ConnectionError

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The results of `run.py` and of rlock's own tests: `results/NAME.csv` for each server, and RESULTS.md, the page of all.
+"""The results of `run.py` and of rlock's own tests: `results/NAME.csv` for each server, and RESULTS.md, the page of all
+results.
 
     results.py tests FILE SERVER < LINES    adds rlock's tests, from lines `ok rlock tests: name` and `FAILED …`
     results.py page                         writes RESULTS.md
@@ -93,7 +94,7 @@ BY_COMMAND = {
     "mute": "a connection falls silent at `{}`",
     "keep": "`{}` arrives late",
 }
-#: Scenarios with at least this many repetitions are about the repetition.
+#Scenarios with at least this many repetitions test the repetition itself.
 MANY = 20
 
 
@@ -123,7 +124,7 @@ def merge(path, program, rows):
 
 
 def read(path):
-    """The name of a server, and the rows."""
+    """The name of the server, and the rows of the file."""
     first, *lines = pathlib.Path(path).read_text().splitlines()
     return first.removeprefix("# about server = "), [tuple(row) for row in csv.reader(lines)][1:]
 
@@ -133,7 +134,7 @@ def today():
 
 
 def version(program):
-    """`Redis 7.0.15`."""
+    """The server's name and version, such as `Redis 7.0.15`."""
     words = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()
     return next(f"{words[0]} {word.removeprefix('v=')}" for word in words if word.startswith("v="))
 

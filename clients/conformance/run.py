@@ -28,7 +28,7 @@ from worlds import WORLDS, Lacking, at_most
 
 HERE = pathlib.Path(__file__).parent
 SLACK = 250
-LATE = 50  # of clients/ALGORITHM.md: a reply that comes later than that is not awaited
+LATE = 50  # from clients/ALGORITHM.md: a client does not wait for a reply that is later than this
 
 
 def unix_ms():
@@ -124,7 +124,7 @@ class Play:
             self.request({"do": "close", "client": "c", "gives": {"ok": True}})
 
     def put(self, value):
-        """`@` and `$` filled in."""
+        """The value, with `@` and `$` filled in."""
         if isinstance(value, str) and value[:1] == "@":
             return self.prefix + value[1:]
         if isinstance(value, str) and value[:1] == "$":
@@ -177,7 +177,8 @@ class Play:
         future = self.started[step["await"]]
         self.check_reply(future, step)
         took = (time.monotonic() - future.began) * 1000
-        # A blocked wait ends one round trip early (clients/ALGORITHM.md): milliseconds, and longer where threads wait.
+        # A blocked wait ends one round trip early (clients/ALGORITHM.md). That is a few milliseconds, and longer if
+        # threads had to wait for a processor.
         early = step.get("after", 0) - took - 10
         assert early <= 0 or early <= self.stalled(), f"after {took:.1f} ms already"
         if "saves_time" in step:
@@ -199,7 +200,7 @@ class Play:
             future.began = time.monotonic()
             future.add_done_callback(lambda done: setattr(done, "at", unix_ms()))
             self.started[step["start"]] = future
-            time.sleep(0.05)  # no more than a courtesy: steps that rely on it look at the queue
+            time.sleep(0.05)  # this only helps: steps that need the request in the queue check for it
             return
         try:
             reply = until_primary(lambda: ask(self.topology.primary(key), *words))
@@ -249,18 +250,18 @@ class Play:
         self.saved[step["lines"]] = self.runner.complaints().count("\n")
 
     def step_at_most(self, step):
-        """Limits how many threads and processes of its own the runner may have from now on."""
+        """Limits how many threads and processes the runner may have from now on."""
         at_most(self.runner.process.pid, step["at_most"])
 
     def step_names(self, step):
         self.runner.world.delay = step["names"] / 1000
 
     def step_connected(self, step):
-        """How many connections the server has, without the one that asks."""
+        """Saves how many connections the server has, without the one that asks."""
         self.saved[step["connected"]] = len(ask(self.said_at, "CLIENT", "LIST").splitlines()) - 1
 
     def step_closed(self, step):
-        """Waits until the connections that the proxy has accepted since then are closed."""
+        """Waits until the connections that the proxy has accepted since `first` are closed."""
         first = self.put(step["closed"])
         is_so = lambda: all(number <= first for number in tuple(self.topology.proxy.open))
         until("the connections are closed", is_so, step.get("within", 10000) / 1000)
@@ -269,7 +270,7 @@ class Play:
         self.saved[step["clock"]] = unix_ms()
 
     def step_check(self, step):
-        right = eval(step["check"], {"__builtins__": {}}, dict(self.saved))  # the script is ours
+        right = eval(step["check"], {"__builtins__": {}}, dict(self.saved))  # this is safe: the script is our own
         known = {k: v for k, v in self.saved.items() if k in step["check"]}
         assert right, f"it is not so: {known}"
 
@@ -298,7 +299,7 @@ class Play:
 
 
 def until_primary(do):
-    """Calls `do`, repeatedly while no primary answers."""
+    """Calls `do`, and repeats it while no primary answers."""
     end = time.monotonic() + 20
     while True:
         try:
@@ -364,7 +365,7 @@ def waits(before, after):
 
 
 class Session:
-    """Everything that is run: servers are started when they are first needed, and used for every runner."""
+    """Everything that the driver runs. Servers are started when they are first needed, and used for every runner."""
 
     def __init__(self, args, runners, folder):
         self.args, self.runners, self.folder = args, runners, folder
@@ -403,8 +404,8 @@ class Session:
         )
 
     def may_play(self, steps):
-        """Not played: a documented user of locks has no data of its own, and the proxy cannot recognize commands in
-        encrypted data."""
+        """Whether a scenario with these steps is played. A documented user of locks has no keys for data, and the proxy
+        cannot recognize commands in encrypted data."""
         return not (self.access.user and ('"churn"' in steps or '"user"' in steps)) and not (self.access.tls and '"proxy"' in steps)
 
     def knows(self, word, address):
@@ -427,7 +428,7 @@ class Session:
         return self.repeat(scenario, kind, runner, command)
 
     def play_in_world(self, scenario, kind, runner, command):
-        """Plays it with a runner of its own. Returns the runner that the other scenarios share."""
+        """Plays the scenario with a separate runner. Returns the runner that the other scenarios share."""
         try:
             own = self.repeat(scenario, kind, None, command, runner.name, WORLDS[scenario["world"]])
         except Lacking as reason:
@@ -456,7 +457,7 @@ class Session:
                 said = f"{error}\n    {runner.said()}".rstrip()
                 runner.end()
                 self.mend(kind)
-            # A result about time means nothing if the machine was too busy to run a process.
+            # A result about time means nothing if the machine was too busy to run one of the processes.
             if waited <= LATE or tries == 2:
                 self.tell("FAILED", runner, kind, scenario, said)
                 break
@@ -469,11 +470,11 @@ class Session:
         return kept_waiting(os.getpid(), runner.process.pid, *servers)
 
     def stalled(self, runner, kind, before):
-        # A reply passes through the server, the proxy and the runner: it is as late as all of them together.
+        # A reply passes through the server, the proxy and the runner, so the delays of all three add up.
         return sum(waits(before, self.kept_waiting(runner, kind)))
 
     def mend(self, kind):
-        """After a failure: repairs the servers, or replaces them."""
+        """Repairs the servers after a failure, or replaces them."""
         try:
             self.topologies[kind].heal()
         except (AssertionError, SystemExit, *TROUBLE) as problem:
@@ -492,10 +493,10 @@ class Session:
             runner = Runner(name, command)
             topology = self.topology("standalone")
             address = topology.primary("k")
-            ask(address, "CONFIG", "SET", "appendonly", "no")  # else it would be the disk that is measured
+            ask(address, "CONFIG", "SET", "appendonly", "no")  # with it, the benchmark would measure the disk
             direct = {**topology.opening, "addresses": [address]}
             runner.ask({"do": "open", "client": "b", **direct}).result(30)
-            for ms in (self.args.bench / 5, self.args.bench):  # the first compiles and connects
+            for ms in (self.args.bench / 5, self.args.bench):  # the first run compiles and connects
                 reply = runner.ask({"do": "bench", "client": "b", "key": "bench:k", "ms": int(ms)}).result(60 + ms / 500)
             time, cpu = reply["bare"] / reply["package"], reply["packageCpu"] / reply["bareCpu"]
             print(

@@ -1,4 +1,4 @@
-"""The servers that the script is played on: standalone, with a replica, with Sentinel, Cluster; and their faults."""
+"""The servers on which the script is played: standalone, with a replica, with Sentinel, Cluster; and their faults."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from resp import Refused, ask, section, slot
 TROUBLE = (OSError, Refused, ValueError)
 
 
-taken = set()  # runners that are played at the same time have servers of their own
+taken = set()  # runners that are played at the same time use different servers
 
 
 def free_port():
@@ -34,7 +34,7 @@ def free_port():
 
 
 def until(what, is_so, within=20.0):
-    """Repeats `is_so` until it returns something true, and returns that. Errors of a server count as not yet."""
+    """Repeats `is_so` until it returns something true, and returns that. An error of a server counts as "not yet"."""
     end = time.monotonic() + within
     problem = None
     while time.monotonic() < end:
@@ -48,7 +48,7 @@ def until(what, is_so, within=20.0):
 
 
 class Server:
-    """One process. It can be killed and started again with its data."""
+    """One server process. It can be killed and started again with its data."""
 
     def __init__(self, program, folder, words, access=Access()):
         self.program, self.folder = program, folder
@@ -87,7 +87,7 @@ class Server:
 
 
 class Topology:
-    """What all topologies share: the servers, and how they are stopped and started."""
+    """What all topologies share: the servers, and how to stop and start them."""
 
     def __init__(self, program, module, folder, access=Access()):
         self.program, self.folder, self.access = program, folder, access
@@ -95,7 +95,7 @@ class Topology:
         self.servers = []
 
     def server(self, name, *more):
-        # What was written survives a kill even without fsync, and no reply waits for this machine's disk.
+        # Writes survive a kill even without fsync, and replies do not wait for this machine's disk.
         durable = ["--appendonly", "yes", "--appendfsync", "no", "--save", ""]
         words = [*durable, "--notify-keyspace-events", "KEd", "--loadmodule", self.module, *more]
         server = Server(self.program, f"{self.folder}/{name}", words, self.access)
@@ -175,7 +175,7 @@ class Standalone(Topology):
         self.one = self.server(self.kind)
         self.proxy = Proxy(self.one.public_address)
         self.opens([self.proxy.address])
-        # To a client, it is a single server, even if that has a replica.
+        # For a client, this is a single server, even if it has a replica.
         self.opening["kind"] = "standalone"
 
     def primary(self, _key):
@@ -218,7 +218,7 @@ class Replicated(Standalone):
             ask(self.one.address, "RLOCK.ACQUIRE", "conf:heal", "driver", "DEPTH", "1", "ACKS", "1")
         except Refused as refused:
             if str(refused).startswith("ERR"):
-                return True  # a module without ACKS, which nothing will be asked of
+                return True  # the module has no ACKS, and no scenario will ask it for them
             raise
         return ask(self.one.address, "RLOCK.RELEASE", "conf:heal", "driver") == 0
 

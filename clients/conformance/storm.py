@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A storm: many workers of one package on few keys, while connections are cut, silent and late, the server is killed and
-stopped, the process sleeps and forks, and waits are abandoned. An observer with a connection of its own to the server
-compares what the package believes with what the server knows. See README.md."""
+"""A storm: many workers of one package use few keys while faults happen. Connections are cut, silent and late; the
+server is killed and stopped; the process sleeps and forks; and waits are abandoned. An observer with its own connection
+to the server compares what the package believes with what the server knows. See README.md."""
 
 import collections
 import concurrent.futures
@@ -23,12 +23,12 @@ COMMANDS = ("RLOCK.ACQUIRE", "RLOCK.RELEASE", "RLOCK.RENEW", "RLOCK.CANCEL", "RL
 
 
 class Usage:
-    """What a process has: threads, descriptors, kilobytes."""
+    """The resources of a process: threads, descriptors, kilobytes."""
 
     def __init__(self, pid):
         status = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status"))
         self.threads = int(status["Threads"])
-        self.kilobytes = int(status.get("VmRSS", "0 kB").split()[0])  # none: it has just ended
+        self.kilobytes = int(status.get("VmRSS", "0 kB").split()[0])  # missing if the process has just ended
         self.files = len(os.listdir(f"/proc/{pid}/fd"))
 
     def __str__(self):
@@ -39,13 +39,12 @@ def target(path):
     try:
         return os.readlink(path)
     except OSError:
-        return ""  # it was closed meanwhile
+        return ""  # it was closed in the meantime
 
 
 class Control:
-    """Time that a call could not use: the time for which the storm had stopped the process, for which a thread of it
-    was ready and the kernel ran others, and for which a sleeping thread of this driver woke too late. In ms, since
-    the beginning."""
+    """Time that a call could not use, in ms, since the beginning: the storm had stopped the process, a thread of the
+    process was ready while the kernel ran others, or a sleeping thread of this driver woke up too late."""
 
     EVERY = 0.25
 
@@ -63,7 +62,7 @@ class Control:
             self.samples.append((time.monotonic(), self.lost))
 
     def between(self, began):
-        """The time since then, counted from the last sample before it. The next sample may be overdue itself."""
+        """The time since `began`, counted from the last sample before it. The next sample may itself be overdue."""
         with self.lock:
             before = next((lost for at, lost in reversed(self.samples) if at <= began), 0.0)
             overdue = time.monotonic() - self.samples[-1][0] - self.EVERY
@@ -138,7 +137,7 @@ class Storm:
             return self.outcome("acquire", reply)
         self.counts["grants"] += 1
         self.look(key, hold, reply["token"], lock.startswith("session"))
-        # Now and then, the pause exceeds a third of the lease, so that renewals are due.
+        # Sometimes the pause exceeds a third of the lease, so that renewals are due.
         time.sleep(chance.choice((0, 0, 0.01, 0.1, 1.5)))
         self.look(key, hold, reply["token"], lock.startswith("session"))
         self.outcome("release", self.ask(**{"as": name, "do": "release", "hold": hold}))
@@ -158,16 +157,16 @@ class Storm:
             self.found(f"{name}: {what} took {took:.0f} ms, though it may take {limit}, and {took - limit - late:.0f} were lost")
 
     def look(self, key, hold, token, is_session):
-        """What the package believes both before and after the server was asked must agree with the server. A session
-        may end earlier on the server, when its connection breaks: the package believes in it until it notices, which
-        is late in a process that sleeps."""
+        """If the package believes that it holds the lock both before and after the server was asked, the server must
+        agree. A session may end earlier on the server, when its connection breaks. The package believes in it until it
+        notices, which takes longer in a process that sleeps."""
         before = self.state(hold)
         if not before.get("held"):
             return
         try:
             is_held = ask(self.topology.primary(key), "RLOCK.CHECK", key, token, timeout=20.0)
         except (OSError, Refused, StopIteration):
-            return  # nobody can say
+            return  # no server can say
         end = time.monotonic()
         if is_session and not is_held:
             end += self.args.asleep / 1000
@@ -253,7 +252,7 @@ class Storm:
         return not self.wrong
 
     def leaves_nothing(self):
-        """Nothing remains: no hold, no waiter, and no more resources than an idle package needs."""
+        """Checks that nothing remains: no hold, no waiter, and no more resources than an idle package needs."""
         for key in self.keys:
             info = until(f"{key} is free", lambda: self.freed(key), 30)
             if info["holders"] or info["waiters"]:
@@ -262,7 +261,7 @@ class Storm:
         most = max(usage.threads for usage in first)
         rest = lambda: Usage(self.runner.process.pid)
         try:
-            # Idle threads of a pool end after a while, and so may idle connections.
+            # Idle threads of a pool end after a while, and idle connections may do so, too.
             until("", lambda: self.connections() <= self.args.connections and rest().threads <= most, 30)
         except AssertionError:
             self.found(f"{self.connections()} connections and {rest()} are left of {most} threads")
@@ -283,7 +282,8 @@ class Storm:
         return info if not info["holders"] and not info["waiters"] else None
 
     def connections(self):
-        """The runner's connections to the server. The proxy keeps some that the runner has closed, for `deliver`."""
+        """The runner's own connections to the server. The proxy has more, because it keeps some that the runner has
+        closed, for `deliver`."""
         process = f"/proc/{self.runner.process.pid}"
         port = int(self.topology.proxy.address.rsplit(":", 1)[1])
         rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"{process}/net/{name}").readlines()[1:]]

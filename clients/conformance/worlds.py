@@ -1,5 +1,5 @@
-"""What a runner may find itself in: names that are looked up slowly, clocks that began elsewhere, few threads. Some of
-these need a Linux machine and its superuser; elsewhere the scenario is skipped, with the reason."""
+"""Special environments for a runner: names resolve slowly, clocks have different starting points, or there are few
+threads. Some of these need a Linux machine and its superuser; elsewhere the scenario is skipped, with the reason."""
 
 import atexit
 import os
@@ -13,7 +13,7 @@ import time
 
 
 class Lacking(Exception):
-    """This machine cannot provide it."""
+    """This machine cannot provide the environment."""
 
 
 class World:
@@ -30,7 +30,7 @@ class World:
 
 
 class SlowNames(World):
-    """The runner asks a name server of its own, which finds every name on this machine, after `delay` seconds."""
+    """The runner uses its own name server, which resolves every name to this machine, after `delay` seconds."""
 
     def __init__(self):
         super().__init__()
@@ -75,7 +75,7 @@ class SlowNames(World):
         try:
             self.socket.sendto(head + question + record, peer)
         except OSError:
-            pass  # it was closed
+            pass  # the socket was closed
 
     def close(self):
         self.socket.close()
@@ -83,14 +83,15 @@ class SlowNames(World):
 
 
 class OtherClocks(World):
-    """Clocks that do not show the time of day start elsewhere, each at another value: no two may be compared."""
+    """Clocks that do not show the time of day start at other values, each at a different one, so that no two can be
+    compared."""
 
     def around(self, words):
         return ["unshare", "--time", "--boottime", "1000000", "--monotonic", "5000000", *words]
 
 
 class OwnRunner:
-    """Nothing special but a runner of its own: threads of earlier scenarios do not count."""
+    """No special environment, but a separate runner, so that threads of earlier scenarios do not count."""
 
     def around(self, words):
         return words
@@ -103,7 +104,7 @@ WORLDS = {"slow names": SlowNames, "other clocks": OtherClocks, "own runner": Ow
 
 
 def at_most(pid, count):
-    """Limits how many threads that process may have from now on."""
+    """Limits how many threads the process may have from now on."""
     for root in ("/sys/fs/cgroup/pids", "/sys/fs/cgroup"):
         folder = f"{root}/rlock-{pid}"
         try:
@@ -130,12 +131,12 @@ def _remove(folder):
     try:
         os.rmdir(folder)
     except OSError:
-        pass  # its process goes on, or has taken it along
+        pass  # the process is still running, or the folder has already been removed
 
 
 def _threads(pid):
-    """The threads of a process of this user."""
+    """The number of threads of a process, if it belongs to this user."""
     try:
         return len(os.listdir(f"/proc/{pid}/task")) if os.stat(f"/proc/{pid}").st_uid == os.geteuid() else 0
     except OSError:
-        return 0  # it has ended
+        return 0  # the process has ended

@@ -43,8 +43,8 @@ package_test() {
     redsync_tests
 }
 
-# redsync's own tests, on locks of RLOCK's; and the program of docs/coming-from/redlock.md that uses redsync. Its
-# sources come from the Go module proxy, and are removed afterward.
+# Runs redsync's own tests with RLOCK's locks, and the program of docs/coming-from/redlock.md that uses redsync. Its
+# sources come from the Go module proxy, and are removed afterwards.
 redsync_tests() {
     local version=v4.18.1 sources folder=$home/go/redsync
     if ! (cd clients/go && go mod download "github.com/go-redsync/redsync/v4@$version"); then
@@ -57,7 +57,7 @@ redsync_tests() {
     cp "$sources"/*.go "$folder/"
     cp "$sources/redis/redis.go" "$folder/redis/"
     cp "$sources/redis/goredis/v9/goredis.go" "$folder/redis/goredis/v9/"
-    rm -f "$folder/redsync_test.go" "$folder/scripts_test.go" # its servers, and the digests of its scripts
+    rm -f "$folder/redsync_test.go" "$folder/scripts_test.go" # they test its servers, and the digests of its scripts
     chmod -R u+w "$folder"
     cp clients/go/testdata/redsync/adapter_test.go.txt "$folder/adapter_test.go"
     cp clients/go/testdata/redsync/go.mod.txt "$folder/go.mod"

@@ -7,7 +7,7 @@ java_classes="$java/tests/target/classes:$java/tests/target/dependency/*"
 # The versions of Spring Boot that the starter is tested with, each with spring-integration-redis.
 boots='3.5.16/6.5.5 4.0.9/7.0.7'
 
-# What Maven fetches is kept in this checkout.
+# Maven keeps what it fetches in this checkout.
 maven() { mvn --batch-mode -Dmaven.repo.local="$tools/m2" "$@"; }
 
 package_tools() { command -v java && command -v mvn || skip 'no java with mvn'; }
@@ -47,7 +47,7 @@ package_replay() {
     cd "$java" && RLOCK_TRACES=$TRACES maven --quiet -pl tests -Dtest=TraceTest surefire:test
 }
 
-# The tests start servers of their own, to kill them.
+# The tests start their own servers, to kill them.
 package_test() {
     export RLOCK_SERVER=$tools/servers/default/redis-server RLOCK_MODULE RLOCK_ROOT=$root
     cd "$java"
@@ -85,7 +85,8 @@ suites() {
     done
 }
 
-# foreign_tests FOLDER NAME CHECKOUT: tests that their project publishes as no artifact, from a checkout of it.
+# foreign_tests FOLDER NAME CHECKOUT: runs tests that their project does not publish as an artifact, from a checkout of
+# it.
 foreign_tests() {
     local folder=clients/java/foreign/$1 name=$2 checkout=$3 sum
     if [ -z "$checkout" ]; then

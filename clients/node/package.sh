@@ -55,7 +55,7 @@ package_test() {
     check 'node: require' node -e 'process.exit(typeof require("rlock-client").Locks === "function" ? 0 : 1)'
 }
 
-# Fifteen seconds of load while the server is killed, stopped and cut off, by the Python package's script.
+# Runs fifteen seconds of load while the server is killed, stopped and cut off, with the Python package's script.
 load() {
     [ -x "$home/python/bin/python" ] || {
         say "SKIPPED node-$1 under load: no Python package to drive it"

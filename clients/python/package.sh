@@ -42,13 +42,13 @@ package_test() {
     foreign_suite
 }
 
-# Fifteen seconds of load while the server is killed, stopped and cut off.
+# Runs fifteen seconds of load while the server is killed, stopped and cut off.
 load() {
     check "python-$1 under load" "$venv/bin/python" -B clients/python/tests/load.py "$1" \
         "$tools/servers/default/redis-server" "$RLOCK_MODULE" 15
 }
 
-# redis-py's own lock tests, from its source distribution: with its own lock, and with this package's instead.
+# Runs redis-py's own lock tests, from its source distribution: once with its own lock, and once with this package's.
 foreign_suite() {
     local version folder theirs ours
     version=$(sed -n 's/^redis==//p' clients/python/requirements-test.txt)

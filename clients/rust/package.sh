@@ -2,7 +2,7 @@
 # Sourced by scripts/clients.sh.
 
 package_build() {
-    # Uses the dependencies' versions in Cargo.lock, without looking for newer ones.
+    # Use the dependencies' versions in Cargo.lock, without looking for newer ones.
     build_tools
     cargo package --quiet --locked --allow-dirty --no-verify --list -p rlock-client | grep -x 'LICENSE-MIT'
     say "the crate rlock-client, version $(rlock_version)"
