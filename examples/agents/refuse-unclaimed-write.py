@@ -2,7 +2,7 @@
 """A hook that refuses an agent's write to a file that the agent has not claimed with `rlock mcp`.
 
 The editor runs it before each write, with the call as JSON on standard input. Exit code 2 refuses the write, and the agent
-reads the reason. If nobody can say who has claimed the file, the write is refused as well.
+reads the reason. If the hook cannot find out who has claimed the file, it refuses the write as well.
 """
 
 import json

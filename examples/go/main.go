@@ -35,14 +35,14 @@ func main() {
 	workers.Wait()
 	fmt.Println("counted:", client.Get(ctx, "go:count").Val())
 
-	// Readers share. A write lock has to wait, and this one does not want to.
+	// Readers share the lock. A writer would have to wait, and this one does not want to.
 	page := locker.RWMutex("go:page")
 	page.RLock()
 	fmt.Println("a reader shares:", page.TryRLock(), " a writer enters:", page.TryLock())
 	page.RUnlock()
 	page.RUnlock()
 
-	// The context of a hold ends when the hold is lost, here by an operator. The token guards what is written.
+	// The context of a hold ends when the hold is lost, here because of an operator. The token guards the write.
 	hold, err := locker.Lock(ctx, "go:stock", rlock.Lease(time.Second))
 	check(err)
 	client.Do(ctx, "RLOCK.FORCE", "go:stock")

@@ -1,4 +1,4 @@
-// Buys one seat five times at once, and stops the program: it must sell the seat once, and exit.
+// Buys the same seat five times at once, and stops the program. The program must sell the seat once, and exit.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';

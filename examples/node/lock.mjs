@@ -6,7 +6,7 @@ import { LockLost, Locks } from 'rlock-client';
 const redis = new Redis(Number(process.env.PORT ?? 6380));
 const locks = new Locks(redis);
 
-// The server stores the value only as long as a WRITE hold has this token. In a cluster both keys need one {hash tag}.
+// The server stores the value only while a WRITE hold has this token. In a Cluster, both keys need the same {hash tag}.
 redis.defineCommand('fencedSet', {
   numberOfKeys: 2,
   lua: `if redis.call('RLOCK.CHECK', KEYS[1], ARGV[1]) == 0 then return 0 end
@@ -14,7 +14,7 @@ redis.defineCommand('fencedSet', {
         return 1`,
 });
 
-// One object, many users: each acquisition is an owner of its own.
+// One object, many users: each acquisition is a separate owner.
 await redis.del('node:count');
 const counter = locks.lock('node:counter');
 const worker = async () => {
@@ -34,7 +34,7 @@ const busy = await locks.lock('node:busy').acquire();
 await locks.lock('node:busy').acquire({ signal: AbortSignal.timeout(100) }).catch((error) => console.log('abandoned:', error.name));
 await busy.release();
 
-// What used redlock: `redlock.using(['node:order'], 30_000, async (signal) => …)`.
+// Code that used redlock: `redlock.using(['node:order'], 30_000, async (signal) => …)`.
 await redis.del('node:orders');
 await locks.using(['node:order'], 30_000, { wait: 10_000 }, async (signal) => {
   await redis.incr('node:orders');
@@ -44,7 +44,7 @@ console.log('orders:', await redis.get('node:orders'));
 
 const hold = await locks.lock('node:stock', { lease: 3_000 }).acquire({ wait: 10_000 });
 console.log('stored with the token:', await redis.fencedSet('node:stock', 'node:value', hold.token, 'mine'));
-await redis.call('RLOCK.FORCE', 'node:stock'); // an operator ends it
+await redis.call('RLOCK.FORCE', 'node:stock'); // an operator ends the hold
 console.log('stored after it was lost:', await redis.fencedSet('node:stock', 'node:value', hold.token, 'late'));
 await new Promise((told) => hold.signal.addEventListener('abort', told));
 await hold.release().catch((error) => console.log('told of it:', error instanceof LockLost));

@@ -23,7 +23,7 @@ from servers import Server, free_port, until
 import dashboard_rules
 
 PROGRAM, MODULE, RLOCK = (os.environ[name] for name in ("RLOCK_SERVER", "RLOCK_MODULE", "RLOCK"))
-# Servers that do what a healthy server does: no alert.
+# Healthy servers: no alert may fire for them.
 QUIET = ["good", "election"]
 
 
@@ -68,7 +68,7 @@ def refused(address, *words):
 
 
 def stuck(play):
-    """A holder that hangs, a queue, a deadlock and sessions that were refused."""
+    """A holder that hangs, a queue, a deadlock, and sessions that were refused."""
     one = play.server("stuck", "--appendonly", "yes").address
     ask(one, "RLOCK.ACQUIRE", "report", "ann", "LEASE", 600000)
     play.waits(one, "report", "bob", "BLOCK", 0)
@@ -165,7 +165,7 @@ def lost(play):
     yield one
     time.sleep(4)
     for number in range(60):
-        ask(one, "RLOCK.ACQUIRE", f"tied:{number}", "ann", "SESSION")  # over a connection of its own
+        ask(one, "RLOCK.ACQUIRE", f"tied:{number}", "ann", "SESSION")  # over a separate connection
         ask(one, "RLOCK.ACQUIRE", f"leased:{number}", "ann", "LEASE", 100)
 
 
@@ -203,7 +203,7 @@ def unsaved(play):
     server = play.server("unsaved")
     ask(server.address, "RLOCK.ACQUIRE", "job", "ann", "LEASE", 600000)
     yield server.address
-    os.makedirs(f"{server.folder}/dump.rdb")  # in the place of the file
+    os.makedirs(f"{server.folder}/dump.rdb")  # a folder in place of the file
     ask(server.address, "BGSAVE")
     until("it failed", lambda: section(server.address, "persistence")["rdb_last_bgsave_status"] == "err")
 
@@ -224,7 +224,7 @@ def dumped(address, key):
 
 
 def with_checksum(payload):
-    """Appends what DUMP ends with: the server's variant of CRC-64."""
+    """Appends the end of a DUMP payload: the server's variant of CRC-64."""
     crc = 0
     for byte in payload:
         crc ^= byte
@@ -313,7 +313,7 @@ def main(program):
             fired = set()
 
             def firing():
-                # Includes alerts that have ended.
+                # This includes alerts that have ended.
                 labels = [one["metric"] for one in get("query?query=" + quote('max_over_time(ALERTS{alertstate="firing"}[1h])'))["result"]]
                 fired.update((play.names.get(of.get("server", ""), ""), of["alertname"], of["severity"]) for of in labels)
                 return WANTED <= {(name, alert) for name, alert, _ in fired}

@@ -41,9 +41,9 @@ def tidy():
 
 
 def write(name, hold):
-    """The work. It notes how many run at once."""
+    """The work. It records how many such tasks run at the same time."""
     running = client.incr(f"running:{name}")
     time.sleep(0.3)
     client.decr(f"running:{name}")
-    hold.check()  # raises LockLost if somebody else may run by now
+    hold.check()  # raises LockLost if somebody else may be running by now
     return running

@@ -11,7 +11,7 @@ LOOKS = 1  # seconds: a lost message costs at most this
 
 
 class Locks:
-    """Locks whose keys have one hash tag, and so one slot and one channel."""
+    """Locks whose keys have one hash tag, and therefore one slot and one channel."""
 
     @classmethod
     async def connect(cls, address: NodeAddress, tag: str) -> "Locks":
@@ -32,7 +32,7 @@ class Locks:
             wait.set_result(outcome)
 
     async def acquire(self, key: str, owner: str, seconds: float) -> int | None:
-        """The token, or None if somebody else holds the lock until the time is up."""
+        """The token, or None if another owner held the lock for all of that time."""
         end = self.loop.time() + seconds
         try:
             while (left := end - self.loop.time()) > 0:
@@ -48,7 +48,7 @@ class Locks:
                         raise RuntimeError(b" ".join(rest).decode())
                     return int(rest[0]) if kind == b"token" else None
                 except asyncio.TimeoutError:
-                    continue  # asks again: the server keeps the place
+                    continue  # ask again: the server keeps the place
                 finally:
                     del self.waits[id]
         except BaseException:
@@ -58,7 +58,7 @@ class Locks:
         return None
 
     async def _leave(self, key: str, owner: str) -> None:
-        """Ends the wait, and what was granted meanwhile."""
+        """Ends the wait. If the lock was granted in the meantime, it is released."""
         await self.client.custom_command(["RLOCK.CANCEL", key, owner])
         await self.client.custom_command(["RLOCK.RELEASE", key, owner, "WRITE", "DEPTH", "0"])
 

@@ -24,7 +24,7 @@ def count():
 
 
 def main():
-    # One object, many threads: each of them is an owner.
+    # One object, many threads: each thread is an owner.
     client.delete("py:count")
     threads = [threading.Thread(target=lambda: [count() for _ in range(25)]) for _ in range(4)]
     for thread in threads:
@@ -39,17 +39,17 @@ def main():
     try:
         with rlock.Lock(client, "py:stock", wait=10) as hold:
             print("stored with the token:", bool(fenced_set(keys=["py:stock", "py:value"], args=[hold.token, "mine"])))
-            client.execute_command("RLOCK.FORCE", "py:stock")  # an operator ends it
+            client.execute_command("RLOCK.FORCE", "py:stock")  # an operator ends the hold
             print("stored after it was lost:", bool(fenced_set(keys=["py:stock", "py:value"], args=[hold.token, "late"])))
     except rlock.LockLost as lost:
         print("told of it:", type(lost).__name__)
 
     lock = rlock.Lock(client, "py:again")
-    with lock, lock as hold:  # an owner may enter again
+    with lock, lock as hold:  # an owner may re-enter
         print("depth:", client.execute_command("RLOCK.HOLDS", "py:again", hold.owner))
     print("free again:", not client.exists("py:again"))
 
-    # What used redis-py's Lock: with its interface, and with the package's own.
+    # Code that used redis-py's Lock: with its interface, and with the package's own.
     client.delete("py:orders")
     with client.lock("py:order", timeout=30, blocking_timeout=10, lock_class=rlock.compat.Lock):
         client.incr("py:orders")

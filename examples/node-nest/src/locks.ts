@@ -1,4 +1,4 @@
-// The locks as a module for all others, and a decorator.
+// A module that gives all others the locks, and a decorator.
 
 import { Global, Module, type OnApplicationShutdown } from '@nestjs/common';
 import { Redis } from 'ioredis';
@@ -11,14 +11,14 @@ const client = new Redis(Number(process.env['PORT'] ?? 6380), { lazyConnect: tru
 export class LocksModule implements OnApplicationShutdown {
   constructor(private readonly locks: Locks) {}
 
-  /** The locks before the client: then the process can exit. */
+  /** Closes the locks before the client, so that the process can exit. */
   async onApplicationShutdown(): Promise<void> {
     await this.locks.close();
     client.disconnect();
   }
 }
 
-/** The method runs while it has the lock that `key` names for its arguments. Its class has `locks`. */
+/** The method runs while it holds the lock that `key` names for its arguments. Its class must have a field `locks`. */
 export function Locked(key: (...args: any[]) => string, options: { lease?: number; wait?: number } = {}) {
   return function <A extends unknown[], R>(_: object, __: string, method: TypedPropertyDescriptor<(...args: A) => Promise<R>>): void {
     const work = method.value!;

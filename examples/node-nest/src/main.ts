@@ -8,7 +8,7 @@ import { Locked, LocksModule } from './locks.js';
 
 @Injectable()
 export class Shop {
-  readonly sold = new Map<string, string>(); // in truth, a database
+  readonly sold = new Map<string, string>(); // a real shop has a database
 
   constructor(readonly locks: Locks) {}
 

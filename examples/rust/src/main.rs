@@ -25,14 +25,14 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let counted: u32 = redis::cmd("GET").arg("rust:count").query_async(&mut connection).await?;
     println!("counted: {counted}");
 
-    // Readers share. A write lock has to wait, and this one does not want to.
+    // Readers share the lock. A writer would have to wait, and this one does not want to.
     let reader = locker.lock("rust:page").read().acquire().await?;
     let other = locker.lock("rust:page").read().try_acquire().await;
     let writer = locker.lock("rust:page").try_acquire().await;
     println!("a reader shares: {}  a writer enters: {}", other.is_ok(), writer.is_ok());
     reader.release().await?; // `other` is released when it is dropped
 
-    // A loss is reported, here one that an operator caused. The token guards what is written.
+    // The hold reports its loss, which an operator causes here. The token guards the write.
     let hold = locker.lock("rust:stock").lease(Duration::from_secs(1)).acquire().await?;
     redis::cmd("RLOCK.FORCE").arg("rust:stock").exec_async(&mut connection).await?;
     hold.lost().await;

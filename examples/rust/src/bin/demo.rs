@@ -1,5 +1,5 @@
-//! Ten seconds of locks on the server at `127.0.0.1:$PORT`, as they happen: `make demo`.
-//! Milliseconds since the start, who, what.
+//! Shows ten seconds of locks on the server at `127.0.0.1:$PORT`, as they happen: `make demo`. A
+//! line has the milliseconds since the start, who acts, and what happens.
 
 use std::env;
 use std::error::Error;
@@ -43,7 +43,7 @@ fn main() -> Outcome {
     oversleep()
 }
 
-/// Three times in turn.
+/// Enters three times, in turn with the others.
 fn work(me: &str) -> Outcome {
     for _ in 0..3 {
         let guard = enter("report", me, Mode::Write)?;
@@ -71,7 +71,7 @@ fn enter(key: &str, me: &str, mode: Mode) -> Result<Hold, rlock_client::Error> {
     Ok(guard)
 }
 
-/// By a session: the hold ends with the process.
+/// Acquires the lock in a session: the hold ends with the process.
 fn acquire(key: &str, me: &str, mode: Mode) -> Result<Hold, rlock_client::Error> {
     let request = Locker::new(client()?)?.lock(key).owner(me).session().wait(WAIT);
     if mode == Mode::Read { request.read().acquire() } else { request.acquire() }
@@ -92,7 +92,7 @@ fn kill_a_worker() -> Outcome {
     Ok(())
 }
 
-/// What the process does that `kill_a_worker` starts.
+/// The work of the process that `kill_a_worker` starts.
 fn hold_until_killed() -> Outcome {
     let guard = acquire("job", "kim", Mode::Write)?;
     println!("{}", guard.token());

@@ -17,7 +17,7 @@ public final class Example {
         int port = Integer.parseInt(System.getenv().getOrDefault("PORT", "6380"));
         try (Locks locks = JedisLocks.standalone("127.0.0.1", port).open()) {
             KeyLock stock = locks.lock("{java}:stock");
-            var sold = new int[1]; // by two threads, and guarded by nothing but the lock
+            var sold = new int[1]; // two threads change it, and only the lock guards it
             Runnable sell = () -> {
                 for (int i = 0; i < 100; i++) {
                     stock.lock();
@@ -28,7 +28,7 @@ public final class Example {
             CompletableFuture.allOf(CompletableFuture.runAsync(sell), CompletableFuture.runAsync(sell)).join();
             insist(sold[0] == 200, "both sold at once");
 
-            // What used Redisson's RLock: only the factory changes.
+            // Code that used Redisson's RLock: only the factory changes.
             var orders = new int[1];
             KeyLock order = locks.lock("{java}:order");
             if (order.tryLock(3, TimeUnit.SECONDS)) {
@@ -42,15 +42,15 @@ public final class Example {
 
             var prices = locks.readWriteLock("{java}:prices");
             prices.writeLock().lock();
-            prices.readLock().lock(); // downgrade: nobody changes them in between
+            prices.readLock().lock(); // downgrade: nobody can change the prices in between
             prices.writeLock().unlock();
-            prices.readLock().detached().tryAcquire().orElseThrow().release(); // another owner reads beside it
+            prices.readLock().detached().tryAcquire().orElseThrow().release(); // another owner reads at the same time
             prices.readLock().unlock();
 
             Hold hold = stock.lease(Duration.ofSeconds(3)).acquire(Duration.ofSeconds(10)).orElseThrow();
             insist(write(locks, hold, "mine"), "it is held");
-            locks.call(hold.key(), "RLOCK.FORCE", hold.key()); // what an operator does
-            hold.lost().join(); // at the next renewal: a third of the lease
+            locks.call(hold.key(), "RLOCK.FORCE", hold.key()); // an operator does this
+            hold.lost().join(); // completes at the next renewal, after a third of the lease
             insist(!write(locks, hold, "too late"), "a write without the lock");
             try {
                 hold.release();

@@ -8,7 +8,7 @@ import org.springframework.boot.SpringApplication;
 import org.springframework.boot.autoconfigure.SpringBootApplication;
 import org.springframework.context.annotation.Bean;
 
-/** A shop that several processes serve: they share the stock on a Redis server, and lock what they change. */
+/** A shop served by several processes: they share the stock on a Redis server, and lock what they change. */
 @SpringBootApplication
 public class Shop {
     public static void main(String[] arguments) {

@@ -7,7 +7,7 @@ import org.redisson.api.RMap;
 import org.redisson.api.RedissonClient;
 import org.springframework.stereotype.Service;
 
-/** How many of each item there are. */
+/** Keeps how many of each item there are. */
 @Service
 public class Stock {
     private final RedissonClient redisson;
@@ -26,7 +26,7 @@ public class Stock {
         items.put(item, count);
     }
 
-    /** Whether there were as many; false as well if others kept the item locked for two seconds. */
+    /** Returns whether there were enough. Also returns false if others kept the item locked for two seconds. */
     public boolean sell(String item, int count) throws InterruptedException {
         RLock lock = lock(item);
         if (!lock.tryLock(2, TimeUnit.SECONDS)) return false;
@@ -40,7 +40,7 @@ public class Stock {
         }
     }
 
-    /** Moves stock from one item to another: a bundle that is unpacked, a wrong label. */
+    /** Moves stock from one item to another, for example when a bundle is unpacked or a label was wrong. */
     public void move(String from, String to, int count) {
         RLock both = redisson.getMultiLock(lock(from), lock(to));
         both.lock();
@@ -52,7 +52,7 @@ public class Stock {
         }
     }
 
-    /** All items, while nobody changes the catalog. */
+    /** All items, as of a moment at which nobody changes the catalog. */
     public Map<String, Integer> catalog() {
         RLock reading = redisson.getReadWriteLock("{shop}:catalog").readLock();
         reading.lock();

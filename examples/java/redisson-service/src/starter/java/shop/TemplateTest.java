@@ -9,7 +9,7 @@ import org.springframework.beans.factory.annotation.Autowired;
 import org.springframework.boot.test.context.SpringBootTest;
 import org.springframework.data.redis.core.StringRedisTemplate;
 
-/** With redisson-spring-boot-starter: make examples puts it beside the other tests. */
+/** A test with redisson-spring-boot-starter: make examples copies it to the other tests. */
 @SpringBootTest(properties = "shop.redis=redis://127.0.0.1:${PORT:6380}")
 class TemplateTest {
     @Autowired

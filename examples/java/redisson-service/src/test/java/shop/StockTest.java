@@ -56,8 +56,8 @@ class StockTest {
     }
 
     /**
-     * Few moves and much time: when two meet, each with the lock that the other needs, Redisson's multi-lock waits 1.5
-     * to 3 s, starts over, and the two often meet again.
+     * Makes few moves, and allows much time. If two moves meet, each may hold the lock that the other needs: then
+     * Redisson's multi-lock waits 1.5 to 3 s and starts over, and the two often meet again.
      */
     @Test
     @Timeout(300)

@@ -5,11 +5,11 @@ import org.springframework.stereotype.Service;
 import rlock.spring.boot.CurrentHold;
 import rlock.spring.boot.Locked;
 
-/** Ships orders, each of them once at a time. */
+/** Ships orders, and never the same order twice at the same time. */
 @Service
 public class Orders {
     private final AtomicInteger inside = new AtomicInteger();
-    private int shipped; // guarded by nothing but the lock
+    private int shipped; // only the lock guards it
 
     @Locked(key = "'{shop}:order:' + #id", waitAtMost = "10s")
     public long ship(int id) {
@@ -19,7 +19,7 @@ public class Orders {
         return CurrentHold.get().token();
     }
 
-    /** For a job that each machine begins: whoever comes second skips it. */
+    /** A job that every machine starts. The machines that come later skip it. */
     @Locked(key = "'{shop}:report'", waitAtMost = "0s", otherwise = Locked.Otherwise.SKIP)
     public String report() {
         return shipped + " shipped";
