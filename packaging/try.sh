@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tests the life of the package next to one server, in a freshly booted Debian: it is installed, enabled, used under the
-# unit's own hardening, upgraded and removed. Usage: `try.sh redis|valkey`; the packages are /old.deb and /new.deb.
-# The script prints what it sees, and ends at the first thing that is wrong.
+# Tests the life of the package together with one server, in a freshly booted Debian: it is installed, enabled, used
+# under the unit's own hardening, upgraded and removed. Usage: `try.sh redis|valkey`; the packages are /old.deb and
+# /new.deb. The script prints what it finds, and ends at the first thing that is wrong.
 set -euo pipefail
 
 name=$1
@@ -140,7 +140,7 @@ apt install /new.deb >/tmp/log || wrong "$(cat /tmp/log)"
 restart
 [ "$(cli rlock.holds order:42 worker-1)" = 1 ] || wrong 'the lock is lost'
 say 'installed again: the lock is there'
-# The steps of the README and the man page.
+# The steps that the README and the man page describe.
 cli del order:42 >/dev/null
 cli bgrewriteaof >/dev/null
 until [ "$(cli info persistence | grep -c 'aof_rewrite_in_progress:0\|aof_rewrite_scheduled:0')" = 2 ]; do sleep 0.1; done
