@@ -191,7 +191,7 @@ class Play:
         """Runs a command with `rlock run`, as docs/high-availability.md describes."""
         urls = [word for one in self.sentinels for word in ("--url", f"redis://app@{one.known_as}:26379")]
         words = ["rlock", "run", "--sentinel", NETWORK, *urls, "app:nightly", "--", "sh", "-c", "echo token $RLOCK_TOKEN"]
-        # `rlock` starts itself again, through /proc.
+        # `rlock run` executes its own program file again, which it finds through /proc. So /proc is mounted.
         inside = f'mount -t proc proc "{self.serve.image}/proc" && exec chroot "{self.serve.image}" "$@"'
         command = ["ip", "netns", "exec", self.serve.space, "unshare", "--mount", "/bin/sh", "-c", inside, "sh", *words]
         secret = {"PATH": PATHS, "REDISCLI_AUTH": PASSWORDS["RLOCK_APP_PASSWORD"]}

@@ -17,7 +17,7 @@
 #    listed has answered. It believes the answer about the newest failover (the greatest config-epoch). Sometimes the
 #    Sentinels voted for a failover, and none of those that answer knows its outcome. Then the server waits for all of
 #    them, with two exceptions: the server that they name is the one that it followed last, or it has certainly followed
-#    no server since an older failover. In this case, the primary grants nothing until two things are true: another
+#    no server since an older failover. In both cases, the primary grants nothing until two things are true: another
 #    server follows it, which proves that the failover confirmed nothing, and a majority of the Sentinels knows it under
 #    a greater number, so that an absent Sentinel that knows the outcome comes too late.
 # 2. A Sentinel without its state knows nothing and does not answer. It takes the state of a majority of the others. If
@@ -98,8 +98,8 @@ pause() {
     sleep 1
 }
 
-# Lets the others know that this member has no data or state: until it knows more, a server or Sentinel answers in its
-# place whose only user is `empty`, which may only send PING.
+# Lets the others know that this member has no data or state. Until it knows more, an empty server or Sentinel answers
+# in its place: its only user is `empty`, which may only send PING.
 shown=
 show_empty() {
     [ -z "$shown" ] || return 0
@@ -223,8 +223,8 @@ is_older() {
     [ -n "$at_start" ] && [ "$at_start" -lt "$epoch" ]
 }
 
-# servers_agree [SERVER]: sets $leader to the server that all others follow, and $followers to their number, without
-# SERVER. Fails if one of them is not running.
+# servers_agree [SERVER]: whether all servers, without SERVER, are running and follow the same one. Sets $leader to that
+# server, and $followers to the number of its replicas.
 servers_agree() {
     leader='' followers=0
     for server in $RLOCK_SERVERS; do
@@ -247,11 +247,11 @@ is_open() {
     [ -n "$split" ] || { [ "$vote" -gt "$epoch" ] && [ "$answers" -lt "$count" ]; } && ! nobody_has_data
 }
 
-# Whether this server may have been part of that failover.
+# Whether this server may have been part of the failover that is in doubt.
 is_uncertain() { is_open && [ "$primary" != "$was" ] && ! is_older; }
 
-# Whether another server was part of it: that server is running, and it is, or follows, another primary. The Sentinels
-# only promote a server that is running.
+# Whether another server was part of the failover that is in doubt: that server is running, and it is, or follows,
+# another primary. The Sentinels only promote a server that is running.
 is_contradicted() {
     [ "$primary" = "$RLOCK_SELF" ] && is_open || return 1
     for server in $RLOCK_SERVERS; do
@@ -266,7 +266,7 @@ is_contradicted() {
 }
 
 # Whether all other servers are running, and follow one of them. If this server had confirmed anything that they lack,
-# one of them would have followed it, and would now wait. It has no replica, so it confirms nothing, whatever a
+# one of them would have followed it, and would now wait. This server has no replica, so it confirms nothing, whatever a
 # returning Sentinel says.
 others_agree() { servers_agree "$RLOCK_SELF" && [ "$followers" -gt 0 ]; }
 
@@ -351,9 +351,9 @@ follow() {
     done
 }
 
-# Runs beside a primary that you have promoted, or whose Sentinels do not know the outcome of a failover. It grants
-# nothing until a majority of them knows it under a number that is greater than those of absent Sentinels. Unless you
-# have promoted it, another server must follow it first.
+# Runs beside a primary that you have promoted, or whose Sentinels do not know the outcome of a failover. This primary
+# grants nothing until a majority of them knows it under a number that is greater than those of absent Sentinels. Unless
+# you have promoted it, another server must follow it first.
 prove() {
     number=
     while kill -0 $$ 2>/dev/null; do

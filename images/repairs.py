@@ -219,7 +219,8 @@ def new_passwords(set_: Members) -> str:
 # --- names
 
 def not_in_its_list(set_: Members) -> str:
-    """A member is started with a name that is not in its list, for example its full name. It would follow itself."""
+    """A member is started with a name that is not in its list, for example its full name. Under that name it would
+    follow itself."""
     token = granted(set_)
     for one in (replicas(set_)[0], set_.sentinels[2]):
         right = one.environment["RLOCK_SELF"]

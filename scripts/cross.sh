@@ -83,9 +83,9 @@ END
     replace_changed "$folder/ar"
 }
 
-# write_wrapper: writes a wrapper around rustc, which is the same for all platforms. It is a wrapper because cargo
-# derives symbol names from RUSTFLAGS, and these would contain the name of this folder. It is one file for all, because
-# cargo rebuilds everything when the wrapper changes.
+# write_wrapper: writes a wrapper around rustc, which is the same for all platforms. RUSTFLAGS would not do, because
+# cargo derives symbol names from them, and they would contain the name of this folder. One file serves all platforms,
+# because cargo rebuilds everything when the wrapper changes.
 write_wrapper() {
     cat >"$tools/cross/rustc.part" <<END
 #!/bin/sh

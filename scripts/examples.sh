@@ -129,7 +129,7 @@ try_node_nest() {
     run node check.mjs
 }
 
-# node_is_there NAME: makes a copy of that example, with its dependencies, the current folder.
+# node_is_there NAME: copies that example, goes to the copy, and installs its dependencies.
 node_is_there() {
     command -v node && command -v npm || skip 'no node with npm'
     [ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] || skip 'no node 20'

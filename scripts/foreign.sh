@@ -2,7 +2,7 @@
 # foreign.sh PLATFORM: provides a server of that platform, on which the module of a release can run, in
 # .tools/servers/PLATFORM:
 #
-#   linux-x86_64                         Redis 7.0, linked for the oldest glibc that is supported, on Debian 11's
+#   linux-x86_64                         Redis 7.0, linked for the oldest supported glibc, on Debian 11's glibc
 #   linux-aarch64                        Debian's arm64 redis-server, under qemu
 #   linux-musl-x86_64                    Redis 7.0, linked to musl, on Debian's musl
 #   linux-musl-aarch64                   the same for arm64, under qemu

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Draws docs/pictures, from real runs where a picture shows one: the sequences (pictures.py), `make demo` and `rlock
-# top` in a terminal (terminal.py), and the page of `rlock serve` in a browser. Also draws the plot of the figures of
-# `make bench` (plot.py), and the diagrams (diagrams.py). $RLOCK_DEMO and $RLOCK can name programs that are already
-# built.
+# Draws docs/pictures. Real runs give the sequences (pictures.py), `make demo` and `rlock top` in a terminal
+# (terminal.py), and the page of `rlock serve` in a browser. The plot shows the figures of `make bench` (plot.py), and
+# the diagrams need no run (diagrams.py). $RLOCK_DEMO and $RLOCK can name programs that are already built.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$root"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Provides everything that building and testing need. What the machine lacks is fetched into .tools, from packages of
-# its own distribution, without root. If something cannot be provided in this way, the script says what it is. It prints
-# one line per thing that it fetches, and nothing if nothing is missing.
+# its own distribution, without root. The script names everything that cannot be provided in this way. It prints one
+# line per thing that it fetches, and nothing if nothing is missing.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 

@@ -1,4 +1,4 @@
-//! A group of clients: first with few members, then with many.
+//! Groups of clients, which are measured first with few members and then with many.
 
 use crate::stage::until_all_is_read;
 use rlock_testkit::{Server, Waiter};

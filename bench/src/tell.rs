@@ -30,8 +30,8 @@ pub fn measure(book: &mut Book, profile: Profile) {
 fn hand_off(book: &mut Book, profile: Profile) {
     let rounds = if profile == Profile::Quick { 1000 } else { 5000 };
     let plain = server(&[]);
-    // The server announces the turns of tickets by events. It has its own server, so that the other
-    // ways do not pay for events.
+    // The server announces the turns of tickets by events. Tickets have their own server, so that
+    // the other ways do not pay for events.
     let with_events = server(&["notify-keyspace-events", "Kd"]);
     let mut watcher = Waiter::connect(&plain);
     let mut ways = [Tell::between(&plain), Block::between(&plain), Queue::between(&with_events)];

@@ -28,7 +28,7 @@ const CONNECTIONS: usize = 100;
 const BATCH: usize = 10;
 /// The hand-off is measured while about this many requests wait.
 pub const SIZES: [usize; 3] = [1000, 10_000, 100_000];
-/// This many hand-offs are measured together, and this many such windows for each size.
+/// A window is this many hand-offs, which are measured together. Each size has [`WINDOWS`] of them.
 const WINDOW: usize = 200;
 const WINDOWS: usize = 5;
 const READY_MS_MAX: u64 = 20_000;

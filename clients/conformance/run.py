@@ -404,8 +404,8 @@ class Session:
         )
 
     def may_play(self, steps):
-        """Whether a scenario with these steps is played. A documented user of locks has no keys for data, and the proxy
-        cannot recognize commands in encrypted data."""
+        """Whether a scenario with these steps is played. The user of docs/operations.md may use locks, but no keys with
+        data, and the proxy cannot recognize commands in encrypted data."""
         return not (self.access.user and ('"churn"' in steps or '"user"' in steps)) and not (self.access.tls and '"proxy"' in steps)
 
     def knows(self, word, address):

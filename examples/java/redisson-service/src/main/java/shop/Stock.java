@@ -52,7 +52,7 @@ public class Stock {
         }
     }
 
-    /** All items, as of a moment at which nobody changes the catalog. */
+    /** All items. Nobody can change the catalog while they are read. */
     public Map<String, Integer> catalog() {
         RLock reading = redisson.getReadWriteLock("{shop}:catalog").readLock();
         reading.lock();
