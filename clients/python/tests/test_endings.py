@@ -49,6 +49,16 @@ def test_a_session_whose_release_failed_ends(server):
     until("its connection is closed", lambda: server.holders("k") == [])
 
 
+def test_a_program_that_ends_with_a_hold_prints_nothing(server):
+    program = """if True:
+        import sys, redis, rlock
+        hold = rlock.Lock(redis.Redis(port=int(sys.argv[1])), "k").acquire()
+    """
+    words = [sys.executable, "-c", program, str(server.one.port)]
+    assert subprocess.run(words, stderr=subprocess.PIPE, text=True, check=True).stderr == ""
+    assert len(server.holders("k")) == 1
+
+
 def test_a_session_ends_with_its_process_whatever_it_has_forked(server):
     program = """if True:
         import os, signal, sys, redis, rlock

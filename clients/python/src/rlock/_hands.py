@@ -274,8 +274,8 @@ class Arrival:
 
     def watch(self, handle: Any) -> Any:
         # To a signal's handler, this is one step: `next` puts a pair into the queue: this object, and the code that is
-        # running.
-        codes = map(operator.attrgetter("f_code"), map(sys._getframe, itertools.repeat(0)))
+        # running. At the end of the interpreter, no code is running anymore, and `next` returns its default instead.
+        codes = map(operator.attrgetter("f_code"), map(sys._getframe, iter(sys.is_finalizing, True)))
         note = map(_hands.todo.put, zip(itertools.repeat(self), codes))
         return weakref.ref(handle, functools.partial(next, note))
 
