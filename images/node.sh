@@ -486,5 +486,5 @@ promote() {
 
 case ${1-} in
     server | sentinel | serve | ready | promote) "$1" ;;
-    *) die 'say server, sentinel, serve, ready or promote' ;;
+    *) die 'the first word must be server, sentinel, serve, ready or promote' ;;
 esac

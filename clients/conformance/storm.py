@@ -297,7 +297,7 @@ def main():
     parser.add_argument("--keys", type=int, default=20)
     parser.add_argument("--slack", type=int, default=1500, help="how late a call may return, in ms, beyond what the process could not use")
     parser.add_argument("--asleep", type=int, default=3000, help="how late a broken connection may be noticed, in ms, for the same reason")
-    parser.add_argument("--connections", type=int, default=64, help="how many a package may keep that does nothing")
+    parser.add_argument("--connections", type=int, default=64, help="how many connections an idle package may keep")
     args = parser.parse_args()
 
     def play(name, command, folder):
