@@ -43,12 +43,12 @@ sealed class Job permits AsyncJob {
     Output op; // under way
     private Tell told;
     Input brought; // by an operation that was interrupted
-    final Inbox.Waiter waiter;
+    Inbox.Waiter waiter; // null until it listens
     private Address at; // where its own connection leads
     private Address asked; // where -ASK pointed
     private long warnsAt;
     private volatile Thread thread; // that waits
-    private long well = Machine.FOREVER; // when a server last let an acquisition wait
+    private long well; // when an acquisition began, or a server last let it wait
     /** There was no server for as long as the client allows. */
     boolean hasGivenUp;
 
@@ -58,11 +58,9 @@ sealed class Job permits AsyncJob {
         this.options = options;
         this.depth = depth;
         this.isNew = depth == 1 && machine instanceof Attempt;
-        if (machine instanceof Attempt) well = Clock.now();
         this.machine = machine;
         this.interruptible = interruptible;
         this.warnsAt = warnsAt;
-        this.waiter = links.inbox.waiter(this::signal);
         links.jobs.add(this);
     }
 
@@ -126,7 +124,8 @@ sealed class Job permits AsyncJob {
     }
 
     Tell step(Input in) {
-        for (Output output : machine.step(Clock.now(), in)) {
+        long now = Clock.now();
+        for (Output output : machine.step(now, in)) {
             switch (output.act()) {
                 case KEEP -> letGo(true);
                 case DROP -> letGo(false);
@@ -134,7 +133,7 @@ sealed class Job permits AsyncJob {
                 case UNDO -> seat.undoes();
                 case FREE -> end();
                 default -> {
-                    if (op != null && op.act() == Act.WAIT) well = Clock.now();
+                    if (op == null || op.act() == Act.WAIT) well = now;
                     op = output;
                 }
             }
@@ -144,7 +143,7 @@ sealed class Job permits AsyncJob {
 
     private synchronized void end() {
         if (freed.isDone()) return;
-        waiter.close();
+        if (waiter != null) waiter.close();
         letGo(false);
         links.jobs.remove(this);
         seat.free();
@@ -255,12 +254,18 @@ sealed class Job permits AsyncJob {
     /** Subscribes if that takes no time; otherwise null. */
     Input listens() {
         links.lookAround();
-        return waiter.listens(seat.name.key()) ? Input.of(Event.LISTENING, links.roundTrip()) : null;
+        return waiter().listens(seat.name.key()) ? Input.of(Event.LISTENING, links.roundTrip()) : null;
     }
 
     private Input listen(long by) {
-        links.listen(waiter, seat.name.key(), Links.endOf(by));
+        links.listen(waiter(), seat.name.key(), Links.endOf(by));
         return Input.of(Event.LISTENING, links.roundTrip());
+    }
+
+    // A request that is answered at once has none.
+    private Inbox.Waiter waiter() {
+        if (waiter == null) waiter = links.inbox.waiter(this::signal);
+        return waiter;
     }
 
     private Input waits(long by) {
@@ -338,7 +343,7 @@ sealed class Job permits AsyncJob {
     }
 
     private long givesUpAt() {
-        return well == Machine.FOREVER ? well : Machine.after(well, links.outageMillis);
+        return machine instanceof Attempt ? Machine.after(well, links.outageMillis) : Machine.FOREVER;
     }
 
     /** Warns about a wait that no server answers for long. */

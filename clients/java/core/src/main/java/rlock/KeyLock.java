@@ -64,8 +64,8 @@ public final class KeyLock extends Acquirable<KeyLock, Hold> {
      */
     @Override
     public void unlock() {
-        Tenure tenure = held();
         Seat seat = seat();
+        Tenure tenure = held(seat);
         // Of several locks that were lost together, none can be acquired before all are released.
         tenure.release(tenure.isLost() && tenure.isTogetherAt(seat) ? tenure.seat() : seat);
     }
@@ -95,7 +95,7 @@ public final class KeyLock extends Acquirable<KeyLock, Hold> {
 
     /** Whether this thread certainly holds it. */
     public boolean isHeldByCurrentThread() {
-        Tenure tenure = tenure();
+        Tenure tenure = tenure(seat());
         return tenure != null && tenure.isSure();
     }
 
@@ -107,12 +107,12 @@ public final class KeyLock extends Acquirable<KeyLock, Hold> {
 
     /** The fencing token of this thread's hold. */
     public long token() {
-        return held().token;
+        return held(seat()).token;
     }
 
     /** The signal of this thread's hold, like {@link Hold#lost}. */
     public CompletableFuture<Void> lost() {
-        return held().lost();
+        return held(seat()).lost();
     }
 
     /**
@@ -121,16 +121,15 @@ public final class KeyLock extends Acquirable<KeyLock, Hold> {
      * @throws LockLostException if it was lost
      */
     public void renew(Duration lease) {
-        held().renew(lease.toMillis());
+        held(seat()).renew(lease.toMillis());
     }
 
-    private Tenure tenure() {
-        Seat seat = seat();
+    private static Tenure tenure(Seat seat) {
         return seat == null ? null : seat.tenure;
     }
 
-    private Tenure held() {
-        Tenure tenure = tenure();
+    private Tenure held(Seat seat) {
+        Tenure tenure = tenure(seat);
         if (tenure == null) throw new IllegalMonitorStateException(key + " is not held by this owner");
         return tenure;
     }

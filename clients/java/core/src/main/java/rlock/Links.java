@@ -64,6 +64,7 @@ final class Links implements AutoCloseable {
     private volatile boolean closed;
 
     private final class Server {
+        final Address at;
         final Deque<Link> idle = new ConcurrentLinkedDeque<>();
         final AtomicInteger size = new AtomicInteger();
         final Semaphore[] places = new Semaphore[Use.values().length];
@@ -73,11 +74,36 @@ final class Links implements AutoCloseable {
         volatile String trouble = "";
         volatile boolean isKnown; // which server it is has been asked, and no connection broke since
 
-        Server() {
+        Server(Address at) {
+            this.at = at;
             Arrays.setAll(places, use -> new Semaphore(PER_USE, true));
             Arrays.setAll(workers, use -> new ThreadPoolExecutor(
                     PER_USE, PER_USE, 10, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), threads));
             for (ThreadPoolExecutor each : workers) each.allowCoreThreadTimeOut(true);
+        }
+
+        /** An idle connection, or null. */
+        Link poll() {
+            Link link = idle.pollFirst();
+            if (link != null) size.decrementAndGet();
+            return link;
+        }
+
+        /** Returns a connection that has answered. */
+        void give(Link link) {
+            if (closed || size.get() >= IDLE) {
+                link.close();
+                return;
+            }
+            size.incrementAndGet();
+            idle.addFirst(link);
+            if (closed) drop();
+        }
+
+        /** Closes the idle connections, after one of them was broken. */
+        void drop() {
+            isKnown = false;
+            for (Link link; (link = poll()) != null; ) link.close();
         }
 
         void close() {
@@ -196,23 +222,24 @@ final class Links implements AutoCloseable {
     }
 
     private Object callAt(Use use, Address at, boolean asking, long end, String... words) {
-        Semaphore place = server(at).places[use.ordinal()];
+        Server server = server(at);
+        Semaphore place = server.places[use.ordinal()];
         acquire(place, end, "all connections are waiting for a reply");
         try {
-            Link link = take(at, end);
+            Link link = take(server, end);
             try {
                 if (asking) link.call(millisUntil(end), "ASKING");
                 long sent = System.nanoTime();
                 Object reply = link.call(millisUntil(end), words);
                 took(System.nanoTime() - sent);
-                give(at, link);
+                server.give(link);
                 return reply;
             } catch (ServerException error) {
-                give(at, link);
+                server.give(link);
                 throw error;
             } catch (LinkException broken) {
                 link.close();
-                drop(at);
+                server.drop();
                 throw broken;
             }
         } finally {
@@ -249,17 +276,24 @@ final class Links implements AutoCloseable {
 
     /** A connection for exclusive use: an idle one or a new one. It is returned by {@link #give}, or closed. */
     Link take(Address at, long end) {
-        Link link = idle(at);
-        return link == null ? open(at, end) : link;
+        return take(server(at), end);
+    }
+
+    private Link take(Server server, long end) {
+        Link link = server.poll();
+        return link == null ? open(server, end) : link;
     }
 
     /** A new connection, until then ({@code nanoTime}) at the latest. */
     Link open(Address at, long end) {
-        Server server = server(at);
-        Link link = dial(server, at, end, limit -> driver.connect(at, limit));
+        return open(server(at), end);
+    }
+
+    private Link open(Server server, long end) {
+        Link link = dial(server, end, limit -> driver.connect(server.at, limit));
         if (server.isKnown) return link;
         try {
-            locks.met(runId(link, at, end));
+            locks.met(runId(link, server.at, end));
             server.isKnown = true;
             return link;
         } catch (LinkException failed) {
@@ -297,12 +331,12 @@ final class Links implements AutoCloseable {
     /** A new connection that receives messages. */
     Driver.Feed listen(Address at, Driver.Ear ear) {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMillis);
-        return dial(server(at), at, end, limit -> driver.listen(at, limit, ear));
+        return dial(server(at), end, limit -> driver.listen(at, limit, ear));
     }
 
     // All callers together connect to a server one at a time, and not at all for a moment after a failure.
-    private <C> C dial(Server server, Address at, long end, LongFunction<C> connecting) {
-        acquire(server.dials, end, "no connection to " + at + " in time");
+    private <C> C dial(Server server, long end, LongFunction<C> connecting) {
+        acquire(server.dials, end, "no connection to " + server.at + " in time");
         try {
             if (closed) throw new LinkException("closed", null).neverSent();
             if (System.nanoTime() - server.restsUntil < 0) throw new LinkException(server.trouble, null).neverSent();
@@ -361,38 +395,19 @@ final class Links implements AutoCloseable {
         give(at, take(at, end));
     }
 
-    private Link idle(Address at) {
-        Server server = server(at);
-        Link link = server.idle.pollFirst();
-        if (link != null) server.size.decrementAndGet();
-        return link;
-    }
-
     /** Returns a connection that has answered. */
     void give(Address at, Link link) {
-        Server server = server(at);
-        if (closed || server.size.get() >= IDLE) {
-            link.close();
-            return;
-        }
-        server.size.incrementAndGet();
-        server.idle.addFirst(link);
-        if (closed) drop(at);
+        server(at).give(link);
     }
 
-    /** Closes the idle connections to a server, after one of them was broken. */
-    void drop(Address at) {
-        server(at).isKnown = false;
-        for (Link link; (link = idle(at)) != null; ) link.close();
-    }
-
+    /** Closes the idle connections to the primary of the key, after one of them was broken. */
     void dropIdle(String key) {
         Address at = topology.primary(key);
-        if (at != null) drop(at);
+        if (at != null) server(at).drop();
     }
 
     private Server server(Address at) {
-        return servers.computeIfAbsent(at, each -> new Server());
+        return servers.computeIfAbsent(at, Server::new);
     }
 
     /**
@@ -444,7 +459,7 @@ final class Links implements AutoCloseable {
         while (!jobs.isEmpty() && System.nanoTime() - end < 0) LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(2));
         closed = true;
         inbox.close();
-        servers.keySet().forEach(this::drop);
+        servers.values().forEach(Server::drop);
         servers.values().forEach(Server::close);
         jobs.forEach(Job::abandon);
     }

@@ -9,6 +9,7 @@ import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Supplier;
 import org.junit.jupiter.api.AutoClose;
@@ -60,6 +61,19 @@ class LockTest {
             two.unlock();
             assertThrows(IllegalMonitorStateException.class, two::unlock);
             assertTrue(server.isFree(key));
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource
+    void anOwnersNameIsAskedForOncePerCall(Over over) {
+        try (var session = over.open(server.port)) {
+            var asked = new AtomicInteger();
+            KeyLock lock = session.locks().lock(key(over, "asked")).owner(() -> asked.incrementAndGet() <= 2 ? "ann" : "bob");
+            lock.lock();
+            lock.unlock();
+            assertEquals(2, asked.get());
+            assertTrue(server.isFree(lock.key()));
         }
     }
 
