@@ -116,6 +116,7 @@ def key_name(key: Any) -> str:
     raise TypeError(f"the key must be a str or bytes, not {type(key).__name__}")
 
 
+@functools.lru_cache(1024)  # most words of a request are those of the last one
 def raw(text: str) -> bytes:
     """As it is sent."""
     try:

@@ -93,8 +93,8 @@ def refused(error: Exception) -> Refused:
 
 def packed(words: list[Any]) -> bytes:
     """A request in the protocol's format, in half of the time that redis-py takes."""
-    all = [raw(word) if isinstance(word, str) else b"%d" % word for word in words]
-    return b"*%d\r\n%b" % (len(all), b"".join([b"$%d\r\n%b\r\n" % (len(each), each) for each in all]))
+    all = [b"$%d\r\n%b\r\n" % (len(each := raw(word) if isinstance(word, str) else b"%d" % word), each) for word in words]
+    return b"*%d\r\n%b" % (len(all), b"".join(all))
 
 
 class Route:
