@@ -56,6 +56,9 @@ parts=(
 test_all() {
     RLOCK_MODULE=$(module)
     export RLOCK_MODULE
+    # Without optimisation, the programs beside the module compile in less than half of the CPU time (180 s instead of
+    # 405 s). The gate measures only the module and the core.
+    export CARGO_PROFILE_TOOLS_OPT_LEVEL=0
     export RLOCK_SERVER=${RLOCK_SERVER:-$tools/servers/default/redis-server}
     export RLOCK_CLI=${RLOCK_CLI:-$tools/servers/default/redis-cli}
 
