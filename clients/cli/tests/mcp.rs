@@ -15,7 +15,12 @@ use std::time::{Duration, Instant};
 
 use agent::{Agent, Repository};
 use serde_json::{Value, json};
-use support::{Rlock, Server, until};
+use support::{Rlock, Server, said, until};
+
+/// A file of the example for agents.
+fn example(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/agents").join(name)
+}
 
 fn claim(agent: &mut Agent, paths: &[&str], seconds: f64) -> Value {
     agent.call("claim_paths", json!({ "paths": paths, "seconds": seconds }))
@@ -135,8 +140,7 @@ fn a_hook_can_ask_whether_a_path_is_claimed() {
     let (code, _, complaint) = server.run(&["mcp", "--root", files.path(), "--check", "a"]);
     assert!(code == 125 && complaint.contains("--check needs --agent"), "{complaint}");
     // The hook of the example, as an editor runs it: 2 refuses the write.
-    let hook = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../examples/agents/refuse-unclaimed-write.py");
+    let hook = example("refuse-unclaimed-write.py");
     let path = std::env::join_paths(
         std::iter::once(
             std::path::Path::new(env!("CARGO_BIN_EXE_rlock")).parent().unwrap().to_owned(),
@@ -159,40 +163,14 @@ fn a_hook_can_ask_whether_a_path_is_claimed() {
     assert_eq!(write("/tmp/elsewhere.txt", Some("bob")), (Some(0), String::new()));
 }
 
-/// Thirty agents edit twelve files, each some of them at a time, and sometimes a whole folder.
+/// With claims, no edit collides, and with lease files some do: what agents do is in the script.
 #[test]
 fn thirty_agents_on_one_repository_never_collide() {
-    let paths: Vec<String> =
-        (0..12).map(|each| format!("{}/{}.txt", ["core", "web", "docs"][each % 3], each)).collect();
-    let names: Vec<&str> = paths.iter().map(String::as_str).collect();
-    let (server, files) =
-        (Server::start(&["--maxclients", "4000"]), Repository::new("thirty", &names));
-    let claimed = files.edited_by(30, |number| {
-        let mut agent = Agent::start(&server, &files, &format!("agent-{number}"));
-        move |wanted: &[String], edit: &mut dyn FnMut()| {
-            let mut told = agent.call("claim_paths", json!({ "paths": wanted }));
-            while told["state"] == "waiting" {
-                told = agent.call("wait", json!({ "claim": told["claim"] }));
-            }
-            assert_eq!(told["state"], "held", "{told}");
-            edit();
-            agent.call("release", json!({ "claim": told["claim"] }));
-        }
-    });
-    println!("claims: {claimed:?}");
-    assert_eq!((claimed.collisions, claimed.lost), (0, 0), "{claimed:?}");
-
-    // The control: the same work with hand-written lease files.
-    let files = Repository::new("thirty-leases", &names);
-    let leased = files.edited_by(30, |number| {
-        let leases = files.leases();
-        move |wanted: &[String], edit: &mut dyn FnMut()| {
-            leases.take(wanted, number);
-            edit();
-            leases.give_back(wanted);
-        }
-    });
-    println!("lease files: {leased:?}");
-    assert_eq!(leased.edits, claimed.edits);
-    assert!(leased.collisions > 0 && leased.lost > 0, "the control shows nothing: {leased:?}");
+    let server = Server::start(&["--maxclients", "4000"]);
+    let mut script = std::process::Command::new("python3");
+    script.arg(example("collisions.py")).args(["--agents", "30", "--tasks", "2"]);
+    script.env("RLOCK", env!("CARGO_BIN_EXE_rlock")).env("RLOCK_URL", server.url());
+    let (code, output, complaint) = said(script.output().unwrap());
+    println!("{output}");
+    assert_eq!(code, 0, "{output}{complaint}");
 }
