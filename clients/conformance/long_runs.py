@@ -9,7 +9,7 @@ def arguments(about):
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--server", required=True)
     parser.add_argument("--module", required=True)
-    parser.add_argument("--runner", action="append", required=True, help="NAME=COMMAND; may be said several times")
+    parser.add_argument("--runner", action="append", required=True, help="NAME=COMMAND; repeat it for more runners")
     parser.add_argument("--seconds", type=int, default=180)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     return parser

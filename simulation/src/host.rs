@@ -23,7 +23,7 @@ use crate::server::Server;
 use crate::waiting::Waiting;
 use crate::words::Said;
 
-/// More replicas than there are.
+/// A number of replicas that no simulated server has.
 const ALL: usize = 16;
 
 /// A simulated server in one callback. It panics if the engine borrows the server's state across a
