@@ -15,7 +15,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// Decides what the connections send.
 pub trait Game {
-    /// If a game acts by itself, its `tick` is called at least this often. Zero means in each round.
+    /// If a game acts by itself, its `tick` is called at least this often. Zero: in each round.
     const TICK: Option<Duration> = None;
 
     /// Called at the latest when [`Game::TICK`] has passed since the last call.
