@@ -81,6 +81,11 @@ fn with_acks_the_reply_waits_for_the_replicas() {
     let (primary, replica) = pair(&["rlock.acks-timeout-ms", "1000"]);
     let mut client = primary.client();
     client.granted("RLOCK.ACQUIRE door ann LEASE 600000");
+    // Where it cannot wait, nothing is taken.
+    let in_a_script = "EVAL return(redis.call('RLOCK.TAKE',KEYS[1],'me','ACKS','1')) 1 door";
+    let error = client.error(in_a_script);
+    assert!(error.contains("a connection that can block"), "{error}");
+    assert_eq!(client.shows("door"), "write: ann write 1");
     let token = client.granted("RLOCK.TAKE door operator ACKS 1");
     assert_eq!(replica.client().lock("door").hold("operator", "write").token, token);
     assert!(client.error("RLOCK.TAKE door operator ACKS 9").starts_with("NOREPLICAS "));
