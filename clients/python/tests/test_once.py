@@ -152,4 +152,6 @@ def test_what_makes_no_sense_is_refused(server):
     for body in (later, None):
         with pytest.raises(TypeError):
             locks.once("k", 60, body)
+    with pytest.raises(TypeError, match="every must be a number of seconds, not '1h'"):
+        locks.once("k", "1h", nothing)
     assert is_free(server, "k")
