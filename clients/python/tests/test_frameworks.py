@@ -108,6 +108,8 @@ def test_a_command_of_which_one_runs_at_a_time(server, tmp_path, monkeypatch):
     class Named(Command):
         lock_key, lock_wait = "named", 10
 
+    with pytest.raises(TypeError, match="put SingleRun before BaseCommand"):
+        type("Command", (BaseCommand, SingleRun), {})
     assert said() == ("test_frameworks\n", "")
     with pytest.raises(CommandError):
         said(fails=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Optional
 
+from django.core.management.base import BaseCommand  # type: ignore[import-untyped]
+
 from ._sync import Client, Lock
 
 
@@ -22,6 +24,12 @@ class SingleRun:
     lock_wait: ClassVar[Optional[float]] = 0
     #: How many seconds the lock outlives a process that dies.
     lock_lease: ClassVar[float] = 30.0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        kinds = cls.__mro__
+        if BaseCommand in kinds and kinds.index(BaseCommand) < kinds.index(SingleRun):
+            raise TypeError(f"{cls.__name__} would run without its lock: put SingleRun before BaseCommand")
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """What `manage.py` and `call_command` call."""
