@@ -181,6 +181,16 @@ def long():
 """
 
 
+def test_a_key_that_names_no_argument_is_refused_at_once():
+    from rlock.celery import single_run
+
+    with pytest.raises(ValueError, match="load has no argument 'nme'"):
+
+        @single_run(None, "load:{nme}")
+        def load(name):
+            pass
+
+
 def test_single_runs_of_celery(server, tmp_path, monkeypatch):
     (tmp_path / "jobs.py").write_text(CELERY)
     monkeypatch.setenv("REDIS", f"redis://{server.one.address}")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import re
+import string
 from typing import Any, Callable, Optional, TypeVar, Unpack, cast
 
 from celery import current_task  # type: ignore[import-untyped]
@@ -33,6 +35,9 @@ def single_run(client: Client, key: str, *, again: Optional[float] = None, **opt
 
     def decorate(function: F) -> F:
         parameters = inspect.signature(function)
+        for _, field, _, _ in string.Formatter().parse(key):
+            if field is not None and re.split(r"[.\[]", field)[0] not in parameters.parameters:
+                raise ValueError(f"{key!r}: {function.__name__} has no argument {field!r}")
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
