@@ -198,8 +198,8 @@ count_results() {
 }
 
 # Rules that are broken in a machine, one at a time (clients/rust/src/machine/planted.rs), as far as traces show it.
-broken='SeatLeft UndoneUnnamed UndoneOnce PatienceIgnored WaitUnrepeated DoubtForgotten UnsentUndone CloseIgnored GrantForgotten
-LeaseFromReply BreakBelieved'
+broken='SeatLeft UndoneUnnamed UndoneOnce PatienceIgnored OutageForgotten OutageFromCall WaitUnrepeated DoubtForgotten
+UnsentUndone CloseIgnored GrantForgotten LeaseFromReply BreakBelieved'
 
 # replays LANGUAGE...: each replays the traces of the machine, and must fail with those of each broken one.
 replays() {

@@ -30,9 +30,6 @@ type driver struct {
 	isFree  bool
 	trouble error // of the last request
 	notice  *notice
-
-	well       machine.Ms // when a server last let an acquisition wait
-	hasGivenUp bool       // there was no server for as long as the Locker allows
 }
 
 // errSilent is the error of a request that got no answer.
@@ -147,9 +144,6 @@ func (d *driver) begin(op machine.Output) {
 	if op.Act == machine.Sleep && !d.isTold {
 		d.notice.give(d.trouble)
 	}
-	if d.op.Act == machine.Wait {
-		d.well = now()
-	}
 	if op.Act != machine.Await { // the one under way goes on
 		d.supersede()
 		d.arrives = d.asks.begin(op, d.isDirect && !d.isTold) // what follows the call is none of the caller's business
@@ -174,11 +168,7 @@ func (d *driver) wait() machine.Input {
 	if d.op.Act == machine.Wait && d.own.line != nil {
 		broken = d.own.line.ended
 	}
-	by, givesUp := d.op.By, machine.Forever
-	if d.op.Act == machine.Sleep && d.well > 0 && !d.isTold {
-		givesUp = machine.After(d.well, d.l.outage)
-	}
-	timer := time.NewTimer(remaining(min(by, givesUp)))
+	timer := time.NewTimer(remaining(d.op.By))
 	defer timer.Stop()
 	select {
 	case arrived := <-d.arrives:
@@ -192,12 +182,8 @@ func (d *driver) wait() machine.Input {
 		d.closing = nil
 		return machine.Input{Event: machine.Close}
 	case <-timer.C:
+		return d.take(late(d.op, d.arrives))
 	}
-	if now() >= givesUp {
-		d.hasGivenUp = true
-		return machine.Input{Event: machine.Cancel}
-	}
-	return d.take(late(d.op, d.arrives))
 }
 
 func (d *driver) take(arrived arrival) machine.Input {

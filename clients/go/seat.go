@@ -164,10 +164,10 @@ func (l *Locker) acquire(ctx context.Context, s *seat, o *options, begin machine
 	}
 	_, hears := l.servers.heard(s.id.key, place{})
 	d := &driver{asks: asks{l: l, key: s.id.key, o: o, depth: depth}, seat: s, gone: ctx.Done(), isDirect: ctx.Done() == nil,
-		notice: o.notice, closing: closing.Done(), well: now()}
+		notice: o.notice, closing: closing.Done()}
 	d.machine = machine.NewAttempt(machine.Ask{
-		Wait: wait, Patience: machine.Patience, Lease: millis(o.lease), Depth: depth, Below: below, Hears: hears,
-		Session: o.session, HasAcks: o.acks > 0,
+		Wait: wait, Patience: machine.Patience, Outage: l.outage, Lease: millis(o.lease), Depth: depth, Below: below,
+		Hears: hears, Session: o.session, HasAcks: o.acks > 0,
 	})
 	told := d.untilTold()
 	if told.Tell == machine.Granted {
@@ -227,10 +227,7 @@ func (d *driver) failed(ctx context.Context, told machine.Output, trouble error)
 	case machine.Closed:
 		return redis.ErrClosed
 	case machine.Cancelled:
-		if !d.hasGivenUp {
-			return ended(ctx, trouble)
-		}
-		fallthrough
+		return ended(ctx, trouble)
 	default:
 		err = unavailable(key, typed(cmp.Or(trouble, errSilent)))
 	}

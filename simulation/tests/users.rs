@@ -13,14 +13,14 @@ const PLANTED_STEPS: u64 = 3_000_000;
 fn the_laws_hold() {
     let found = many(2026, Planted::Nothing, STEPS).unwrap_or_else(|story| panic!("{story}"));
     println!("{found}");
-    let seen = [found.grants, found.losses, found.restarts, found.promotions];
+    let seen = [found.grants, found.outages, found.losses, found.restarts, found.promotions];
     assert!(seen.iter().chain(&[found.forks, found.closes]).all(|count| *count > 0), "{found}");
 }
 
 /// This happens seconds later, after a second failover: the undo went to the primary of that time.
 #[test]
 fn a_server_that_is_the_primary_again_reads_an_old_request() {
-    one(77_483, Planted::Nothing, false).unwrap_or_else(|story| panic!("{story}"));
+    one(3089, Planted::Nothing, false).unwrap_or_else(|story| panic!("{story}"));
 }
 
 #[test]
@@ -79,6 +79,16 @@ fn a_silence_condemns_nothing() {
 #[test]
 fn a_request_outlasts_the_patience() {
     found(Planted::PatienceIgnored, &["a call returns by its patience"], true);
+}
+
+#[test]
+fn a_limit_for_outages_is_forgotten() {
+    found(Planted::OutageForgotten, &["a limit for outages ends a wait"], true);
+}
+
+#[test]
+fn an_outage_counts_from_the_call() {
+    found(Planted::OutageFromCall, &["a wait ends no sooner than it is limited"], true);
 }
 
 #[test]

@@ -85,10 +85,6 @@ export class Driver implements Busy {
   by = Infinity;
   /** Whether it asks for a hold that its owner does not have: a drain ends it. */
   isNew = false;
-  /** Of an acquisition: when a server has last let it wait. */
-  well = Infinity;
-  /** Whether the wait has given up, because there was no server for as long as the client allows. */
-  hasGivenUp = false;
   /** Of a hold: a renewal failed. */
   onFailed: ((trouble: unknown) => void) | undefined;
   /** Called after each step, before its outputs are carried out. */
@@ -199,7 +195,6 @@ export class Driver implements Busy {
   }
 
   private begin(op: Output): void {
-    if (this.op.do === 'wait' && this.well < Infinity) this.well = this.now;
     this.op = op;
     if (op.do === 'send' || op.do === 'own') this.ahead = Date.now() - this.now;
     if (op.do !== 'await') this.count++;
@@ -214,8 +209,7 @@ export class Driver implements Busy {
     else if (op.do === 'wait' && this.heard) ends(this.heard);
     else if (op.do === 'seat') this.done(op);
     // What ended at once needs no timer.
-    if (!('by' in op) || this.instant !== undefined) return;
-    this.arm(op.do === 'sleep' ? Math.min(op.by, this.well + this.shared.outage) : op.by, count, this.now);
+    if ('by' in op && this.instant === undefined) this.arm(op.by, count, this.now);
   }
 
   private arm(by: number, count: number, from: number): void {
@@ -260,10 +254,9 @@ export class Driver implements Busy {
         return this.tell({ on: 'ended', outcome: { is: 'unsent' } });
       case 'wait':
         this.trouble = new Silent('no message in time');
-        return this.tell({ on: 'time' });
+      // falls through
       default:
-        this.hasGivenUp = now() >= this.well + this.shared.outage;
-        this.tell({ on: this.hasGivenUp ? 'cancel' : 'time' });
+        this.tell({ on: 'time' });
     }
   }
 

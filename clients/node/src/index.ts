@@ -307,24 +307,23 @@ export class Locks {
       throw new RangeError(`${asked.owner} holds ${asked.key} already: by itself, or with others`);
     }
     const hasAcks = (asked.acks ?? 0) > 0;
-    const { route } = this.#shared;
+    const { route, patience, outage } = this.#shared;
     const hears = wait > 0 && route.inboxes.hears(route.known(asked.key), asked.key);
     const depth = (held?.depth ?? 0) + 1;
     // The clock is rounded down to milliseconds, but a wait must not be short.
     const left = wait > 0 ? Math.max(1, begin + Math.ceil(wait) - now() + 1) : 0;
     const machine = new Attempt({
-      wait: left, patience: this.#shared.patience, lease: asked.lease, depth, below: held?.token, hears, session: asked.session === true, hasAcks,
+      wait: left, patience, outage, lease: asked.lease, depth, below: held?.token, hears, session: asked.session === true, hasAcks,
     });
     return await new Promise((resolve, reject) => {
       const driver: Driver = run(this.#shared, seat, asked, depth, machine, (tell) => {
         deafen();
         driver.isNew = false;
-        driver.well = Infinity;
         driver.onPause = undefined; // what it left is undone by itself
         if (tell.told === 'nil') return resolve(null);
         if (tell.told !== 'granted') {
           if (tell.told === 'lost') held?.lose();
-          return reject(tell.told === 'cancelled' && !driver.hasGivenUp ? signal?.reason : problemOf(tell, nameOf(asked), driver.trouble));
+          return reject(tell.told === 'cancelled' ? signal?.reason : problemOf(tell, nameOf(asked), driver.trouble));
         }
         const tenure = held ?? new Tenure(this.#shared, seat, asked, tell, this.#tenures);
         seat.tenure = tenure;
@@ -333,7 +332,7 @@ export class Locks {
         driver.tell({ on: 'taken' });
       });
       const deafen = onAbort(signal, () => driver.tell({ on: 'cancel' }));
-      const warnsAt = begin + this.#shared.patience;
+      const warnsAt = begin + patience;
       driver.onPause = (trouble) => {
         if (wait === 0 || now() < warnsAt) return;
         driver.onPause = undefined;
@@ -341,7 +340,6 @@ export class Locks {
         this.#shared.worries.warn(asked.key, trouble as Error);
       };
       driver.isNew = !held;
-      driver.well = now();
       driver.tell({ on: 'call' });
     });
   }
@@ -381,9 +379,8 @@ export class Locks {
     const name = JSON.stringify([asked.key, asked.owner, asked.upgrade ? 'WRITE' : asked.mode]);
     const seat = seats.get(name) ?? new Seat(() => seats.delete(name));
     seats.set(name, seat);
-    const { by, told } = come(now(), seat.isUndone, wait > 0 ? Math.max(1, begin + wait - now()) : 0, patience);
-    const until = told === 'unavailable' ? Math.min(by, now() + outage) : by;
-    if (await seat.take(until, signal, closing.signal)) return seat;
+    const { by, told } = come(now(), seat.isUndone, wait > 0 ? Math.max(1, begin + wait - now()) : 0, patience, outage);
+    if (await seat.take(by, signal, closing.signal)) return seat;
     this.#goesOn(signal);
     if (told === 'unavailable') throw new Unavailable(`${asked.key}: an earlier request of ${asked.owner} is not yet undone`);
     return null;

@@ -111,13 +111,12 @@ impl Seat {
         let is_undone = self.is_undone.load(Ordering::Acquire)
             || lock(&self.caller_gone).as_ref().is_some_and(|gone| *gone.borrow());
         let state = if is_undone { SeatState::Undone } else { SeatState::Taken };
-        let decision = decide_seat(now(), state, options.wait_ms(), machine::PATIENCE);
+        let (wait, outage) = (options.wait_ms(), inner.outage);
+        let decision = decide_seat(now(), state, wait, machine::PATIENCE, outage);
         let (until, tell) = match decision {
             SeatDecision::Wait(until, tell) => (until, tell),
             SeatDecision::Take => (FOREVER, Tell::Nil),
         };
-        let outage = if is_undone { inner.outage } else { FOREVER };
-        let until = until.min(now().saturating_add(outage));
         tokio::select! {
             biased; // a seat that is free is taken even at the last moment
             level = self.level.clone().lock_owned() => Ok(level),
@@ -151,6 +150,7 @@ impl Seat {
                 wait => wait.saturating_sub(waited).saturating_add(1),
             },
             patience: machine::PATIENCE.saturating_sub(waited).max(1),
+            outage: inner.outage,
             lease: millis(options.lease),
             depth: level.depth + 1,
             below: level.tenure.as_ref().map(|tenure| tenure.token),
@@ -163,7 +163,6 @@ impl Seat {
         machine.step(now(), Input::Call, &mut out);
         let mut driver =
             Driver::new(inner.clone(), self.clone(), options.clone(), asked.depth).begun(under_way);
-        driver.give_up();
         if asked.depth == 1 {
             driver.until(inner.closing.drains());
         }

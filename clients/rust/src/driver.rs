@@ -18,7 +18,7 @@ use crate::error::{
 };
 use crate::inbox::{Letter, Post};
 use crate::info::token_of;
-use crate::machine::{FOREVER, Input, Machine, Ms, Outcome, Output, Request, Tell};
+use crate::machine::{Input, Machine, Ms, Outcome, Output, Request, Tell};
 use crate::node::{Line, Node};
 use crate::one::One;
 use crate::options::Options;
@@ -52,10 +52,6 @@ pub(crate) struct Driver {
     under_way: Option<UnderWay>,
     /// Why the last request failed.
     trouble: Option<RedisError>,
-    /// Of an acquisition: when a server last let it wait.
-    well: Option<Ms>,
-    /// There was no server for as long as the locker allows.
-    has_given_up: bool,
 }
 
 impl Driver {
@@ -77,8 +73,6 @@ impl Driver {
             closed,
             under_way,
             trouble,
-            well: None,
-            has_given_up: false,
         }
     }
 
@@ -87,11 +81,6 @@ impl Driver {
         self.closed = Some(self.inner.closing.signal());
         self.under_way = Some(under_way);
         self
-    }
-
-    /// From now on it ends by itself if there is no server for too long.
-    pub(crate) fn give_up(&mut self) {
-        self.well = Some(now());
     }
 
     /// From now on that signal ends it, instead of `close`.
@@ -135,7 +124,6 @@ impl Driver {
             Tell::Lost => Error::Lost,
             Tell::Closed => Error::Closed,
             Tell::Unavailable | Tell::NoReplicas => Error::out_of_patience(trouble),
-            Tell::Cancelled if self.has_given_up => Error::out_of_patience(trouble),
             Tell::Refused(_) => trouble.into(),
             _ => Error::NotAcquired,
         }
@@ -160,7 +148,7 @@ impl Driver {
             for output in out.drain(..) {
                 match output {
                     Output::Tell(told) => {
-                        (self.options.on_trouble, self.well) = (None, None); // what is undone from here on is no wait
+                        self.options.on_trouble = None; // what is undone from here on is no wait
                         input = report(self, told, is_last);
                     }
                     Output::Undo => {
@@ -255,17 +243,10 @@ impl Driver {
                 };
                 Input::Ended(self.outcome(Some(Err(error))))
             }
-            Output::Wait(by) => {
-                let input = self.wait(at(*by)).await;
-                self.well = self.well.map(|_| now());
-                input
-            }
+            Output::Wait(by) => self.wait(at(*by)).await,
             Output::Sleep(by) => {
-                let gives_up =
-                    self.well.map_or(FOREVER, |well| well.saturating_add(self.inner.outage));
-                sleep_until(at(gives_up.min(*by))).await;
-                self.has_given_up = now() >= gives_up;
-                if self.has_given_up { Input::Cancel } else { Input::Time }
+                sleep_until(at(*by)).await;
+                Input::Time
             }
             _ => std::future::pending().await,
         }

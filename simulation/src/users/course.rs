@@ -26,6 +26,8 @@ pub struct Found {
     pub sends: u64,
     /// Grants that users got.
     pub grants: u64,
+    /// Attempts that had no server for longer than they allow.
+    pub outages: u64,
     /// Holds that were lost.
     pub losses: u64,
     /// Servers that were started again.
@@ -48,6 +50,7 @@ impl Found {
         self.inputs += other.inputs;
         self.sends += other.sends;
         self.grants += other.grants;
+        self.outages += other.outages;
         self.losses += other.losses;
         self.restarts += other.restarts;
         self.promotions += other.promotions;
@@ -61,12 +64,13 @@ impl fmt::Display for Found {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             to,
-            "{} steps: {} inputs, {} requests, {} grants, {} holds lost, {} restarts, \
-             {} promotions, {} forks, {} closes",
+            "{} steps: {} inputs, {} requests, {} grants, {} outages, {} holds lost, \
+             {} restarts, {} promotions, {} forks, {} closes",
             self.steps,
             self.inputs,
             self.sends,
             self.grants,
+            self.outages,
             self.losses,
             self.restarts,
             self.promotions,
@@ -250,6 +254,8 @@ impl Users {
         let reads = self.rng.u8(0..10) < 3;
         let is_named = self.rng.bool();
         let wait = *self.rng.choice(&[0, 0, 5, 50, 500, 2000, 2000, FOREVER]).unwrap_or(&0);
+        let outage =
+            *self.rng.choice(&[FOREVER, FOREVER, FOREVER, 100, 700, 2500]).unwrap_or(&FOREVER);
         let session = self.rng.u8(0..6) == 0;
         let has_acks = self.world.machines.len() > 1 && self.rng.u8(0..5) == 0;
         let least = if session || has_acks { 1000 } else { 300 };
@@ -260,7 +266,7 @@ impl Users {
             if is_named { (process.names.image(), 0) } else { process.names.draw() };
         let owner = format!("{image:x}-{count}{}", if reads { "r" } else { "w" });
         let who = &mut process.users[user];
-        who.ask = crate::machine::Ask { wait, lease, session, has_acks, ..no_ask() };
+        who.ask = crate::machine::Ask { wait, outage, lease, session, has_acks, ..no_ask() };
         who.has_max_queue = has_max_queue;
         who.place = (key, owner.into(), reads);
         who.start = self.now;

@@ -35,7 +35,7 @@ impl Users {
             }
             Output::Listen(by) => self.wait(id, Until::Subscribed, by, None),
             Output::Wait(by) => {
-                (job.until, job.by) = (Until::Message, by);
+                (job.until, job.by, job.is_waiting) = (Until::Message, by, true);
                 self.reads_letter(id);
             }
             Output::Sleep(by) => (job.until, job.by) = (Until::Time, by),
@@ -241,6 +241,9 @@ impl Users {
         let job = &self.jobs[&id];
         let (process, user) = (job.process, job.user);
         let Tell::Granted(token, sent, lingers) = tell else {
+            if matches!(tell, Tell::Unavailable | Tell::NoReplicas) {
+                self.gives_up(id);
+            }
             self.returns(process, user);
             self.processes[process].users[user].state = State::Idle;
             if tell == Tell::Lost {

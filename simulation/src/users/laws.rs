@@ -2,9 +2,9 @@
 
 use rlock_core::Mode;
 
-use super::{Id, LEASE_MAX, Place, Users, Work};
+use super::{Id, LEASE_MAX, Place, User, Users, Work};
 use crate::keyspace::{Key, Slot};
-use crate::machine::{FOREVER, LATE, Ms, PATIENCE, Planted, REPLY, SeatState};
+use crate::machine::{FOREVER, Input, LATE, Ms, Outcome, PATIENCE, Planted, REPLY, SeatState};
 use crate::words::{Out, Words};
 
 impl Users {
@@ -40,9 +40,8 @@ impl Users {
     /// A call returned.
     pub(super) fn returns(&mut self, process: usize, user: usize) {
         let user = &self.processes[process].users[user];
-        let patience = if user.ask.wait > 0 { user.ask.wait } else { PATIENCE };
         let (start, limit) =
-            (user.start, user.start.saturating_add(patience).saturating_add(2 * LATE));
+            (user.start, user.start.saturating_add(patience(user)).saturating_add(2 * LATE));
         self.in_time(process, start, limit);
     }
 
@@ -50,6 +49,44 @@ impl Users {
         if self.now > limit && self.processes[process].was_frozen < start {
             let what = format!("begun at {start} ms, to return by {limit} ms, at {} ms", self.now);
             self.breaks("a call returns by its patience", what);
+        }
+    }
+
+    /// Law: a limit for outages ends an attempt, at the latest with the operation in progress.
+    pub(super) fn limit_outage(&mut self, id: Id, input: &Input) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if !matches!(job.work, Work::Attempt(_)) || job.undone_since != FOREVER {
+            return;
+        }
+        let has_waited = std::mem::take(&mut job.is_waiting);
+        let limit = job.served.saturating_add(job.ask.outage).max(job.reached);
+        let is_late = !has_waited && self.now > limit.saturating_add(REPLY);
+        let is_stopped = self.processes[job.process].was_frozen >= job.served;
+        match input {
+            _ if has_waited => job.served = self.now,
+            Input::Ended(outcome) | Input::Own(outcome) if is_decided(outcome) => {
+                job.served = self.now;
+            }
+            Input::Opened | Input::Listening(_) => job.reached = self.now,
+            _ => {}
+        }
+        if is_late && !is_stopped {
+            let what = format!("job {id} goes on at {} ms, after {limit} ms", self.now);
+            self.breaks("a limit for outages ends a wait", what);
+        }
+    }
+
+    /// Law: for lack of a server, nothing ends before the patience does, unless it allows no longer
+    /// outage.
+    pub(super) fn gives_up(&mut self, id: Id) {
+        let job = &self.jobs[&id];
+        let user = &self.processes[job.process].users[job.user];
+        let patience = user.start.saturating_add(patience(user));
+        let outage = job.served.saturating_add(job.ask.outage);
+        self.found.outages += u64::from(self.now >= outage);
+        if self.now < patience.min(outage) {
+            let what = format!("job {id} ends at {} ms, not at {outage} ms", self.now);
+            self.breaks("a wait ends no sooner than it is limited", what);
         }
     }
 
@@ -116,4 +153,14 @@ impl Users {
             self.breaks("what was abandoned leaves nothing", what);
         }
     }
+}
+
+/// How long a request is repeated.
+fn patience(user: &User) -> Ms {
+    if user.ask.wait > 0 { user.ask.wait } else { PATIENCE }
+}
+
+/// Whether a server has decided a request, or lets it wait.
+fn is_decided(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Token(_) | Outcome::Nil | Outcome::Waiting)
 }

@@ -87,6 +87,11 @@ struct Job {
     shared: Option<Id>,
     own: Option<Id>,
     sent: Ms,
+    /// When a server last decided a request or let it wait, and when an operation last succeeded.
+    served: Ms,
+    reached: Ms,
+    /// Whether it waits for the message.
+    is_waiting: bool,
     writes: u32,
     has_max_queue: bool,
     letter: Letter,
@@ -281,6 +286,7 @@ impl Users {
 
     /// Gives a machine an input, and carries out its outputs.
     fn tell(&mut self, id: Id, input: Input) {
+        self.limit_outage(id, &input);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let mut out = Vec::new();
         let line = self.records.then(|| input.clone());
@@ -312,6 +318,9 @@ impl Users {
             shared: None,
             own: None,
             sent: 0,
+            served: self.now,
+            reached: self.now,
+            is_waiting: false,
             writes: 0,
             has_max_queue: false,
             letter: Letter::default(),
@@ -346,6 +355,7 @@ fn no_ask() -> Ask {
     Ask {
         wait: 0,
         patience: crate::machine::PATIENCE,
+        outage: FOREVER,
         lease: 1000,
         depth: 1,
         below: None,

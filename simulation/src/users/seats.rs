@@ -1,7 +1,7 @@
 //! The seats of a process: which request has each of them, and which is next.
 
 use super::{Id, Place, Seat, State, Users};
-use crate::machine::{Input, PATIENCE, SeatDecision, SeatState, decide_seat};
+use crate::machine::{FOREVER, Input, PATIENCE, SeatDecision, SeatState, decide_seat};
 
 impl Users {
     /// A user comes to its seat: to acquire, or to release that hold.
@@ -9,7 +9,7 @@ impl Users {
         let now = self.now;
         let who = &mut self.processes[process].users[user];
         who.state = State::Coming(hold);
-        let (place, wait) = (who.place.clone(), who.ask.wait);
+        let (place, ask) = (who.place.clone(), who.ask);
         let seats = &mut self.processes[process].seats;
         let seat = seats.entry(place).or_insert_with(|| Seat {
             state: SeatState::Free,
@@ -18,8 +18,9 @@ impl Users {
             excused_until: 0,
         });
         // A release waits for its seat without a limit.
-        let wait = if hold.is_some() { crate::machine::FOREVER } else { wait };
-        match decide_seat(now, seat.state, wait, PATIENCE) {
+        let (wait, outage) =
+            if hold.is_some() { (FOREVER, FOREVER) } else { (ask.wait, ask.outage) };
+        match decide_seat(now, seat.state, wait, PATIENCE, outage) {
             SeatDecision::Take => {
                 seat.state = SeatState::Taken;
                 self.seated(process, user);

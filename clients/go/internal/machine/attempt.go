@@ -4,6 +4,7 @@ package machine
 type Ask struct {
 	Wait     Ms // 0 is not at all, Forever is for ever
 	Patience Ms // how long it is repeated if it does not wait
+	Outage   Ms // after how long without a server it gives up
 	Lease    Ms
 	Depth    int   // the level to reach
 	Below    int64 // the token of the levels below
@@ -42,6 +43,7 @@ type Attempt struct {
 	ask       Ask
 	at        at
 	patience  Ms // when trouble is believed; if it waits, its wait ends then
+	served    Ms // when a server last decided a request or let it wait; at first, when it began
 	pause     Ms
 	hops      int
 	asksFirst bool // the next request is a plain one, which is answered at once
@@ -70,6 +72,9 @@ func (a *Attempt) emit(outputs ...Output) { a.out = append(a.out, outputs...) }
 func (a *Attempt) by(now, takes Ms) Ms {
 	return min(After(now, takes), max(now, After(a.patience, Late)))
 }
+
+// ends is when trouble ends it: its patience is over, or no server was there for too long.
+func (a *Attempt) ends() Ms { return min(a.patience, After(a.served, a.ask.Outage)) }
 
 // blocks is how long the next request waits at the server: short enough that the message comes in time, even from a
 // distant server. With ACKS, the wait ends earlier, because its message says whether replicas were the reason; the next
@@ -108,7 +113,7 @@ func (a *Attempt) Step(now Ms, in Input) []Output {
 func (a *Attempt) goOn(now Ms, in Input) {
 	switch at, event := a.at, in.Event; {
 	case at == start && event == Call:
-		a.patience = After(now, a.ask.Patience)
+		a.served, a.patience = now, After(now, a.ask.Patience)
 		if a.ask.Wait > 0 {
 			a.patience = After(now, a.ask.Wait)
 		}
@@ -128,8 +133,9 @@ func (a *Attempt) goOn(now Ms, in Input) {
 	case (at == opening || at == listening) && event == Ended:
 		a.failed(now, in.Outcome)
 	case at == waiting:
+		a.served = now
 		a.waited(now, in)
-	case at == pausing && event == Time && now < a.patience:
+	case at == pausing && event == Time && now < a.ends():
 		a.next(now)
 	case at == pausing && event == Time:
 		a.finish(now, a.why)
@@ -161,6 +167,9 @@ func (a *Attempt) send(now Ms, ask Output) {
 }
 
 func (a *Attempt) asked(now Ms, outcome Outcome) {
+	if outcome.Ending == Token || outcome.Ending == Nil {
+		a.served = now
+	}
 	switch outcome.Ending {
 	case Token:
 		a.granted(now, outcome.Token)
@@ -284,12 +293,13 @@ func (a *Attempt) failed(now Ms, outcome Outcome) {
 }
 
 func (a *Attempt) trouble(now Ms, why Tell) {
-	if now >= a.patience {
+	ends := a.ends()
+	if now >= ends {
 		a.finish(now, Output{Tell: why})
 		return
 	}
 	a.at, a.why = pausing, Output{Tell: why}
-	a.emit(Output{Act: Sleep, By: min(a.patience, After(now, a.pause))})
+	a.emit(Output{Act: Sleep, By: min(ends, After(now, a.pause))})
 	a.pause = min(LongestPause, 2*a.pause)
 }
 

@@ -79,8 +79,8 @@ func begun(words []string) stepper {
 	switch words[2] {
 	case "attempt":
 		return NewAttempt(Ask{
-			Wait: value["wait"], Patience: value["patience"], Lease: value["lease"], Depth: int(value["depth"]),
-			Below: value["below"], Hears: is("hears"), Session: is("session"), HasAcks: is("acks"),
+			Wait: value["wait"], Patience: value["patience"], Outage: value["outage"], Lease: value["lease"],
+			Depth: int(value["depth"]), Below: value["below"], Hears: is("hears"), Session: is("session"), HasAcks: is("acks"),
 		})
 	case "release":
 		return NewRelease(Level{

@@ -11,6 +11,8 @@ export interface Ask {
   wait: number;
   /** How long it is repeated if it does not wait. */
   patience: number;
+  /** After how long without a server it gives up. */
+  outage: number;
   lease: number;
   depth: number;
   /** The token of the levels below. */
@@ -29,6 +31,8 @@ export class Attempt implements Machine {
   private at: 'start' | 'open' | 'listen' | 'ask' | 'wait' | 'sleep' | 'granted' | 'done' = 'start';
   /** When failures are no longer retried. If the request waits, its wait ends then. */
   private patience = Infinity;
+  /** When a server last decided a request or let it wait; at first, when it began. */
+  private served = 0;
   private pause = FIRST_PAUSE;
   private hops = 0;
   private readonly session: boolean;
@@ -77,6 +81,7 @@ export class Attempt implements Machine {
     const [{ on }, { at, ask }] = [input, this]; // what is not for this state belongs to an operation that was interrupted
     if (at === 'start' && on === 'call') {
       this.patience = this.now + (ask.wait > 0 ? ask.wait : ask.patience);
+      this.served = this.now;
       this.next();
     } else if (at === 'open' && on === 'opened') {
       this.hasLink = true;
@@ -86,8 +91,15 @@ export class Attempt implements Machine {
       this.send(ask.wait === 0 ? undefined : this.patience === Infinity ? 0 : this.blocks());
     } else if ((at === 'open' || at === 'listen') && input.on === 'ended') this.failed(input.outcome);
     else if (at === 'ask' && (input.on === 'ended' || input.on === 'own')) this.asked(input.outcome);
-    else if (at === 'wait') this.waited(input);
-    else if (at === 'sleep' && on === 'time') this.now < this.patience ? this.next() : this.finish(this.why);
+    else if (at === 'wait') {
+      this.served = this.now;
+      this.waited(input);
+    } else if (at === 'sleep' && on === 'time') this.now < this.ends() ? this.next() : this.finish(this.why);
+  }
+
+  /** When trouble ends it: its patience is over, or no server was there for too long. */
+  private ends(): number {
+    return Math.min(this.patience, this.served + this.ask.outage);
   }
 
   /**
@@ -129,6 +141,7 @@ export class Attempt implements Machine {
   }
 
   private asked(outcome: Outcome): void {
+    if (outcome.is === 'token' || outcome.is === 'nil') this.served = this.now;
     switch (outcome.is) {
       case 'token':
         return this.granted(outcome.token);
@@ -217,10 +230,10 @@ export class Attempt implements Machine {
   }
 
   private trouble(why: Tell): void {
-    if (this.now >= this.patience) return this.finish(why);
+    if (this.now >= this.ends()) return this.finish(why);
     this.at = 'sleep';
     this.why = why;
-    this.out.push({ do: 'sleep', by: Math.min(this.patience, this.now + this.pause) });
+    this.out.push({ do: 'sleep', by: Math.min(this.ends(), this.now + this.pause) });
     this.pause = Math.min(LONGEST_PAUSE, 2 * this.pause);
   }
 

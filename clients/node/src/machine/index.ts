@@ -94,10 +94,11 @@ export const isRefused = (outcome: Outcome, code: string) => outcome.is === 'ref
 
 /**
  * How long a request waits for an occupied seat, and the result if it stays occupied. Undoing ends by itself, so
- * requests wait for that.
+ * requests wait for that, but no longer than they wait without a server.
  */
-export function come(now: number, isUndone: boolean, wait: number, patience: number): { by: number; told: 'nil' | 'unavailable' } {
-  return { by: now + (wait > 0 ? wait : isUndone ? patience : SOON), told: isUndone ? 'unavailable' : 'nil' };
+export function come(now: number, isUndone: boolean, wait: number, patience: number, outage: number): { by: number; told: 'nil' | 'unavailable' } {
+  if (!isUndone) return { by: now + (wait > 0 ? wait : SOON), told: 'nil' };
+  return { by: now + Math.min(outage, wait > 0 ? wait : patience), told: 'unavailable' };
 }
 
 /** Limits connection attempts to one server: one at a time, and none for a moment after a failed one. */

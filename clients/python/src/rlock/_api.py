@@ -277,9 +277,7 @@ class LocksBase:
         space, is_mine, job, waiting = self._known, False, None, None
         try:
             waiting = Waiting(self.io.telemetry, seat.name)
-            patience, is_unavailable = seat.come(start, wait, self.patience)
-            if is_unavailable:
-                patience = min(patience, self.io.outage)
+            patience, is_unavailable = seat.come(start, wait, self.patience, self.io.outage)
             is_mine = yield self._seated(seat, patience)
             if not is_mine:
                 if is_unavailable:

@@ -179,10 +179,10 @@ class Seat:
         """For messages."""
         return shown(self.key)
 
-    def come(self, start: int, wait: Optional[float], patience: float) -> tuple[float, bool]:
+    def come(self, start: int, wait: Optional[float], patience: float, outage: float) -> tuple[float, bool]:
         """How many seconds to wait for an occupied seat, and whether the lock is then unavailable."""
         ms = _machine.FOREVER if wait is None else wait * 1000
-        by, told = _machine.come(start, self.is_undone, ms, patience * 1000)
+        by, told = _machine.come(start, self.is_undone, ms, patience * 1000, outage * 1000)
         return (by - start) / 1000, told == _machine.UNAVAILABLE
 
     @property

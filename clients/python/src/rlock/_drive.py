@@ -35,8 +35,6 @@ class Job:
     asks_at: Any = None  # where -ASK has sent us
     trouble: Optional[Exception] = None  # of the last request
     brought: tuple[Words, Words] = (), ()  # what an operation brought that was interrupted
-    well = FOREVER  # when a server has last decided something, of an acquisition; in seconds
-    has_given_up = False
 
     def __init__(self, io: Any, seat: Seat, options: Options, depth: int, machine: Any, warns_at: float = FOREVER):
         self.io, self.seat, self.options, self.depth, self.machine = io, seat, options, depth, machine
@@ -48,8 +46,6 @@ class Job:
         while True:
             tell = self.done(machine.step(ms(), told))
             op = machine.op
-            if tell is not None:
-                self.well = FOREVER
             if op is GRANT or op is OVER:
                 self.end()
                 return tell
@@ -143,17 +139,14 @@ class Job:
             io.crowd = CROWDED
             self.inbox.looks()
             told = yield io.told(self.post, until - now())
-            self.well = now() if self.well < FOREVER else FOREVER
             return self.heard(told)
         if kind == "await":  # a caller that is interrupted drops the connection
             return ("broken",)
         if now() >= self.warns_at:
             self.warns_at = FOREVER
             still_waiting(io, seat.name, self.problem)
-        gives_up = self.well + io.outage
-        yield io.sleep(max(0.0, min(until, gives_up) - now()))
-        self.has_given_up = now() >= gives_up
-        return ("cancel",) if self.has_given_up else ("time",)
+        yield io.sleep(max(0.0, until - now()))
+        return ("time",)
 
     def heard(self, told: Words) -> Words:
         """A late reply."""
@@ -239,8 +232,6 @@ class Job:
             return self.trouble
         if told[0] == "lost":
             return LockLost(f"{key} was lost by {owner}: {self.trouble or 'its lease ended, or somebody else ended the hold'}")
-        if self.has_given_up:
-            what = f"no server for {self.io.outage:g} s: "
         kind = {"noreplicas": NoReplicas, "closed": Closed}.get(told[0], Unavailable)
         return kind(f"{key}: {what}{'closed' if told[0] == 'closed' else self.problem}")
 
@@ -255,11 +246,11 @@ def attempt(io: Any, seat: Seat, options: Options, start: float, wait: Optional[
     # The clock is rounded down to milliseconds, but a wait must not be short.
     left = FOREVER if wait is None else max(1, int(wait * 1000 + start - ms()) + 2) if wait > 0 else 0
     machine = Attempt(
-        left, int(patience * 1000), options.lease_ms, depth, held.token if held else None, bool(left and io.crowd and io.hears(seat.key)),
-        options.session, bool(options.acks),
+        left, int(patience * 1000), io.outage * 1000, options.lease_ms, depth, held.token if held else None,
+        bool(left and io.crowd and io.hears(seat.key)), options.session, bool(options.acks),
     )
     job: Job = seat.job(io, seat, options, depth, machine, now() + patience if left else FOREVER)
-    job.is_new, job.well = held is None, now()
+    job.is_new = held is None
     io.jobs.add(job)
     io.crowd = max(0, io.crowd - 1)
     return job

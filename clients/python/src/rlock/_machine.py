@@ -45,10 +45,12 @@ NIL, LOST, RELEASED, UNAVAILABLE, WAITING = ("nil",), ("lost",), ("released",), 
 NOTHELD = ("refused", "NOTHELD")
 
 
-def come(now: float, is_undone: bool, wait: float, patience: float) -> tuple[float, Words]:
+def come(now: float, is_undone: bool, wait: float, patience: float, outage: float) -> tuple[float, Words]:
     """How long a request waits for an occupied seat, and the result if it stays occupied. Undoing ends by itself, so
-    requests wait for that."""
-    return now + (wait or (patience if is_undone else SOON)), UNAVAILABLE if is_undone else NIL
+    requests wait for that, but no longer than they wait without a server."""
+    if not is_undone:
+        return now + (wait or SOON), NIL
+    return now + min(outage, wait or patience), UNAVAILABLE
 
 
 def is_unknown(outcome: Words) -> bool:
@@ -213,12 +215,14 @@ class Attempt(Undoing):
     is_busy = False  # nothing has gone wrong since the server said that the lock is not free
     sent = 0.0  # when it was sent
     patience = FOREVER  # when trouble is believed; if it waits, its wait ends then
+    served = 0.0  # when a server last decided a request or let it wait; at first, when it began
     pause = FIRST_PAUSE
 
     def __init__(
         self,
         wait: float,  # 0 is not at all
         patience: int,  # how long it is repeated if it does not wait
+        outage: float,  # after how long without a server it gives up
         lease: int,
         depth: int = 1,
         below: Optional[int] = None,  # the token of the levels below
@@ -227,14 +231,14 @@ class Attempt(Undoing):
         has_acks: bool = False,
     ):
         super().__init__(lease, depth, Left())
-        self.waits, self.perseveres, self.below, self.has_acks = wait, patience, below, has_acks
+        self.waits, self.perseveres, self.outage, self.below, self.has_acks = wait, patience, outage, below, has_acks
         # If this connection ended, the levels below would end too.
         self.session = session and depth == 1
         # Whether the next request does not wait, so that it is answered at once.
         self.asks_first = not has_acks and not (wait and hears)
 
     def run(self) -> Steps:
-        self.patience, left = self.now + (self.waits or self.perseveres), self.left
+        self.patience, self.served, left = self.now + (self.waits or self.perseveres), self.now, self.left
         is_under_way = False
         try:
             told = yield from self.asks()
@@ -256,6 +260,11 @@ class Attempt(Undoing):
     def by(self, takes: float) -> float:
         """When an operation that may take this long is given up: at the end of the patience at the latest."""
         return min(self.now + takes, max(self.now, self.patience + LATE))
+
+    @property
+    def ends(self) -> float:
+        """When trouble ends it: its patience is over, or no server was there for too long."""
+        return min(self.patience, self.served + self.outage)
 
     def blocks(self, rtt: float) -> float:
         """How long the next request waits at the server: short enough that the message comes in time, even from a
@@ -300,11 +309,11 @@ class Attempt(Undoing):
                     # This request may still tie the session to its connection, with which it would end: so the next
                     # pause is longer.
                     self.pause = AGAIN
-            if self.now < self.patience:
+            if self.now < self.ends:
                 self.is_asked = False
-                yield "sleep", min(self.patience, self.now + self.pause)
+                yield "sleep", min(self.ends, self.now + self.pause)
                 self.pause = min(LONGEST_PAUSE, 2 * self.pause)
-            if self.now >= self.patience:
+            if self.now >= self.ends:
                 return why
 
     def once(self) -> Steps:
@@ -328,11 +337,14 @@ class Attempt(Undoing):
             outcome = (yield "own", block, True, None, self.by(REPLY))[1:]
         else:
             outcome = yield "send", ("acquire", block), self.by(REPLY)
+        if outcome[0] in ("token", "nil"):
+            self.served = self.now
         if outcome == WAITING:
             # An earlier request of this owner no longer waits: this one has taken its place. But a restarted server
             # keeps a grant without knowing that it was pending.
             self.pause, self.had_doubt = FIRST_PAUSE, self.had_doubt and self.has_acks
             told = yield "wait", self.by(ACKS if self.has_acks else LOOKS)
+            self.served = self.now
             if told[0] == "own":
                 # The wait ended with the session's connection.
                 self.has_link = False

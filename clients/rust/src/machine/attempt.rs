@@ -11,6 +11,8 @@ pub struct Ask {
     pub wait: Ms,
     /// How long it is repeated if it does not wait.
     pub patience: Ms,
+    /// After how long without a server it gives up: [`FOREVER`] if never.
+    pub outage: Ms,
     /// The lease.
     pub lease: Ms,
     /// The level to reach.
@@ -48,6 +50,8 @@ pub struct Attempt {
     at: At,
     /// From then on, errors end the attempt. If it waits, its wait ends at this time.
     patience: Ms,
+    /// When a server last decided a request or let it wait; at first, when it began.
+    served: Ms,
     pause: Ms,
     hops: u8,
     /// Whether the next request does not wait, so that it is answered at once.
@@ -81,6 +85,7 @@ impl Attempt {
             planted,
             at: At::Start,
             patience: FOREVER,
+            served: 0,
             pause: FIRST_PAUSE,
             hops: 0,
             asks_first: !ask.has_acks && (ask.wait == 0 || !ask.hears),
@@ -128,6 +133,20 @@ impl Attempt {
         if self.planted == Planted::PatienceIgnored { by } else { by.min(late) }
     }
 
+    /// From then on, trouble ends it: its patience is over, or no server was there for too long.
+    fn ends(&self) -> Ms {
+        let forgets = self.planted == Planted::OutageForgotten;
+        let outage = if forgets { FOREVER } else { self.ask.outage };
+        self.patience.min(self.served.saturating_add(outage))
+    }
+
+    /// A server has decided a request, or has let it wait until now.
+    fn note_server(&mut self, now: Ms) {
+        if self.planted != Planted::OutageFromCall {
+            self.served = now;
+        }
+    }
+
     /// What follows from that.
     pub fn step(&mut self, now: Ms, input: Input, out: &mut Vec<Output>) {
         match (self.at, input) {
@@ -150,7 +169,7 @@ impl Attempt {
             }
             (At::Start, Input::Call) => {
                 let patience = if self.waits() { self.ask.wait } else { self.ask.patience };
-                self.patience = now.saturating_add(patience);
+                (self.patience, self.served) = (now.saturating_add(patience), now);
                 self.next(now, out);
             }
             (At::Opening, Input::Opened) => {
@@ -166,8 +185,11 @@ impl Attempt {
                 self.asked(now, outcome, out);
             }
             (At::Opening | At::Listening, Input::Ended(outcome)) => self.failed(now, outcome, out),
-            (At::Waiting, input) => self.waited(now, input, out),
-            (At::Pausing, Input::Time) if now < self.patience => self.next(now, out),
+            (At::Waiting, input) => {
+                self.note_server(now);
+                self.waited(now, input, out);
+            }
+            (At::Pausing, Input::Time) if now < self.ends() => self.next(now, out),
             (At::Pausing, Input::Time) => self.end(now, self.why.clone(), out),
             _ => {} // belongs to an operation that was interrupted
         }
@@ -198,6 +220,9 @@ impl Attempt {
     }
 
     fn asked(&mut self, now: Ms, outcome: Outcome, out: &mut Vec<Output>) {
+        if matches!(outcome, Outcome::Token(_) | Outcome::Nil) {
+            self.note_server(now);
+        }
         match outcome {
             Outcome::Token(token) => self.granted(now, token, out),
             Outcome::Nil => {
@@ -324,11 +349,12 @@ impl Attempt {
     }
 
     fn trouble(&mut self, now: Ms, why: Tell, out: &mut Vec<Output>) {
-        if now >= self.patience {
+        let ends = self.ends();
+        if now >= ends {
             return self.end(now, why, out);
         }
         (self.at, self.why) = (At::Pausing, why);
-        out.push(Output::Sleep(self.patience.min(now.saturating_add(self.pause))));
+        out.push(Output::Sleep(ends.min(now.saturating_add(self.pause))));
         self.pause = LONGEST_PAUSE.min(self.pause * 2);
     }
 

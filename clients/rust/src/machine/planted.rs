@@ -17,6 +17,10 @@ pub enum Planted {
     SilenceTrusted,
     /// R3: a request may take its full time even at the end of the patience.
     PatienceIgnored,
+    /// The limit for outages is ignored.
+    OutageForgotten,
+    /// The limit for outages counts from the call, and not from what a server last decided.
+    OutageFromCall,
     /// R4: a waiting request is sent only once.
     WaitUnrepeated,
     /// R4: a wait that ended by the client's clock is not undone.
@@ -39,13 +43,15 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::SeatLeft,
         Self::UndoneUnnamed,
         Self::UndoneOnce,
         Self::NamesKept,
         Self::SilenceTrusted,
         Self::PatienceIgnored,
+        Self::OutageForgotten,
+        Self::OutageFromCall,
         Self::WaitUnrepeated,
         Self::DoubtForgotten,
         Self::OldMessageBelieved,

@@ -25,16 +25,16 @@ pub enum SeatDecision {
 
 /// Decides a request for a seat. An owner does one thing at a time, so a request that does not wait
 /// for the lock waits only a moment for an occupied seat. But undoing ends by itself, so the
-/// request waits for that until its patience ends.
+/// request waits for that until its patience ends, or for as long as it waits without a server.
 #[must_use]
-pub fn decide_seat(now: Ms, state: SeatState, wait: Ms, patience: Ms) -> SeatDecision {
-    let (least, tell) = match state {
+pub fn decide_seat(now: Ms, state: SeatState, wait: Ms, patience: Ms, outage: Ms) -> SeatDecision {
+    let (least, most, tell) = match state {
         SeatState::Free => return SeatDecision::Take,
-        SeatState::Taken => (SOON, Tell::Nil),
-        SeatState::Undone => (patience, Tell::Unavailable),
+        SeatState::Taken => (SOON, FOREVER, Tell::Nil),
+        SeatState::Undone => (patience, outage, Tell::Unavailable),
     };
     let waits = if wait > 0 { wait } else { least };
-    SeatDecision::Wait(now.saturating_add(waits), tell)
+    SeatDecision::Wait(now.saturating_add(waits.min(most)), tell)
 }
 
 /// The names of owners in one process image.

@@ -10,13 +10,13 @@ fn time(ms: Ms) -> String {
 
 /// The first line of an attempt, without its number.
 pub fn attempt_line(ask: &Ask) -> String {
-    let Ask { wait, patience, lease, depth, .. } = *ask;
+    let Ask { wait, patience, outage, lease, depth, .. } = *ask;
+    let [wait, outage] = [wait, outage].map(time);
     let [hears, session, acks] = [ask.hears, ask.session, ask.has_acks].map(u8::from);
     let below = ask.below.map_or(String::new(), |token| format!(" below={token}"));
     format!(
-        "attempt wait={} patience={patience} lease={lease} depth={depth}{below} hears={hears} \
-         session={session} acks={acks}",
-        time(wait)
+        "attempt wait={wait} patience={patience} outage={outage} lease={lease} depth={depth}{below} \
+         hears={hears} session={session} acks={acks}"
     )
 }
 
@@ -194,6 +194,7 @@ fn begun(words: &[&str]) -> Option<Box<dyn Machine>> {
             let ask = Ask {
                 wait: value("wait")?,
                 patience: value("patience")?,
+                outage: value("outage")?,
                 lease: value("lease")?,
                 depth: depth()?,
                 below: value("below"),

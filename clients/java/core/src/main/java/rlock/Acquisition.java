@@ -121,10 +121,9 @@ final class Acquisition {
         interrupted = true;
     }
 
-    /** When the wait for a seat that another request has ends: sooner if that is undone, and no server is there. */
+    /** When the wait for a seat that another request has ends. */
     long seatedBy(boolean isUndone) {
-        long stays = Machine.come(isUndone, waits, Machine.PATIENCE);
-        return after(isUndone ? Math.min(stays, locks.links.outageMillis) : stays);
+        return after(Machine.come(isUndone, waits, Machine.PATIENCE, locks.links.outageMillis));
     }
 
     // Another request of this owner may still be undone.
@@ -178,8 +177,9 @@ final class Acquisition {
                 throw new LockLostException(seat + " was lost; release what is left of the hold before acquiring it again");
             if (held == null) locks.refuseDraining();
             long left = waits == 0 || waits == Machine.FOREVER ? waits : Math.max(1, end - Clock.now());
-            var ask = new Attempt.Ask(left, Math.max(1, end - Clock.now()), options.leaseMillis(), seat.depth + 1,
-                    held == null ? 0 : held.token, locks.links.inbox.hears(seat.name.key()), options.session(), options.acks() > 0);
+            var ask = new Attempt.Ask(left, Math.max(1, end - Clock.now()), locks.links.outageMillis, options.leaseMillis(),
+                    seat.depth + 1, held == null ? 0 : held.token, locks.links.inbox.hears(seat.name.key()),
+                    options.session(), options.acks() > 0);
             return new Attempt(ask);
         } catch (RuntimeException failed) {
             seat.free();
@@ -221,10 +221,7 @@ final class Acquisition {
         if (isLost) throw new LockLostException(seat + " was lost before it was entered again");
         return switch (told.told()) {
             case NIL -> null;
-            case CANCELLED -> {
-                if (job.hasGivenUp) throw unavailable(trouble);
-                throw new InterruptedException();
-            }
+            case CANCELLED -> throw new InterruptedException();
             case CLOSED -> throw Locks.closed();
             case REFUSED -> {
                 // A request that does not wait does not wait for its own owner either.

@@ -96,8 +96,8 @@ final class AsyncJob extends Job {
             return Input.of(Event.CLOSE);
         }
         return switch (op.act()) {
-            case WAIT -> waiter.isOver() ? message() : waits(op.by());
-            case SLEEP -> waits(pausesUntil(op.by()));
+            case WAIT -> waiter.isOver() ? message() : waits();
+            case SLEEP -> waits();
             case LISTEN -> {
                 Input now = listens();
                 yield now == null ? works() : now;
@@ -106,9 +106,10 @@ final class AsyncJob extends Job {
         };
     }
 
-    private Input waits(long by) {
+    private Input waits() {
         warnOnce();
         long number = operation;
+        long by = op.by();
         if (by != Machine.FOREVER) timer = links.later(by - Clock.now(), () -> isTime(number, by));
         return null;
     }
@@ -117,12 +118,8 @@ final class AsyncJob extends Job {
     private synchronized void isTime(long number, long by) {
         long late = Clock.now() - by;
         if (number != operation || isTold) return;
-        if (late < 2) arrived(number, timeOut());
-        else timer = links.later(Math.min(Machine.LATE, late), () -> arrived(number, timeOut()));
-    }
-
-    private Input timeOut() {
-        return op.act() == Act.SLEEP ? pauseEnds() : Input.of(Event.TIME);
+        if (late < 2) arrived(number, Input.of(Event.TIME));
+        else timer = links.later(Math.min(Machine.LATE, late), () -> arrived(number, Input.of(Event.TIME)));
     }
 
     private Input message() {

@@ -7,14 +7,16 @@ package rlock;
 final class Attempt extends Undoing {
     /**
      * What is asked for. If {@code waits} is 0, it does not wait, and {@code patience} is how long it is repeated.
-     * {@code below} is the token of the levels below, or 0; {@code hears} says that the channel of the key is
-     * subscribed.
+     * {@code outage} is after how long without a server it gives up; {@code below} is the token of the levels below, or
+     * 0; {@code hears} says that the channel of the key is subscribed.
      */
-    record Ask(long waits, long patience, long lease, int depth, long below, boolean hears, boolean session, boolean hasAcks) {}
+    record Ask(long waits, long patience, long outage, long lease, int depth, long below, boolean hears, boolean session,
+            boolean hasAcks) {}
 
     private final Ask ask;
     private boolean asksFirst; // a plain request, which is answered at once
     private long patience = FOREVER; // when trouble is believed, and the wait ends
+    private long served; // by a server, which decided a request or let it wait; at first, when it began
     private long pause = FIRST_PAUSE;
     private int hops;
     private boolean hasLink; // of its own
@@ -54,6 +56,7 @@ final class Attempt extends Undoing {
         switch (at) {
             case START -> {
                 patience = after(now, ask.waits > 0 ? ask.waits : ask.patience);
+                served = now;
                 next(now);
             }
             case OPENING -> {
@@ -71,10 +74,13 @@ final class Attempt extends Undoing {
             case ASKING -> {
                 if (event == Event.REPLIED || event == Event.OWN) asked(now, in.outcome());
             }
-            case WAITING -> waited(now, event, in.outcome());
+            case WAITING -> {
+                served = now;
+                waited(now, event, in.outcome());
+            }
             case PAUSING -> {
                 if (event != Event.TIME) return;
-                if (now < patience) next(now);
+                if (now < ends()) next(now);
                 else finish(now, why);
             }
             default -> {}
@@ -119,6 +125,7 @@ final class Attempt extends Undoing {
     }
 
     private void asked(long now, Outcome outcome) {
+        if (outcome.isToken() || outcome.isNil()) served = now;
         if (outcome.isToken()) {
             granted(now, outcome.token());
         } else if (outcome.isNil()) {
@@ -215,14 +222,19 @@ final class Attempt extends Undoing {
         }
     }
 
+    // When trouble ends it: its patience is over, or no server was there for too long.
+    private long ends() {
+        return Math.min(patience, after(served, ask.outage));
+    }
+
     private void trouble(long now, Told told) {
-        if (now >= patience) {
+        if (now >= ends()) {
             finish(now, told);
             return;
         }
         at = At.PAUSING;
         why = told;
-        say(Output.of(Act.SLEEP, Math.min(patience, now + pause)));
+        say(Output.of(Act.SLEEP, Math.min(ends(), now + pause)));
         pause = Math.min(LONGEST_PAUSE, 2 * pause);
     }
 

@@ -48,9 +48,6 @@ sealed class Job permits AsyncJob {
     private Address asked; // where -ASK pointed
     private long warnsAt;
     private volatile Thread thread; // that waits
-    private long well; // when an acquisition began, or a server last let it wait
-    /** There was no server for as long as the client allows. */
-    boolean hasGivenUp;
 
     Job(Links links, Seat seat, Options options, int depth, Machine machine, boolean interruptible, long warnsAt) {
         this.links = links;
@@ -124,18 +121,14 @@ sealed class Job permits AsyncJob {
     }
 
     Tell step(Input in) {
-        long now = Clock.now();
-        for (Output output : machine.step(now, in)) {
+        for (Output output : machine.step(Clock.now(), in)) {
             switch (output.act()) {
                 case KEEP -> letGo(true);
                 case DROP -> letGo(false);
                 case TELL -> told = output.tell();
                 case UNDO -> seat.undoes();
                 case FREE -> end();
-                default -> {
-                    if (op == null || op.act() == Act.WAIT) well = now;
-                    op = output;
-                }
+                default -> op = output;
             }
         }
         return told;
@@ -328,22 +321,8 @@ sealed class Job permits AsyncJob {
 
     private Input sleep(long by) {
         warnOnce();
-        await(pausesUntil(by), () -> false);
-        return pauseEnds();
-    }
-
-    /** When a pause ends: if no server has been there for too long, with the acquisition. */
-    final long pausesUntil(long by) {
-        return told == null ? Math.min(by, givesUpAt()) : by;
-    }
-
-    final Input pauseEnds() {
-        hasGivenUp = told == null && Clock.now() >= givesUpAt();
-        return Input.of(hasGivenUp ? Event.CANCEL : Event.TIME);
-    }
-
-    private long givesUpAt() {
-        return machine instanceof Attempt ? Machine.after(well, links.outageMillis) : Machine.FOREVER;
+        await(by, () -> false);
+        return Input.of(Event.TIME);
     }
 
     /** Warns about a wait that no server answers for long. */

@@ -187,9 +187,10 @@ abstract sealed class Machine permits Undoing, Holding {
 
     /**
      * How long a request waits for a seat that another request of its owner has; longer while that request is being
-     * undone.
+     * undone, but no longer than it waits without a server.
      */
-    static long come(boolean isUndone, long wait, long patience) {
-        return wait > 0 ? wait : isUndone ? patience : 2 * LATE;
+    static long come(boolean isUndone, long wait, long patience, long outage) {
+        if (!isUndone) return wait > 0 ? wait : 2 * LATE;
+        return Math.min(outage, wait > 0 ? wait : patience);
     }
 }

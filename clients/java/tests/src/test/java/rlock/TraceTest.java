@@ -69,8 +69,8 @@ class TraceTest {
         long lease = value.get("lease");
         long token = value.getOrDefault("token", 0L);
         return switch (words.get(2)) {
-            case "attempt" -> new Attempt(new Attempt.Ask(value.get("wait"), value.get("patience"), lease,
-                    value.get("depth").intValue(), value.getOrDefault("below", 0L), value.get("hears") == 1,
+            case "attempt" -> new Attempt(new Attempt.Ask(value.get("wait"), value.get("patience"),
+                    value.get("outage"), lease, value.get("depth").intValue(), value.getOrDefault("below", 0L), value.get("hears") == 1,
                     value.get("session") == 1, value.get("acks") == 1));
             case "release" -> new Release(value.get("patience"), lease, value.get("depth").intValue(), token,
                     value.get("deadline"), value.get("lingers") == 1);
