@@ -258,9 +258,9 @@ impl Cluster {
 }
 
 /// The node's epoch, and for the first slot of each range the ports of the nodes that have it;
-/// `None` while the node sees a slot that nobody serves.
+/// `None` while the node sees a slot that nobody serves, or loads its data and refuses to say.
 fn map_of(client: &mut Client) -> Option<(String, BTreeMap<i64, BTreeSet<i64>>)> {
-    let page = client.text("CLUSTER INFO");
+    let page = text(&client.attempt("CLUSTER INFO").ok()?);
     if !page.contains("cluster_state:ok") || !page.contains("cluster_slots_ok:16384") {
         return None;
     }
