@@ -183,7 +183,7 @@ pub fn parse<W: Into<OsString>>(words: impl IntoIterator<Item = W>) -> Result<Jo
         ("take", [key]) => Ok(Job::Take(Take { at: at(), key: key.clone(), ..take })),
         ("who" | "watch" | "take", []) => Err("no key is given".into()),
         ("queues", []) => Ok(Job::Queues { at: at(), count: count.unwrap_or(20) }),
-        (_, [first, ..]) => Err(format!("unexpected argument '{first}'")),
+        (_, [.., last]) => Err(format!("unexpected argument '{last}'")),
         _ => Err(no_command()),
     }
 }
@@ -260,13 +260,14 @@ fn time(name: &str, text: &str) -> Result<Duration, String> {
         "s" => 1.0,
         "m" => 60.0,
         "h" => 3600.0,
+        "d" => 24.0 * 3600.0,
         _ => f64::NAN,
     };
     let seconds = digits.parse::<f64>().map_or(f64::NAN, |count| count * unit);
     match Duration::try_from_secs_f64(seconds) {
         Ok(time) if time <= Duration::from_secs(7 * 24 * 3600) => Ok(time),
         _ => Err(format!(
-            "{name} must be a time like 10, 500ms, 2m or 1h, up to seven days, not '{text}'"
+            "{name} must be a time like 10, 500ms, 2m, 1h or 7d, up to seven days, not '{text}'"
         )),
     }
 }
@@ -331,14 +332,14 @@ mod tests {
             ("run k --wait", "--wait needs a value"),
             ("run k --quick ls", "'--quick' is not an option of rlock run"),
             ("who", "no key is given"),
-            ("who a b", "unexpected argument 'a'"),
+            ("who a b", "unexpected argument 'b'"),
             ("watch", "no key is given"),
-            ("watch a b", "unexpected argument 'a'"),
+            ("watch a b", "unexpected argument 'b'"),
             ("queues -n 0x", "--count must be a whole number"),
             ("serve --listen 9121", "--listen must be host:port of this machine"),
             ("serve a", "unexpected argument 'a'"),
             ("top --allow-actions", "not an option of rlock top"),
-            ("ls a b", "unexpected argument 'a'"),
+            ("ls a b", "unexpected argument 'b'"),
             ("ls --yes", "'--yes' is not an option of rlock ls"),
             ("release a", "release needs --owner NAME"),
             ("release --owner ann", "release needs a pattern of keys, or --all"),

@@ -120,7 +120,7 @@ mcp:
 ";
 
 const CODES: &str = "\
-TIME is in seconds, or has a unit: 500ms, 10s, 2m, 1h.
+TIME is in seconds, or has a unit: 500ms, 10s, 2m, 1h, 7d.
 The command has RLOCK_KEY, RLOCK_TOKEN and RLOCK_OWNER in its environment. If the lock is lost, it gets TERM, then KILL.
 Exit codes: the command's; 128 + n if signal n ended it; 1 if the lock was not acquired, or somebody else ran in this
 interval; 124 if it was lost (137 if KILL was needed); 125 if rlock itself failed; 126 if the command cannot be run; 127

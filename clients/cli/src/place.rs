@@ -4,8 +4,8 @@ use crate::servers::{Trouble, Where, first_of};
 use crate::snapshot::{Holder, Lock, Name, info_of, lock_of};
 use crate::view::short;
 
-/// Holders that are named.
-const HOLDERS: usize = 3;
+/// How many holders and waiters of a key are looked at.
+const NAMED: usize = 3;
 
 /// The state of one of the keys that an owner wants.
 pub(crate) struct Place {
@@ -14,6 +14,8 @@ pub(crate) struct Place {
     pub(crate) key: Name,
     /// Counted from 1; `None` if the owner does not wait there.
     pub(crate) place: Option<u64>,
+    /// Whether it wants WRITE.
+    is_write: bool,
     pub(crate) lock: Lock,
 }
 
@@ -33,27 +35,50 @@ impl Place {
             for (key, is_write) in keys {
                 let mut ask = redis::cmd("RLOCK.PLACE");
                 let place: Option<u64> = ask.arg(&key.0).arg(owner).query(connection)?;
-                let lock = lock_of(&info_of(key, HOLDERS, 0).query(connection)?)?;
+                let lock = lock_of(&info_of(key, NAMED, NAMED).query(connection)?)?;
+                let found = Place {
+                    server: String::new(),
+                    key: key.clone(),
+                    place,
+                    is_write: *is_write,
+                    lock,
+                };
                 // At a key that is reserved for the owner, its place is 0.
                 if place.is_some_and(|place| place > 0) {
-                    return Ok(Some((key.clone(), place, lock)));
+                    return Ok(Some(found));
                 }
                 let is_other = |hold: &Holder| hold.owner.0 != owner.as_bytes();
-                let is_in_the_way =
-                    (*is_write || lock.mode == "write") && lock.holders.iter().any(is_other);
-                let is_first = first.as_ref().is_none_or(|(_, _, is_found)| !is_found);
+                let is_in_the_way = found.is_held_against()
+                    && found.lock.holders.iter().any(is_other)
+                    || found.lock.length > 0;
+                let is_first = first.as_ref().is_none_or(|(_, is_found)| !is_found);
                 if first.is_none() || (is_first && is_in_the_way) {
-                    first = Some((key.clone(), lock, is_in_the_way));
+                    first = Some((found, is_in_the_way));
                 }
             }
-            Ok(first.map(|(key, lock, _)| (key, None, lock)))
+            Ok(first.map(|(found, _)| Place { place: None, ..found }))
         })?;
-        let (key, place, lock) = found.ok_or("no key is named")?;
-        Ok(Place { server: server.name.clone(), key, place, lock })
+        let found = found.ok_or("no key is named")?;
+        Ok(Place { server: server.name.clone(), ..found })
+    }
+
+    /// Whether the holders exclude what the owner wants.
+    fn is_held_against(&self) -> bool {
+        self.is_write || self.lock.mode == "write"
     }
 
     /// Who is ahead of the owner.
     pub(crate) fn in_the_way(&self) -> String {
+        if !self.is_held_against()
+            && let Some(first) = self.lock.waiters.iter().find(|wait| !wait.has_turn)
+        {
+            return format!(
+                "{} has waited for {} for {}",
+                first.owner,
+                first.mode,
+                short(first.waited)
+            );
+        }
         match self.lock.holders.as_slice() {
             [] => "nobody holds it".to_owned(),
             [one] if self.lock.holder_count < 2 => {

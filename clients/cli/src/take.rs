@@ -26,8 +26,8 @@ pub fn take(job: &Take, print: impl FnOnce(&str) -> Result<u8, Trouble>) -> Resu
     let (_, mut connection, lock) =
         first_of(&servers, nobody, |server| snapshot::look(server, &name))?;
     let owner = job.owner.clone().unwrap_or_else(|| {
-        let user = std::env::var("USER").unwrap_or_else(|_| "operator".into());
-        format!("{user}/take")
+        let user = std::env::var("USER").ok().filter(|user| !user.is_empty());
+        format!("{}/take", user.as_deref().unwrap_or("operator"))
     });
     let mut words = redis::cmd("RLOCK.TAKE");
     words.arg(&name.0).arg(&owner).arg("LEASE").arg(job.lease.unwrap_or(LEASE).as_millis() as u64);
@@ -42,6 +42,9 @@ pub fn take(job: &Take, print: impl FnOnce(&str) -> Result<u8, Trouble>) -> Resu
         return Ok(NOT_YET);
     };
     let mut page = String::new();
+    if lock.holders.is_empty() {
+        let _ = writeln!(page, "nobody held {key}");
+    }
     for hold in lock.holders.iter().filter(|hold| hold.token != token) {
         let held = short(hold.held);
         let _ =

@@ -226,6 +226,8 @@ fn a_lock_is_taken_from_a_holder_that_hangs() {
     let (code, out, _) = server.run(&["take", "order:42", "--owner", "me"]);
     assert_eq!((code, out.lines().count()), (0, 1), "{out}");
     assert_eq!(server.run(&["take"]).0, 125);
+    let (_, out, _) = server.run(&["take", "other", "--owner", "me"]);
+    assert!(out.starts_with("nobody held other\nme holds other for "), "{out}");
 
     let new = Server::start(&["--rlock.grace-ms", "600000"]);
     let (code, out, complaint) = new.run(&["take", "order:42"]);

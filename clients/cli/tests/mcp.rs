@@ -63,6 +63,13 @@ fn an_agent_claims_waits_and_releases() {
     assert_eq!(refused["state"], "refused", "{refused}");
     assert_eq!(refused["you_hold"], json!(["other.md"]), "{refused}");
     cy.call("release", json!({ "claim": other["claim"] }));
+    // Who holds a file below a folder does not pass the one that waits for the folder.
+    let waits_for_all = claim(&mut cy, &["."], 0.0);
+    let refused = claim(&mut ann, &["docs/other.md"], 0.0);
+    assert_eq!(refused["state"], "refused", "{refused}");
+    assert_eq!(refused["at"], ".", "{refused}");
+    assert!(refused["behind"].as_str().unwrap().starts_with("cy/"), "{refused}");
+    cy.call("release", json!({ "claim": waits_for_all["claim"] }));
 
     let released = ann.call("release", json!({}));
     assert_eq!(released["released"][0]["was"], "held", "{released}");
@@ -74,6 +81,7 @@ fn an_agent_claims_waits_and_releases() {
         ("claim_paths", json!({ "paths": "src" }), "must be a list"),
         ("claim_paths", json!({ "paths": ["src"] }), "release it first"),
         ("wait", json!({ "claim": 99 }), "no claim 99"),
+        ("release", json!({ "paths": ["src"] }), "release has no argument 'paths': it has claim"),
         ("wait", json!({ "claim": held["claim"], "seconds": 601 }), "from 0 to 600"),
     ] {
         let wrong = bob.call(tool, words);

@@ -142,14 +142,17 @@ impl ServerHandler for Agent {
         request: CallToolRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let words = Value::Object(request.arguments.unwrap_or_default());
+        let words = request.arguments.unwrap_or_default();
+        let checked = check_words(&request.name, &words);
+        let words = Value::Object(words);
         let lost = self.0.lost(words.get("claim").and_then(Value::as_u64));
-        let answer = match &*request.name {
-            "claim_paths" => self.claim(&words).await,
-            "wait" => self.wait(&words).await,
-            "release" => self.release(&words).await,
-            "who" => self.who(&words).await,
-            name => return Err(ErrorData::invalid_params(format!("no tool '{name}'"), None)),
+        let answer = match (checked, &*request.name) {
+            (Err(why), _) => Err(why),
+            (_, "claim_paths") => self.claim(&words).await,
+            (_, "wait") => self.wait(&words).await,
+            (_, "release") => self.release(&words).await,
+            (_, "who") => self.who(&words).await,
+            (_, name) => return Err(ErrorData::invalid_params(format!("no tool '{name}'"), None)),
         };
         Ok(match answer {
             Ok(answer) if lost.is_empty() => CallToolResult::structured(answer),
@@ -218,6 +221,19 @@ fn paths_of(words: &Value) -> Result<Vec<String>, Trouble> {
     let list = words.get("paths").and_then(Value::as_array).ok_or(wrong)?;
     let each = list.iter().map(|path| path.as_str().map(str::to_owned));
     Ok(each.collect::<Option<Vec<_>>>().ok_or(wrong)?)
+}
+
+/// Refuses an argument that the tool does not have: without it, the call may mean more than the
+/// agent asked for.
+fn check_words(tool: &str, words: &JsonObject) -> Result<(), Trouble> {
+    let all = tools();
+    let Some(tool) = all.iter().find(|known| known.name == tool) else { return Ok(()) };
+    let known = tool.input_schema.get("properties").and_then(Value::as_object);
+    let is_known = |name: &&String| known.is_some_and(|known| known.contains_key(*name));
+    let Some(other) = words.keys().find(|name| !is_known(name)) else { return Ok(()) };
+    let known: Vec<&str> =
+        known.into_iter().flat_map(|all| all.keys()).map(String::as_str).collect();
+    Err(format!("{} has no argument '{other}': it has {}", tool.name, known.join(", ")))
 }
 
 fn claim_of(words: &Value) -> Result<Option<u64>, Trouble> {
