@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Counts again what `KEEP=folder scripts/failovers.sh` wrote: claims that were in effect when the new primary was asked, and
-lost ones, by the way in which they were confirmed. Fails if a confirmed claim was lost, if two owners claimed one lock at
-once, or if the control lost nothing."""
+"""Counts again what `KEEP=folder scripts/failovers.sh` wrote, also if xz has compressed it (tests/torture/claims): the
+claims that were in effect when the new primary was asked, and how many of them were lost, by the way in which they were
+confirmed. Fails if a confirmed claim was lost, if two owners claimed one lock at once, or if the control lost nothing."""
 
 import collections
-import gzip
 import json
+import lzma
 import sys
 
 CONFIRMED = {"Acked", "Waited"}
@@ -13,7 +13,7 @@ CONFIRMED = {"Acked", "Waited"}
 
 def read(path):
     """The lines of one run: the first line, and each failover with its claims."""
-    with (gzip.open if path.endswith(".gz") else open)(path, "rt") as lines:
+    with (lzma.open if path.endswith(".xz") else open)(path, "rt") as lines:
         head, failovers = json.loads(next(lines)), []
         for line in map(json.loads, lines):
             if "failover" in line:
@@ -53,7 +53,8 @@ def main(paths):
                     lost[claim["sort"]] += 1
                     if claim["sort"] in CONFIRMED:
                         wrong.append(f"{claim} was lost")
-    print(f"{sum(variants.values())} failovers:", ", ".join(f"{name} {count}" for name, count in sorted(variants.items())))
+    kinds = ", ".join(f"{name} {count}" for name, count in sorted(variants.items()))
+    print(f"{sum(variants.values())} failovers: {kinds}")
     for sort in sorted(claimed):
         print(f"{sort}: {claimed[sort]} claims, {lost[sort]} of them lost")
     if claimed["Plain"] and not lost["Plain"]:
