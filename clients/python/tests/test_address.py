@@ -72,3 +72,15 @@ def test_threads_may_take_note_of_slots_and_forget_them_at_once(server):
         is_over.set()
         thread.join()
         sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("api", [rlock, rlock.asyncio])
+def test_a_time_that_is_no_number_is_refused_by_its_name(api):
+    client = redis.Redis() if api is rlock else redis.asyncio.Redis()
+    for name in ("patience", "outage"):
+        with pytest.raises(TypeError, match=f"{name} must be a number of seconds"):
+            api.Locks(client, **{name: "60"})
+    with pytest.raises(TypeError, match="lease must be a number of seconds, not '30'"):
+        api.Lock(client, "k", lease="30")
+    with pytest.raises(TypeError, match="wait must be a number of seconds, or None for no limit, not '5'"):
+        api.Lock(client, "k", wait="5")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Callable, Generic, Optional, TypeVar, Union
 
 from . import _core as core
-from ._core import Options, Seat, Space, Tenure, key_name, log, ms, now, seconds
+from ._core import Options, Seat, Space, Tenure, key_name, log, ms, now, number, seconds
 from ._drive import Job, Steps, after, attempt, extend, question, release, settle
 from ._errors import Closed, LockError, LockLost, NotHeld
 from ._machine import FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, NIL, RELEASED, Words
@@ -175,7 +175,7 @@ class LocksBase:
     """What the `Locks` of both packages do. Work that takes time is done by steps (see _drive.py)."""
 
     def __init__(self, client: Any, io: Any, patience: float):
-        self.io, self.patience, self.warns_of_others = io, patience, True
+        self.io, self.patience, self.warns_of_others = io, number(patience, "patience"), True
         vars(client)[ATTRIBUTE] = self
 
     @property

@@ -70,7 +70,7 @@ class Options:
             raise ValueError(f"the owner must have 1 to 512 bytes, not {len(raw(self.owner))}; without one, it is the thread or the task")
         if self.owner is not None and not self.reentrant:
             raise ValueError("with reentrant=False, each acquisition has an owner of its own: leave out owner")
-        if not 0.001 <= self.lease <= 7 * 86400:
+        if not 0.001 <= number(self.lease, "lease") <= 7 * 86400:
             raise ValueError(f"lease must be from 0.001 to 604800 seconds, not {self.lease}")
         if self.session and self.lease < 1:
             raise ValueError("the lease of a session must be at least one second")
@@ -93,17 +93,24 @@ class Options:
         return words
 
 
-def seconds(wait: Any) -> Optional[float]:
-    if wait is None or wait == _machine.FOREVER:
+def number(given: Any, name: str) -> float:
+    """Of seconds."""
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return given
+    raise TypeError(f"{name} must be a number of seconds, not {given!r}")
+
+
+def seconds(given: Any, name: str = "wait") -> Optional[float]:
+    if given is None or given == _machine.FOREVER:
         return None
-    if isinstance(wait, (int, float)) and not isinstance(wait, bool) and wait >= 0:
-        return wait
-    raise TypeError(f"wait must be a number of seconds, or None to wait forever, not {wait!r}")
+    if isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0:
+        return given
+    raise TypeError(f"{name} must be a number of seconds, or None for no limit, not {given!r}")
 
 
-def endless(limit: Optional[float]) -> float:
+def endless(limit: Optional[float], name: str) -> float:
     """As a number."""
-    given = seconds(limit)
+    given = seconds(limit, name)
     return _machine.FOREVER if given is None else given
 
 

@@ -6,7 +6,7 @@ import inspect
 import math
 from typing import Any, Callable, Literal, Optional
 
-from ._core import now
+from ._core import now, number
 from ._drive import Steps
 from ._errors import LockError, LockLost
 
@@ -19,9 +19,7 @@ class Turn:
     def __init__(self, every: float, body: Callable[..., Any], is_async: bool, if_it_fails: str, lease: float, acks: Optional[int]):
         if if_it_fails not in ("keep", "again"):
             raise ValueError(f"if_it_fails must be 'keep' or 'again', not {if_it_fails!r}")
-        if not isinstance(every, (int, float)):
-            raise TypeError(f"every must be a number of seconds, not {every!r}")
-        if not 0.001 <= every <= 7 * 86400:
+        if not 0.001 <= number(every, "every") <= 7 * 86400:
             raise ValueError(f"every must be from 0.001 to 604800 seconds, not {every}")
         if not callable(body) or inspect.iscoroutinefunction(body) != is_async:
             raise TypeError(f"{body} must be a function, with `async def` only in rlock.asyncio")

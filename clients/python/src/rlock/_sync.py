@@ -199,7 +199,7 @@ class Locks(LocksBase):
     _hold, _mutex, _mutexes, _spaces = Hold, staticmethod(threading.Lock), Waits, _spaces
 
     def __init__(self, client: Client, *, patience: float = 3.0, listener: Optional[Listener] = None, outage: Optional[float] = None):
-        super().__init__(client, IO(Route(client, is_async=False), _spaces, Telemetry(listener), endless(outage)), patience)
+        super().__init__(client, IO(Route(client, is_async=False), _spaces, Telemetry(listener), endless(outage, "outage")), patience)
         _all.add(self)
 
     @classmethod
@@ -282,7 +282,7 @@ class Locks(LocksBase):
         Returns the keys that are still held after `timeout` seconds. Their holds are lost at once, and others are kept out
         until the leases end. Not for the handler of a signal: it would wait for the code that it has interrupted.
         """
-        return whole(None, self._drain, seconds(timeout))  # type: ignore[no-any-return]
+        return whole(None, self._drain, seconds(timeout, "timeout"))  # type: ignore[no-any-return]
 
     def _drain(self, timeout: Optional[float]) -> list[str]:
         left = run(self._draining(timeout))

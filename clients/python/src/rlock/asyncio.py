@@ -132,7 +132,7 @@ class Locks(LocksBase):
     _hold, _mutex, _mutexes, _spaces = Hold, asyncio.Lock, TaskWaits, _spaces
 
     def __init__(self, client: Client, *, patience: float = 3.0, listener: Optional[Listener] = None, outage: Optional[float] = None):
-        super().__init__(client, IO(Route(client, is_async=True), _spaces, Telemetry(listener), endless(outage)), patience)
+        super().__init__(client, IO(Route(client, is_async=True), _spaces, Telemetry(listener), endless(outage, "outage")), patience)
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         _all.add(self)
 
@@ -227,7 +227,7 @@ class Locks(LocksBase):
         """Acquires nothing from now on, ends what waits, and waits for the release of what is held; then closes: see
         `rlock.Locks.drain`."""
         self._in_loop()
-        left = await run(self._draining(seconds(timeout)))
+        left = await run(self._draining(seconds(timeout, "timeout")))
         await self.aclose()
         return left  # type: ignore[no-any-return]
 
