@@ -14,6 +14,7 @@ use super::judge::Loss;
 use rlock_testkit::now_ms;
 
 /// Writes the lines, or nothing if the run is not to be kept.
+#[derive(Default)]
 pub struct Record(Option<BufWriter<File>>);
 
 /// A failover.
@@ -39,7 +40,7 @@ impl fmt::Display for Failover<'_> {
 impl Record {
     /// Creates the file in `$RLOCK_KEEP`, if that is set. `$RLOCK_COMMIT` says what was built.
     pub fn begin(server: &str, seed: u64) -> Record {
-        let Ok(folder) = std::env::var("RLOCK_KEEP") else { return Record(None) };
+        let Ok(folder) = std::env::var("RLOCK_KEEP") else { return Record::default() };
         fs::create_dir_all(&folder).unwrap();
         let name = format!("{server}-{seed}.jsonl");
         let file = File::create_new(Path::new(&folder).join(name)).unwrap();
