@@ -55,6 +55,8 @@ async fn begins<F: Future>(asked: &mut Pin<Box<F>>) -> bool {
 async fn what_was_asked_goes_on_while_its_caller_does_something_else() {
     let server = Server::start(&[]);
     let locker = locker(&server);
+    // The lock is held at first, so that the request cannot be granted while it is polled.
+    server.ask::<u64>("RLOCK.ACQUIRE job somebody LEASE 300");
     let mut asked = Box::pin(locker.lock("job").lease(Duration::from_secs(1)).acquire());
     assert!(begins(&mut asked).await);
     tokio::time::sleep(Duration::from_millis(2500)).await;
