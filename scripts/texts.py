@@ -165,8 +165,8 @@ def names_of_nothing() -> list[str]:
     return wrong
 
 
-# "told" and "tells" hide who learns what, and how: by a reply, a message or an event. The limit is per 1000 lines of
-# comments.
+# A comment says who learns what, and whether from a reply, a message or an event. Of 1000 lines of comments, at most
+# this many may use a word that leaves this out.
 TOLD_MAX = 3
 # Folders whose comments have more, and how many such lines they have. These numbers may only fall.
 TOLD_STILL = {"core": 81, "engine": 43}

@@ -80,9 +80,9 @@ pub struct Bounds {
     pub max_depth: u16,
     /// `rlock.max-waiters`: the most blocked connections.
     pub max_waiters: usize,
-    /// `rlock.max-tells`: how many requests may wait for messages.
+    /// `rlock.max-tells`: the most requests that wait with `TELL`.
     pub max_tells: usize,
-    /// `rlock.max-tell-ms`: how long a request may wait for its message, in milliseconds.
+    /// `rlock.max-tell-ms`: how long a request with `TELL` waits at most, in milliseconds.
     pub max_tell_ms: u64,
     /// `rlock.max-tickets`: tickets.
     pub max_tickets: usize,

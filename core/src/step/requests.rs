@@ -115,12 +115,10 @@ impl<'a> Step<'_, 'a> {
     /// Checks whether a new hold may begin. `Err` has the reply to the caller, which has its place
     /// in the queue by then.
     fn may_begin(&mut self, ask: &Acquire<'_>) -> Result<(), Reply> {
-        if ask.patience == Patience::Take {
-            let wait_ms = self.volatile.grace.map(|grace| grace.wait_from(self.moment.now));
-            return wait_ms.map_or(Ok(()), |ms| Err(Reply::NotNow { wait_ms: Some(ms) }));
-        }
+        let takes = ask.patience == Patience::Take;
         let reads = || self.lock.holders.hold(ask.owner, Mode::Read).is_some();
-        let is_upgrade = ask.mode == Mode::Write && reads();
+        // Who takes the lock upgrades nothing: its own READ ends, too.
+        let is_upgrade = !takes && ask.mode == Mode::Write && reads();
         if is_upgrade && !ask.upgrade {
             return Err(Reply::Refused(Refusal::UpgradeWouldDeadlock));
         }
@@ -134,7 +132,7 @@ impl<'a> Step<'_, 'a> {
         if is_open {
             self.put_off_behind(claim, turn);
         }
-        let may_enter = owns_write || is_open;
+        let may_enter = owns_write || takes || is_open;
         if may_enter && self.volatile.grace.is_none() {
             return Ok(());
         }

@@ -265,7 +265,7 @@ impl Laws {
         for (asked, token, waited) in begun().filter(|_| !server.had_longer) {
             // If the owner also had a group waiting for this lock, its single request re-enters.
             let mut same = begun().filter(|(_, same, _)| *same == token).map(|(asked, ..)| asked);
-            // Who takes the lock passes even those of its own requests that re-enter then.
+            // If the owner took the lock, its requests that waited have re-entered with that hold.
             let takes = same.clone().find(|asked| asked.takes);
             let of_several = same.clone().find(|asked| asked.of_several);
             let first = same.next().map(|first| match of_several {
