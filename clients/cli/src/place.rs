@@ -1,6 +1,6 @@
 //! Where an owner stands in a queue, and who is in its way.
 
-use crate::servers::{Trouble, Where, first_of};
+use crate::servers::{Trouble, Where, ask_server_of_key};
 use crate::snapshot::{Holder, Lock, Name, info_of, lock_of};
 use crate::view::short;
 
@@ -9,8 +9,6 @@ const NAMED: usize = 3;
 
 /// The state of one of the keys that an owner wants.
 pub(crate) struct Place {
-    /// The server that has the key.
-    pub(crate) server: String,
     pub(crate) key: Name,
     /// Counted from 1; `None` if the owner does not wait there.
     pub(crate) place: Option<u64>,
@@ -24,42 +22,42 @@ pub(crate) type Wanted = (Name, bool);
 
 impl Place {
     /// The place where the owner waits; if it does not wait, the first key that somebody else holds
-    /// or waits for.
+    /// or waits for. With the name of the server that has the key.
     ///
     /// # Errors
     /// The servers' error.
-    pub(crate) fn find(at: &Where, keys: &[Wanted], owner: &str) -> Result<Place, Trouble> {
+    pub(crate) fn find(
+        at: &Where,
+        keys: &[Wanted],
+        owner: &str,
+    ) -> Result<(String, Place), Trouble> {
         let servers = at.primaries()?;
-        let (server, _, found) = first_of(&servers, "no server serves this key", |connection| {
-            let mut first = None;
+        let (server, _, found) = ask_server_of_key(&servers, |connection| {
+            let mut first: Option<Place> = None;
             for (key, is_write) in keys {
                 let mut ask = redis::cmd("RLOCK.PLACE");
                 let place: Option<u64> = ask.arg(&key.0).arg(owner).query(connection)?;
+                // At a key that is reserved for the owner, its place is 0: it does not wait there.
+                let place = place.filter(|place| *place > 0);
                 let lock = lock_of(&info_of(key, NAMED, NAMED).query(connection)?)?;
-                let found = Place {
-                    server: String::new(),
-                    key: key.clone(),
-                    place,
-                    is_write: *is_write,
-                    lock,
-                };
-                // At a key that is reserved for the owner, its place is 0.
-                if place.is_some_and(|place| place > 0) {
+                let found = Place { key: key.clone(), place, is_write: *is_write, lock };
+                if place.is_some() {
                     return Ok(Some(found));
                 }
-                let is_other = |hold: &Holder| hold.owner.0 != owner.as_bytes();
-                let is_in_the_way = found.is_held_against()
-                    && found.lock.holders.iter().any(is_other)
-                    || found.lock.length > 0;
-                let is_first = first.as_ref().is_none_or(|(_, is_found)| !is_found);
-                if first.is_none() || (is_first && is_in_the_way) {
-                    first = Some((found, is_in_the_way));
+                if first.as_ref().is_none_or(|first| !first.is_busy(owner) && found.is_busy(owner))
+                {
+                    first = Some(found);
                 }
             }
-            Ok(first.map(|(found, _)| Place { place: None, ..found }))
+            Ok(first)
         })?;
-        let found = found.ok_or("no key is named")?;
-        Ok(Place { server: server.name.clone(), ..found })
+        Ok((server.name.clone(), found.ok_or("no key is named")?))
+    }
+
+    /// Whether somebody else keeps the owner out, or waits.
+    fn is_busy(&self, owner: &str) -> bool {
+        let is_other = |hold: &Holder| hold.owner.0 != owner.as_bytes();
+        self.lock.length > 0 || self.is_held_against() && self.lock.holders.iter().any(is_other)
     }
 
     /// Whether the holders exclude what the owner wants.

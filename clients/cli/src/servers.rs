@@ -309,6 +309,20 @@ pub fn first_of<'s, T>(
     Err(unreached.unwrap_or(trouble))
 }
 
+/// The error if no server serves a key.
+pub const UNSERVED: &str = "no server serves this key";
+
+/// Asks the server that serves a key, as [`first_of`].
+///
+/// # Errors
+/// As [`first_of`].
+pub fn ask_server_of_key<'s, T>(
+    servers: impl IntoIterator<Item = &'s Server>,
+    ask: impl Fn(&mut Connection) -> RedisResult<T>,
+) -> Result<(&'s Server, Connection, T), Trouble> {
+    first_of(servers, UNSERVED, ask)
+}
+
 /// Why a server cannot be asked, as a machine-readable word.
 #[must_use]
 pub fn reason(error: &RedisError) -> &'static str {

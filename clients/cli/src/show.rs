@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use redis::Connection;
 
-use crate::servers::{Server, Trouble, Where, explain, first_of, home_of};
+use crate::servers::{Server, Trouble, UNSERVED, Where, ask_server_of_key, explain, home_of};
 use crate::snapshot::{self, Ask, Lock, Name, Snapshot, Waiter};
 use crate::view::short;
 
@@ -27,7 +27,7 @@ pub fn look(
     db: i64,
     key: &Name,
 ) -> Result<Lock, Trouble> {
-    let mut trouble = "no server serves this key".to_owned();
+    let mut trouble = UNSERVED.to_owned();
     for connection in connections {
         let look = |connection: &mut Connection| snapshot::look(connection, key);
         match snapshot::within(connection, home, db, look) {
@@ -45,8 +45,7 @@ pub fn look(
 /// The servers' error.
 pub fn who(at: &Where, key: &str) -> Result<String, Trouble> {
     let name = Name(key.as_bytes().to_vec());
-    let nobody = "no server serves this key";
-    let (_, _, lock) = first_of(&at.primaries()?, nobody, |server| snapshot::look(server, &name))?;
+    let (_, _, lock) = ask_server_of_key(&at.primaries()?, |server| snapshot::look(server, &name))?;
     let mut page = if lock.holders.is_empty() { format!("{key} is free\n") } else { String::new() };
     for hold in &lock.holders {
         let tie = match hold.session {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::complain;
 use crate::jobs::Take;
-use crate::servers::{Trouble, explain, first_of};
+use crate::servers::{Trouble, ask_server_of_key, explain};
 use crate::snapshot::{self, Name};
 use crate::view::short;
 
@@ -21,10 +21,9 @@ const NOT_YET: u8 = 1;
 /// The servers' error.
 pub fn take(job: &Take, print: impl FnOnce(&str) -> Result<u8, Trouble>) -> Result<u8, Trouble> {
     let name = Name(job.key.as_bytes().to_vec());
-    let nobody = "no server serves this key";
     let servers = job.at.primaries()?;
     let (_, mut connection, lock) =
-        first_of(&servers, nobody, |server| snapshot::look(server, &name))?;
+        ask_server_of_key(&servers, |server| snapshot::look(server, &name))?;
     let owner = job.owner.clone().unwrap_or_else(|| {
         let user = std::env::var("USER").ok().filter(|user| !user.is_empty());
         format!("{}/take", user.as_deref().unwrap_or("operator"))

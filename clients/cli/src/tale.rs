@@ -82,7 +82,7 @@ impl Tale {
     }
 
     /// Asks the server, in a thread that may block.
-    async fn look(&self) -> Result<Place, Trouble> {
+    async fn look(&self) -> Result<(String, Place), Trouble> {
         let (at, keys, owner) = (self.at.clone(), self.keys.clone(), self.owner.clone());
         let look = spawn_blocking(move || Place::find(&at, &keys, &owner));
         look.await.map_err(|error| error.to_string())?
@@ -94,7 +94,7 @@ impl Tale {
             return;
         }
         match self.look().await {
-            Ok(found) => self.say(format!("connected to {}", found.server)),
+            Ok((server, _)) => self.say(format!("connected to {server}")),
             Err(trouble) => self.say(format!("not connected: {trouble}")),
         }
         self.say(format!("asking for {} as {}", self.names, self.owner));
@@ -109,7 +109,7 @@ impl Tale {
         sleep(FIRST_LOOK).await;
         loop {
             // An error here is not printed: `on_trouble` reports when no server is reachable.
-            if let Ok(found) = self.look().await
+            if let Ok((_, found)) = self.look().await
                 && let Some(place) = found.place
             {
                 let tokens: Vec<u64> = found.lock.holders.iter().map(|hold| hold.token).collect();
@@ -135,7 +135,7 @@ impl Tale {
             return;
         }
         let way = match self.look().await {
-            Ok(found) => match (found.lock.holders.first(), self.is_once) {
+            Ok((_, found)) => match (found.lock.holders.first(), self.is_once) {
                 (Some(ran), true) => format!(
                     "{} ran {} ago, and the interval ends in {}",
                     ran.owner,

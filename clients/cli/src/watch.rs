@@ -8,7 +8,7 @@ use rlock_client::{Election, Leader};
 use tokio::runtime;
 use tokio::time::timeout;
 
-use crate::servers::{Trouble, Where, explain, first_of};
+use crate::servers::{Trouble, Where, ask_server_of_key, explain};
 use crate::snapshot::Name;
 
 /// How long nothing may change before the server is asked whether it still answers.
@@ -120,8 +120,7 @@ impl Watch<'_> {
     /// Connects to the server that has the lock, and asks for the holder if it is not known yet.
     fn find(&self, at: &Where) -> Result<(Connection, Option<Held>), Trouble> {
         let primaries = at.primaries()?;
-        let nobody = "no server serves this key";
-        let (_, server, held) = first_of(&primaries, nobody, |server| self.ask(server, None))?;
+        let (_, server, held) = ask_server_of_key(&primaries, |server| self.ask(server, None))?;
         Ok((server, held.or_else(|| self.known.is_none().then_some((0, None)))))
     }
 

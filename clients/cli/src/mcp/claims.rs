@@ -222,7 +222,7 @@ impl Claims {
         let (at, keys, owner) = (self.at.clone(), claim.keys.clone(), claim.owner.clone());
         let found = tokio::task::spawn_blocking(move || Place::find(&at, &keys, &owner)).await;
         let found = match found.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(found) => found,
+            Ok((_, found)) => found,
             Err(trouble) => {
                 return json!({ "state": "waiting", "paths": claim.paths, "trouble": trouble });
             }

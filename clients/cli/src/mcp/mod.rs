@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use self::claims::{Claims, with};
 use self::paths::{Root, above};
 use crate::args::Mcp;
-use crate::servers::{Trouble, Where, first_of};
+use crate::servers::{Trouble, Where, ask_server_of_key};
 use crate::signals::Ending;
 use crate::snapshot::{self, Lock, Name};
 use crate::view::short;
@@ -111,7 +111,7 @@ fn holders_of(at: &Where, prefix: &str, path: &str) -> Result<Vec<(String, Lock)
     let each = places.map(|place| {
         let key = Name(format!("{prefix}/{place}").into_bytes());
         let look = |server: &mut redis::Connection| snapshot::look(server, &key);
-        let (_, _, lock) = first_of(&servers, "no server serves this key", look)?;
+        let (_, _, lock) = ask_server_of_key(&servers, look)?;
         Ok((place.to_owned(), lock))
     });
     each.collect()
@@ -142,17 +142,19 @@ impl ServerHandler for Agent {
         request: CallToolRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let words = request.arguments.unwrap_or_default();
-        let checked = check_words(&request.name, &words);
-        let words = Value::Object(words);
+        let words = Value::Object(request.arguments.unwrap_or_default());
         let lost = self.0.lost(words.get("claim").and_then(Value::as_u64));
-        let answer = match (checked, &*request.name) {
-            (Err(why), _) => Err(why),
-            (_, "claim_paths") => self.claim(&words).await,
-            (_, "wait") => self.wait(&words).await,
-            (_, "release") => self.release(&words).await,
-            (_, "who") => self.who(&words).await,
-            (_, name) => return Err(ErrorData::invalid_params(format!("no tool '{name}'"), None)),
+        let answer = match check_words(&request.name, &words) {
+            Err(why) => Err(why),
+            Ok(()) => match &*request.name {
+                "claim_paths" => self.claim(&words).await,
+                "wait" => self.wait(&words).await,
+                "release" => self.release(&words).await,
+                "who" => self.who(&words).await,
+                name => {
+                    return Err(ErrorData::invalid_params(format!("no tool '{name}'"), None));
+                }
+            },
         };
         Ok(match answer {
             Ok(answer) if lost.is_empty() => CallToolResult::structured(answer),
@@ -225,15 +227,18 @@ fn paths_of(words: &Value) -> Result<Vec<String>, Trouble> {
 
 /// Refuses an argument that the tool does not have: without it, the call may mean more than the
 /// agent asked for.
-fn check_words(tool: &str, words: &JsonObject) -> Result<(), Trouble> {
-    let all = tools();
-    let Some(tool) = all.iter().find(|known| known.name == tool) else { return Ok(()) };
-    let known = tool.input_schema.get("properties").and_then(Value::as_object);
-    let is_known = |name: &&String| known.is_some_and(|known| known.contains_key(*name));
-    let Some(other) = words.keys().find(|name| !is_known(name)) else { return Ok(()) };
-    let known: Vec<&str> =
-        known.into_iter().flat_map(|all| all.keys()).map(String::as_str).collect();
-    Err(format!("{} has no argument '{other}': it has {}", tool.name, known.join(", ")))
+fn check_words(tool: &str, words: &Value) -> Result<(), Trouble> {
+    let Some(tool) = tools().into_iter().find(|known| known.name == tool) else { return Ok(()) };
+    let names = |object: Option<&JsonObject>| -> Vec<String> {
+        object.into_iter().flat_map(JsonObject::keys).cloned().collect()
+    };
+    let known = names(tool.input_schema.get("properties").and_then(Value::as_object));
+    match names(words.as_object()).into_iter().find(|name| !known.contains(name)) {
+        Some(other) => {
+            Err(format!("{} has no argument '{other}': it has {}", tool.name, known.join(", ")))
+        }
+        None => Ok(()),
+    }
 }
 
 fn claim_of(words: &Value) -> Result<Option<u64>, Trouble> {
