@@ -3,7 +3,6 @@ package rlock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -73,21 +72,12 @@ func (l *Locker) sitAt(ctx context.Context, key string, o *options, begin machin
 		return s, nil
 	default:
 	}
-	// An owner does one thing at a time, so a request that does not wait for the lock waits only a moment for an occupied
-	// seat. But undoing ends by itself, so the request waits for that until its patience ends.
+	isUndone := s.isUndone.Load()
 	err = fmt.Errorf("%w: %s is being acquired by this owner", ErrNotAcquired, key)
-	stays := 2 * machine.Late
-	if s.isUndone.Load() {
+	if isUndone {
 		err = fmt.Errorf("%w: %s: an earlier request of %s is not yet undone", ErrUnavailable, key, o.owner)
-		stays = machine.Patience
 	}
-	if o.wait > 0 {
-		stays = o.wait
-	}
-	if errors.Is(err, ErrUnavailable) {
-		stays = min(stays, l.outage)
-	}
-	timer := time.NewTimer(remaining(machine.After(begin, stays)))
+	timer := time.NewTimer(remaining(machine.After(begin, machine.Come(isUndone, o.wait, l.outage))))
 	defer timer.Stop()
 	select {
 	case s.turn <- struct{}{}:

@@ -5,7 +5,10 @@
 // takes time. The simulation runs the same machine, written in Rust; the tests replay its traces here.
 package machine
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // Ms is a time in milliseconds, from an arbitrary start. The clock continues while the computer sleeps.
 type Ms = int64
@@ -27,6 +30,16 @@ const (
 	firstRetry   Ms = 20
 	hops            = 5 // how often a request follows redirections without a pause
 )
+
+// Come returns how long a request waits for a seat that another request of its owner has. An owner does one thing at a
+// time, so a request that does not wait for the lock waits only a moment. But undoing ends by itself, so the request waits
+// for that until its patience ends, or for as long as it waits without a server.
+func Come(isUndone bool, wait, outage Ms) Ms {
+	if isUndone {
+		return min(outage, cmp.Or(wait, Patience))
+	}
+	return cmp.Or(wait, 2*Late)
+}
 
 // Ending says how a request ended.
 type Ending int
