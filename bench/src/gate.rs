@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use crate::callgrind::Counted;
 use crate::instructions::{self, Count};
 use crate::rivals::{self, Rival};
-use rlock_testkit::Version;
 
 /// How far a ratio may differ from the recorded one.
 const TOLERANCE: f64 = 0.03;
@@ -161,7 +160,7 @@ fn count() -> Gate {
     drop(counted);
     let [cache_misses, mispredictions] = count_misses();
     Gate {
-        server: name(version),
+        server: version.to_string(),
         allocations: ours.collect(),
         instructions,
         cache_misses,
@@ -217,14 +216,6 @@ fn least(mut count: impl FnMut() -> Count) -> Count {
 
 fn thousandths(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
-}
-
-/// A server's name and its minor version.
-pub fn name(version: Version) -> String {
-    match version {
-        Version::Redis(major, minor) => format!("Redis {major}.{minor}"),
-        Version::Valkey(major, minor) => format!("Valkey {major}.{minor}"),
-    }
 }
 
 fn path() -> PathBuf {

@@ -94,7 +94,7 @@ BY_COMMAND = {
     "mute": "a connection falls silent at `{}`",
     "keep": "`{}` arrives late",
 }
-#Scenarios with at least this many repetitions test the repetition itself.
+#: Scenarios with at least this many repetitions test the repetition itself.
 MANY = 20
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Rolling restarts: three instances of a service under load, of which one at a time is terminated, drains, and is
-started anew, or is killed. Their journal shows whether a body ever ran without its lock. See README.md."""
+"""Rolling restarts: three instances of a service under load. One at a time is terminated, drains and starts again, or
+is killed and starts again. Their journal shows whether a body ever ran without its lock. See README.md."""
 
 import collections
 import http.client

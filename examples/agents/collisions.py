@@ -117,7 +117,7 @@ class Leases:
 
 
 class Checked(Leases):
-    """Whoever finds no lease of somebody else that still counts writes its own."""
+    """An agent writes its lease if it finds none, or one that has expired."""
 
     def try_take(self, lease):
         found = self.read(lease)

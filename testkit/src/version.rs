@@ -1,5 +1,7 @@
 //! The version of a server.
 
+use std::fmt;
+
 /// Which server this is. Valkey calls itself Redis 7.2.4 as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
@@ -7,6 +9,17 @@ pub enum Version {
     Redis(u32, u32),
     /// Valkey, major and minor version.
     Valkey(u32, u32),
+}
+
+impl fmt::Display for Version {
+    /// Its name and its minor version.
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, major, minor) = match self {
+            Self::Redis(major, minor) => ("Redis", major, minor),
+            Self::Valkey(major, minor) => ("Valkey", major, minor),
+        };
+        write!(to, "{name} {major}.{minor}")
+    }
 }
 
 impl Version {

@@ -1,6 +1,6 @@
 //! `RLOCK.TAKE`: a hung holder is replaced, ahead of those who wait.
 
-use rlock_testkit::{Client, Listener, Server, Waiter, items, until};
+use rlock_testkit::{Listener, Server, Waiter, items};
 
 use crate::acks::pair;
 
@@ -115,9 +115,9 @@ fn it_has_a_permission_of_its_own() {
     let mut app = server.client_of("app");
     assert!(app.error("RLOCK.TAKE door app").starts_with("NOPERM "));
     client.ask("ACL SETUSER operator on >secret ~* -@all +rlock.take");
-    let mut operator: Client = server.client_of("operator");
+    let mut operator = server.client_of("operator");
     operator.granted("RLOCK.TAKE door operator");
-    until(5000, || client.shows("door") == "write: operator write 1");
+    assert_eq!(client.shows("door"), "write: operator write 1");
     assert_eq!(
         client.error("RLOCK.TAKE door ann READ"),
         "ERR syntax error at 'READ': the syntax is RLOCK.TAKE key owner [LEASE ms] [ACKS n] \

@@ -41,8 +41,6 @@ use faults::Kind;
 use run::Outcome;
 use workloads::Workload;
 
-use rlock_testkit::{Server, Version};
-
 /// The shortest time for a pair.
 const LOAD_MS_MIN: u64 = 300;
 
@@ -107,7 +105,7 @@ fn fail_over() -> ExitCode {
     println!("{failovers} failovers, SEED={seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut sum = Tally::of("in all");
-    let mut record = Record::begin(&server_name(), seed);
+    let mut record = Record::begin(seed);
     for variant in variants {
         let times = (failovers * variant.share).div_ceil(shares);
         let tally =
@@ -122,14 +120,6 @@ fn fail_over() -> ExitCode {
         println!("the control has lost nothing: nothing is shown by this");
     }
     if is_shown && sum.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// The server under test, such as `redis-7.0`.
-fn server_name() -> String {
-    match Server::start().version() {
-        Version::Redis(major, minor) => format!("redis-{major}.{minor}"),
-        Version::Valkey(major, minor) => format!("valkey-{major}.{minor}"),
-    }
 }
 
 /// Failovers with a grace period, and some with one that is too short, where overlaps must be seen.
