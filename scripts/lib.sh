@@ -246,6 +246,13 @@ private_server() {
 
 passed=0 failed=0 skipped=0
 
+# What failed, a line each, so that the end of a long log names it. The first argument says where.
+failures=()
+remember() {
+    local line
+    while IFS= read -r line; do failures+=("$1: $line"); done
+}
+
 # The packages that `make test` tests in a debug build. The list is always complete: a dependency is compiled with the
 # features that the chosen packages require, so another choice would compile the core and the simulation again.
 tested=(-p rlock-core -p rlock-engine -p rlock-simulation -p rlock-testkit -p rlock-tests)
@@ -255,6 +262,7 @@ step() {
     say "== $*"
     if ! "$@"; then
         failed=$((failed + 1))
+        failures+=("$*")
         return 1
     fi
 }
@@ -268,9 +276,19 @@ run_tests() {
     cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$output" || status=1
     read -r p f s < <(awk '/^test result: / { p += $4; f += $6; s += $8 }
         END { print p + 0, f + 0, s + 0 }' "$output")
+    remember test < <(failed_tests "$output")
     rm -f "$output"
-    [ "$f" -gt 0 ] || f=$status
+    if [ "$f" = 0 ] && [ "$status" != 0 ]; then
+        f=1
+        failures+=("cargo test $*: failed outside of its tests")
+    fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+
+# The names of the tests that failed according to the output in the file $1, each with the first lines of what it said.
+failed_tests() {
+    sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$1"
+    awk '/^---- .* stdout ----$/ { left = 8 } /^failures:$/ { left = 0 } /^$/ { next } left-- > 0 { print "    " $0 }' "$1"
 }
 
 # The short profile of `make torture`: every workload with a few faults, some with a primary that is cut off and with a
@@ -289,17 +307,23 @@ run_torture() {
         RLOCK_SECONDS=4 torture_once permits || status=1
         exit $status
     ) 2>&1 | tee "$output" || status=1
-    read -r p f < <(awk '/^[a-z]+ +x [a-z-]+ +[0-9]+ operations|^[a-z-]+ +[0-9]+ (failovers|grants)/ { if (/ 0 violations/) p++; else f++ }
+    local results='^[a-z]+ +x [a-z-]+ +[0-9]+ operations|^[a-z-]+ +[0-9]+ (failovers|grants)'
+    read -r p f < <(awk -v results="$results" '$0 ~ results { if (/ 0 violations/) p++; else f++ }
         END { print p + 0, f + 0 }' "$output")
+    remember torture < <(grep -E "$results" "$output" | grep -v ' 0 violations')
+    if [ "$f" = 0 ] && [ "$status" != 0 ]; then
+        f=1
+        remember torture < <(tail -n 8 "$output")
+    fi
     rm -f "$output"
-    [ "$f" -gt 0 ] || f=$status
     passed=$((passed + p)) failed=$((failed + f))
 }
 
 torture_once() { cargo test --quiet --locked "${tested[@]}" --bench torture -- "$@"; }
 
-# Prints the last line, and ends with the matching exit code.
+# Prints what failed and the last line, and ends with the matching exit code.
 sum_up() {
+    [ ${#failures[@]} = 0 ] || printf 'FAILED %s\n' "${failures[@]}"
     local line="$passed passed, $failed failed"
     [ "$skipped" = 0 ] && [ -z "${1-}" ] || line+=", $skipped skipped"
     say "$line"

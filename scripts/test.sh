@@ -116,7 +116,10 @@ gate() {
     case $code in
         0) passed=$((passed + 1)) ;;
         77) ;; # the script said why
-        *) failed=$((failed + 1)) ;;
+        *)
+            failed=$((failed + 1))
+            failures+=('scripts/bench.sh gate')
+            ;;
     esac
 }
 
@@ -140,6 +143,7 @@ count_lines() {
         /^[0-9]+ passed, [0-9]+ failed/ { sums++; line_p = $1; line_f = $3; line_s = $5 }
         /^== done: / { p += line_p; f += line_f + !sums; s += line_s; done++; line_p = line_f = line_s = 0 }
         END { print p + 0, f + 3 - done, s + 0 }' "$1")
+    remember packages < <(sed -n 's/^FAILED //p' "$1")
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 
