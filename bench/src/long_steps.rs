@@ -1,6 +1,8 @@
 //! How long the server's loop stalls: the slowest PING while a great deal happens at once, compared
 //! with the same amount of the server's own work.
 
+mod waits;
+
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -88,6 +90,7 @@ pub fn measure(book: &mut Book, profile: Profile) {
         }
         promotion(&mut slowest, sizes.held);
         queues(&mut slowest, sizes.queues);
+        waits::measure(&mut slowest, sizes.held);
     }
     for (step, column, sample) in &slowest.0 {
         book.put(SECTION, step, column, sample);
