@@ -94,13 +94,17 @@ def related(one: Name, other: Name) -> bool:
 
 
 def python(folder: str) -> Arrows:
-    files = {path.stem: path.read_text() for path in (ROOT / folder).glob("*.py")}
+    files = {path.relative_to(ROOT / folder).with_suffix("").parts: path.read_text() for path in (ROOT / folder).rglob("*.py")}
     found: Arrows = {}
     for file, code in files.items():
         code = re.sub(r"if TYPE_CHECKING:\n(?:    .*\n)+", "", code)
-        named = re.findall(r"^\s*from \.(\w+) import", code, re.M)
-        named += [name for names in re.findall(r"^\s*from \. import (.*)", code, re.M) for name in re.findall(r"\w+", names)]
-        found[(file,)] = {(name,) for name in named if name in files and name != file}
+        homes: set[Name] = set()
+        for dots, path, names in re.findall(r"^\s*from (\.+)([\w.]*) import (\([^)]*\)|[^\n]*)", code, re.M):
+            beside = (*file[: len(file) - len(dots)], *path.split(".")) if path else file[: len(file) - len(dots)]
+            homes |= {place for place in (beside, *((*beside, name) for name in re.findall(r"\w+", names))) if place in files}
+            if (*beside, "__init__") in files and path:
+                homes.add((*beside, "__init__"))
+        found[file] = homes - {file}
     return found
 
 

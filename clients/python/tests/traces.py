@@ -2,7 +2,8 @@
 
 import sys
 
-from rlock._machine import FOREVER, Attempt, Holding, Release
+from rlock._machine import Attempt, Holding, Release
+from rlock._machine.words import FOREVER
 
 
 def number(text):

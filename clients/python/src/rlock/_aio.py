@@ -16,7 +16,7 @@ from ._drive import Job, Steps, redirected
 from ._errors import Broken, Refused, Silent, Unsent
 from ._inbox import Inbox, Inboxes, Post
 from ._links import Address, Route, packed, translated
-from ._machine import Words
+from ._machine.words import Words
 from ._pool import IdleConnections, Link, Queued
 from ._telemetry import Telemetry
 

@@ -11,7 +11,7 @@ from . import _core as core
 from ._core import Options, Seat, Space, Tenure, key_name, log, ms, now, number, seconds
 from ._drive import Job, Steps, after, attempt, extend, question, release, settle
 from ._errors import Closed, LockError, LockLost, NotHeld
-from ._machine import FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, NIL, RELEASED, Words
+from ._machine.words import FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, NIL, RELEASED, Words
 from ._several import Group, NothingWanted, Part, GroupTenure, holding, observe, rest
 from ._telemetry import Waiting
 

@@ -14,7 +14,7 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import Any, Callable, ClassVar, Optional
 
-from . import _machine
+from ._machine import words as machine
 from ._errors import Unavailable
 
 log = logging.getLogger("rlock")
@@ -22,7 +22,7 @@ log = logging.getLogger("rlock")
 #: How long `check` waits: long enough for a message, short enough for the start of a program.
 MOMENT = 1.0
 #: The constants of the machine, in seconds.
-REPLY, LATE, DIALS, LOOKS = (each / 1000 for each in (_machine.REPLY, _machine.LATE, _machine.DIALS, _machine.LOOKS))
+REPLY, LATE, DIALS, LOOKS = (each / 1000 for each in (machine.REPLY, machine.LATE, machine.DIALS, machine.LOOKS))
 
 
 # A clock that continues while the computer is suspended, if there is one: leases do so too.
@@ -101,7 +101,7 @@ def number(given: Any, name: str) -> float:
 
 
 def seconds(given: Any, name: str = "wait") -> Optional[float]:
-    if given is None or given == _machine.FOREVER:
+    if given is None or given == machine.FOREVER:
         return None
     if isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0:
         return given
@@ -111,7 +111,7 @@ def seconds(given: Any, name: str = "wait") -> Optional[float]:
 def endless(limit: Optional[float], name: str) -> float:
     """As a number."""
     given = seconds(limit, name)
-    return _machine.FOREVER if given is None else given
+    return machine.FOREVER if given is None else given
 
 
 def key_name(key: Any) -> str:
@@ -188,9 +188,9 @@ class Seat:
 
     def come(self, start: int, wait: Optional[float], patience: float, outage: float) -> tuple[float, bool]:
         """How many seconds to wait for an occupied seat, and whether the lock is then unavailable."""
-        ms = _machine.FOREVER if wait is None else wait * 1000
-        by, told = _machine.come(start, self.is_undone, ms, patience * 1000, outage * 1000)
-        return (by - start) / 1000, told == _machine.UNAVAILABLE
+        ms = machine.FOREVER if wait is None else wait * 1000
+        by, told = machine.come(start, self.is_undone, ms, patience * 1000, outage * 1000)
+        return (by - start) / 1000, told == machine.UNAVAILABLE
 
     @property
     def unavailable(self) -> Unavailable:

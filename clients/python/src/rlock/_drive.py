@@ -1,4 +1,4 @@
-"""Does what the machines of _machine.py ask for, with the connections of `io`.
+"""Does what the machines of _machine ask for, with the connections of `io`.
 
 A step is a generator. It yields what a call of `io` returned (a value if `io` is synchronous, otherwise an
 awaitable) and gets the value back. So both packages share this code.
@@ -12,7 +12,8 @@ from ._core import LATE, REPLY, Options, Seat, Tenure, log, ms, now
 from ._errors import Broken, Closed, LockError, LockLost, NoReplicas, Refused, Silent, Unavailable, Unsent
 from ._inbox import Inbox, Post, listens
 from ._links import NO_PRIMARY
-from ._machine import ACKS, ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, OVER, PASSING, Attempt, Holding, Release, Words
+from ._machine import Attempt, Holding, Release
+from ._machine.words import ACKS, ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, OVER, PASSING, Words
 
 Steps = Generator[Any, Any, Any]
 #: After a request that had to wait, how many acquisitions wait at once, instead of first asking without a wait: a free

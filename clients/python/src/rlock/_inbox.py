@@ -17,7 +17,7 @@ from . import _core as core
 from ._core import now
 from ._errors import NoPermission, Refused, Unsent
 from ._links import refused
-from ._machine import LOST, Words
+from ._machine.words import LOST, Words
 
 Steps = Generator[Any, Any, Any]
 #: For each slot, a number that hashes to it: as many as have been needed so far.

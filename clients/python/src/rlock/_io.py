@@ -18,7 +18,7 @@ from ._errors import Broken, Refused, Silent, Unsent
 from ._hands import happens
 from ._inbox import Inbox, Inboxes, Post
 from ._links import Address, Route, packed, translated
-from ._machine import Words
+from ._machine.words import Words
 from ._pool import Link, Pool
 from ._telemetry import Telemetry
 

@@ -19,7 +19,7 @@ from ._drive import Job, Steps, question
 from ._errors import Broken, Closed, LockError, LockLost, NotHeld, Refused
 from ._hands import acquires
 from ._inbox import Post, awaits
-from ._machine import FIRST_PAUSE, LONGEST_PAUSE, LOST, PASSING, Words
+from ._machine.words import FIRST_PAUSE, LONGEST_PAUSE, LOST, PASSING, Words
 from ._telemetry import Counts
 
 #: The server accepts no more locks in one request.

@@ -29,7 +29,7 @@ from ._errors import (
     Unavailable,
 )
 from ._links import Route
-from ._machine import FOREVER
+from ._machine.words import FOREVER
 from ._once import IfItFails, Turn
 from ._several import (
     AnyBase, ElectionBase, HoldsBase, Key, Leader, ObserverBase, Part, SeveralBase, TaskWaits, GroupTenure, Wishes, counts, leader, limit, own_level, read,
