@@ -47,7 +47,9 @@ main() {
     [ -z "$needs_server" ] || module_is_there
     runners=()
     for name in "$@"; do
-        build "$name" || continue
+        is_built=
+        build "$name" # not in a condition: see count
+        [ -n "$is_built" ] || continue
         case $what in
             test) own_tests "$name" ;;
         esac
@@ -105,12 +107,19 @@ in_package() {
     )
 }
 
-# One line for the step `NAME WHAT`, which is the rest of the arguments.
+# One line for the step `NAME WHAT`, which is the rest of the arguments. $code is its exit code.
 count() {
-    local title=$1 log=$home/${1// /-}.log code=0 start=$SECONDS
+    local title=$1 log=$home/${1// /-}.log start=$SECONDS
     shift
-    # With an `if` around it, -e would mean nothing inside.
+    # In a condition, or before `||` and `&&`, -e means nothing to a function and all that it calls: it would go on after
+    # what fails in it.
     set +e
+    (
+        set -e
+        false
+        exit 9
+    )
+    [ $? != 9 ] || die "$title: what fails in it would be missed"
     "$@" >"$log" 2>&1
     code=$?
     set -e
@@ -122,33 +131,33 @@ count() {
         77)
             skipped=$((skipped + 1))
             say "SKIPPED $title: $(tail -n 1 "$log")"
-            return 1
             ;;
         *)
             failed=$((failed + 1))
             say "FAILED $title:"
             tail -n 60 "$log"
-            return 1
             ;;
     esac
 }
 
-# Builds the package, unless it is there and was built of the very same files.
+# Builds the package, unless it is there and was built of the very same files. Sets $is_built.
 build() {
     local stamp=$home/$1.built files sources said
     said=$(in_package "$1" package_tools 2>&1) || {
         skipped=$((skipped + 1))
         say "SKIPPED $1 package: ${said##*$'\n'}"
-        return 1
+        return 0
     }
     sources=$(in_package "$1" package_sources)
     files=$(find $sources Cargo.toml -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum)
     if [ "$(sed -n 1p "$stamp" 2>/dev/null)" = "$files" ] && [ -f "$(sed -n 2p "$stamp")" ]; then
-        passed=$((passed + 1))
+        passed=$((passed + 1)) is_built=yes
         say "ok $1 package (as it was): $(sed -n 2p "$stamp")"
         return
     fi
-    count "$1 package" in_package "$1" package_build || return 1
+    count "$1 package" in_package "$1" package_build
+    [ "$code" = 0 ] || return 0
+    is_built=yes
     {
         say "$files"
         tail -n 1 "$home/$1-package.log"

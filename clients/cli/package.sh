@@ -3,7 +3,7 @@
 
 package_build() {
     build_tools
-    "$(tools_folder)/rlock" --help | grep -q 'rlock run KEY'
+    "$(tools_folder)/rlock" --help | grep 'rlock run KEY'
     say "$(tools_folder)/rlock"
 }
 

@@ -1,7 +1,7 @@
 // Package rlockotel is OpenTelemetry for the locks of rlock.example/rlock.
 //
-// 	telemetry, err := rlockotel.New()
-// 	locker, err := rlock.New(client, rlock.Listen(telemetry))
+//	telemetry, err := rlockotel.New()
+//	locker, err := rlock.New(client, rlock.Listen(telemetry))
 //
 // It has the histograms rlock.wait and rlock.hold in seconds, the counter rlock.lost, and a span rlock.wait around each
 // acquisition, as a child of the span in the acquisition's context.
