@@ -84,3 +84,11 @@ def test_a_time_that_is_no_number_is_refused_by_its_name(api):
         api.Lock(client, "k", lease="30")
     with pytest.raises(TypeError, match="wait must be a number of seconds, or None for no limit, not '5'"):
         api.Lock(client, "k", wait="5")
+
+
+@pytest.mark.parametrize("api", [rlock, rlock.asyncio])
+def test_a_client_of_the_other_kind_is_refused(api):
+    client = redis.asyncio.Redis() if api is rlock else redis.Redis()
+    for make in api.Locks, lambda client: api.Lock(client, "k"):
+        with pytest.raises(TypeError, match="use rlock"):
+            make(client)

@@ -84,7 +84,7 @@ async def test_a_release_by_a_task_ends_though_the_session_was_being_tied(server
             happened.set()
             server.ask("RLOCK.FORCE", "k")
             if how == "close":
-                locks._lost(hold._tenure)  # as aclose does, which waits for this task
+                locks._keeper.lose(hold._tenure)  # as aclose does, which waits for this task
             else:
                 with pytest.raises(rlock.LockLost):
                     await hold.extend(30)

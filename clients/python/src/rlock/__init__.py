@@ -9,9 +9,10 @@
 
 from ._errors import Closed, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, Refused
 from ._errors import TooMany, Unavailable
-from ._several import Leader, limit, read
+from ._several import limit, read
 from ._sync import AllLocks, Election, Hold, Holds, Lock, Locks, Observer, Permit, ReadLock
 from ._telemetry import Counts, Held, Listener, Waited
+from ._watch import Leader
 
 __all__ = [
     "AllLocks", "Closed", "Counts", "Deadlock", "Election", "Held", "Hold", "Holds", "Leader", "Listener", "Lock", "LockError",

@@ -8,15 +8,16 @@ import heapq
 import os
 import random
 import socket
+import threading
 from typing import Any, Callable, Optional
 
 from . import _core as core
-from ._core import Seat, Space, Spaces, now
-from ._drive import Job, Steps, redirected
+from ._core import Seat, Space, Spaces, Steps, now
+from ._drive import Job, redirected
 from ._errors import Broken, Refused, Silent, Unsent
 from ._inbox import Inbox, Inboxes, Post
 from ._links import Address, Route, packed, translated
-from ._machine.words import Words
+from ._machine.words import FOREVER, Words
 from ._pool import IdleConnections, Link, Queued
 from ._telemetry import Telemetry
 
@@ -376,33 +377,32 @@ class IO(Inboxes):
         task.add_done_callback(self.tasks.discard)
         return task
 
-    async def take_seat(self, seat: Seat) -> bool:
-        self.space.use(seat)  # type: ignore[union-attr]
+    @staticmethod
+    async def takes(mutex: asyncio.Lock, timeout: float) -> bool:
+        """Whether it is free in time."""
         try:
             # A free mutex may be promised to another task already, which would have to be waited for.
-            async with asyncio.timeout(0):
-                return await seat.mutex.acquire()  # type: ignore[no-any-return]
-        except BaseException as error:
-            self.space.leave(seat)  # type: ignore[union-attr]
-            if not isinstance(error, TimeoutError):
-                raise
+            async with asyncio.timeout(None if timeout == FOREVER else timeout):
+                return await mutex.acquire()
+        except TimeoutError:
             return False
 
-    async def leave(self, job: Job) -> None:
-        """The seat is free again when nothing is left to undo, for which the call waits a moment."""
-        assert self.space is not None
-        space = self.space
+    async def take_seat(self, seat: Seat) -> Any:
+        return await run(self._takes(seat))
 
-        async def work() -> None:
-            try:
-                await run(job.undo())
-            finally:
-                space.vacate(job.seat)
+    def later(self, steps: Steps) -> asyncio.Task[Any]:
+        """Begins work that nobody waits for."""
+        return self.background(run(steps))
 
-        job.seat.is_undone = True
-        undoing = self.background(work())
-        self.jobs.discard(job)
-        await asyncio.wait({undoing}, timeout=core.LATE)
+    @staticmethod
+    async def lasts(task: asyncio.Task[Any], timeout: float) -> None:
+        """Waits for its end, but no longer than this."""
+        await asyncio.wait({task}, timeout=timeout)
+
+    @staticmethod
+    async def waits(event: threading.Event, timeout: float) -> None:
+        if not event.is_set():
+            await asyncio.to_thread(event.wait, timeout)
 
     # --- late replies ----------------------------------------------------------------------------
 

@@ -10,11 +10,11 @@ import selectors
 import socket
 import sys
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
-from ._core import Tenure, log, ms, now
-from ._drive import HoldRenewal, Steps
+from ._core import Steps, Tenure, log, ms, now
 from ._io import run
+from ._keep import HoldRenewal, Keeper
 from ._pool import Link
 
 Queue = queue.SimpleQueue[Callable[[], Any]]
@@ -98,7 +98,7 @@ class Renewals:
                 renewal.tell(*stop.value)
 
 
-class Clock:
+class Clock(Keeper):
     """One thread for the deadlines of all holds, and for the connections of sessions."""
 
     def __init__(self) -> None:
@@ -114,17 +114,6 @@ class Clock:
         self.renewals = Renewals(self.workers)
         threading.Thread(target=self._watch, name="rlock-clock", daemon=True).start()
 
-    def add(self, tenure: Tenure) -> None:
-        self.wake_at(tenure, tenure.due)
-        if tenure.link is not None:
-            self.watch(tenure)
-
-    def renew(self, tenure: Tenure) -> None:
-        """Renews it in a different way from now on."""
-        self.wake_at(tenure, tenure.due)
-        if tenure.is_doubted:
-            self.tell(tenure, "untied")
-
     def wake_at(self, tenure: Tenure, at: float) -> None:
         with self.lock:
             is_first = not self.heap or at < self.heap[0][0]
@@ -134,7 +123,6 @@ class Clock:
             self.bell.send(b"!")
 
     def watch(self, tenure: Tenure) -> None:
-        """For a session: reports the end of its connection at once."""
         link = tenure.link
         link.watched = link.conn._sock
         try:
@@ -145,11 +133,9 @@ class Clock:
             self.selector.register(link.watched, selectors.EVENT_READ, (tenure, link))
         self.bell.send(b"!")
 
-    def forget(self, tenure: Tenure) -> None:
-        """Its entry remains until its time, or until there are too many such entries."""
-        self.untie(tenure.link)
-        if tenure.renewal is not None:
-            tenure.renewal.tell("released")
+    def forget(self, tenure: Tenure, is_released: bool) -> None:
+        """Its timer remains until its time, or until there are too many such timers."""
+        super().forget(tenure, is_released)
         self.stale += 1
         if self.stale > 1000 and self.stale > len(self.heap) // 2:
             with self.lock:
@@ -157,24 +143,29 @@ class Clock:
                 heapq.heapify(self.heap)
                 self.stale = 0
 
-    def forget_all(self, io: Any) -> None:
-        """Holds are no longer renewed; those with sessions end now."""
-        with self.lock:
-            tenures = {tenure for _, _, tenure in self.heap if tenure.io is io and tenure.state == "held"}
-        for tenure in tenures:
-            # The link does not decide: this thread may know already that the connection is closed.
-            if tenure.options.session:
-                self.lose(tenure)
-            else:
-                self.tell(tenure, "close")
-
-    def untie(self, link: Optional[Link]) -> None:
-        if link is not None and link.watched is not None:
-            try:
+    def untie(self, link: Link) -> None:
+        if link.watched is not None:
+            with contextlib.suppress(KeyError, ValueError):
                 self.selector.unregister(link.watched)
-            except (KeyError, ValueError):
-                pass
             link.watched = None
+
+    def call(self, call: Callable[[], Any]) -> None:
+        self.workers.call(call)
+
+    def begin(self, io: Any, steps: Steps) -> None:
+        self.workers.do((io, "observers"), lambda: run(steps))
+
+    def renew(self, renewal: HoldRenewal, steps: Steps) -> None:
+        tenure = renewal.tenure
+        # Whatever the machine waits for, it gets the deadline in time; the work ends by itself.
+        self.wake_at(tenure, tenure.deadline)
+        address = tenure.io.route.of(tenure.seat.key)
+        if renewal.machine.at != "send":
+            self.workers.do((tenure.io, address), lambda: renewal.tell(*run(steps)))
+        else:
+            # Batched with renewals that may take about as long: they fail together.
+            renewal.job.is_batched = True
+            self.renewals.add((tenure.io, address, renewal.machine.lease.bit_length()), renewal, steps)
 
     def _watch(self) -> None:
         while True:
@@ -198,15 +189,8 @@ class Clock:
                 at, _, tenure = heapq.heappop(self.heap)
                 if tenure.state != "held":
                     self.stale = max(0, self.stale - 1)
-            if tenure.state != "held" or tenure.wakes != at:
-                continue
-            if tenure.is_orphaned:
-                log.warning("%s: nobody can release it anymore, because %s has ended", tenure.seat.key, tenure.seat.owner)
-                self.lose(tenure)
-            elif ms() >= tenure.deadline:
-                self.lose(tenure)
-            else:
-                self.tell(tenure, "time" if tenure.renewal else "call")
+            if tenure.state == "held" and tenure.wakes == at:
+                self.wake(tenure)
 
     def _session_spoke(self, tenure: Tenure, link: Link) -> None:
         if tenure.state == "held" and tenure.io._is_quiet(link):
@@ -216,57 +200,3 @@ class Clock:
         tenure.io.drop(link)
         if tenure.state == "held":
             self.tell(tenure, "untied")
-
-    def tell(self, tenure: Tenure, *told: Any) -> None:
-        """Passes an input to the hold's machine; from now on, the hold is looked after."""
-        with self.lock:
-            if tenure.renewal is None:
-                tenure.renewal = ByThreads(self, tenure)
-                if tenure.state == "releasing":
-                    tenure.renewal.tell("releasing")
-                if told == ("call",):  # with which it has begun
-                    return
-            tenure.renewal.tell(*told)
-
-    def lose(self, tenure: Tenure) -> None:
-        if tenure.renewal is not None:
-            tenure.renewal.tell("gone")
-        for call in tenure.lose():
-            self.workers.call(call)
-        if tenure.link is not None:
-            self.untie(tenure.link)
-            tenure.io.drop(tenure.link)
-
-
-class ByThreads(HoldRenewal):
-    """Work that takes time is done by worker threads."""
-
-    def __init__(self, clock: Clock, tenure: Tenure):
-        self.clock = clock
-        super().__init__(tenure)
-
-    def tell(self, *told: Any) -> None:
-        with self.clock.lock:
-            super().tell(*told)
-
-    def wake_at(self, at: float) -> None:
-        self.clock.wake_at(self.tenure, at)
-
-    def begin(self, steps: Steps) -> None:
-        # Whatever the machine waits for, it gets the deadline in time; the work ends by itself.
-        self.clock.wake_at(self.tenure, self.tenure.deadline)
-        io = self.tenure.io
-        address = io.route.of(self.tenure.seat.key)
-        if self.machine.at != "send":
-            self.clock.workers.do((io, address), lambda: self.tell(*run(steps)))
-        else:
-            # Batched with renewals that may take about as long: they fail together.
-            self.job.is_batched = True
-            self.clock.renewals.add((io, address, self.machine.lease.bit_length()), self, steps)
-
-    def watch(self) -> None:
-        self.clock.watch(self.tenure)
-
-    def lost(self) -> None:
-        self.tenure.renewal = None
-        self.clock.lose(self.tenure)

@@ -12,12 +12,14 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass, replace
-from typing import Any, Callable, ClassVar, Optional
+from typing import Any, Callable, ClassVar, Generator, Optional
 
 from ._machine import words as machine
 from ._errors import Unavailable
 
 log = logging.getLogger("rlock")
+#: What takes time: see _drive.py.
+Steps = Generator[Any, Any, Any]
 
 #: How long `check` waits: long enough for a message, short enough for the start of a program.
 MOMENT = 1.0
@@ -123,7 +125,7 @@ def key_name(key: Any) -> str:
     raise TypeError(f"the key must be a str or bytes, not {type(key).__name__}")
 
 
-@functools.lru_cache(1024)  # most words of a request are those of the last one
+@functools.lru_cache(1024)
 def raw(text: str) -> bytes:
     """As it is sent."""
     try:
@@ -185,6 +187,10 @@ class Seat:
     def name(self) -> str:
         """For messages."""
         return shown(self.key)
+
+    def take(self, io: Any, patience: float) -> Steps:
+        """Whether it is free in time."""
+        return (yield io.takes(self.mutex, patience))
 
     def come(self, start: int, wait: Optional[float], patience: float, outage: float) -> tuple[float, bool]:
         """How many seconds to wait for an occupied seat, and whether the lock is then unavailable."""

@@ -6,20 +6,21 @@ awaitable) and gets the value back. So both packages share this code.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Generator, Optional, Union
+from typing import Any, Callable, Optional, Union
 
-from ._core import LATE, REPLY, Options, Seat, Tenure, log, ms, now
+from ._core import LATE, REPLY, Options, Seat, Steps, Tenure, log, ms, now
 from ._errors import Broken, Closed, LockError, LockLost, NoReplicas, Refused, Silent, Unavailable, Unsent
 from ._inbox import Inbox, Post, listens
 from ._links import NO_PRIMARY
-from ._machine import Attempt, Holding, Release
+from ._machine import Attempt, Release
 from ._machine.words import ACKS, ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, OVER, PASSING, Words
 
-Steps = Generator[Any, Any, Any]
 #: After a request that had to wait, how many acquisitions wait at once, instead of first asking without a wait: a free
 #: lock takes a shorter request.
 CROWDED = 32
 LONGEST_BLOCK = 7 * 86_400_000
+#: Why a hold may have been lost, if no server says so.
+ENDED = "its lease ended, or somebody else ended the hold"
 #: Seconds between two warnings of a client.
 WORRIES = 5.0
 
@@ -232,7 +233,7 @@ class Job:
         if told[0] == "refused" and isinstance(self.trouble, Refused):
             return self.trouble
         if told[0] == "lost":
-            return LockLost(f"{key} was lost by {owner}: {self.trouble or 'its lease ended, or somebody else ended the hold'}")
+            return LockLost(f"{key} was lost by {owner}: {self.trouble or ENDED}")
         kind = {"noreplicas": NoReplicas, "closed": Closed}.get(told[0], Unavailable)
         return kind(f"{key}: {what}{'closed' if told[0] == 'closed' else self.problem}")
 
@@ -282,85 +283,6 @@ def after(job: Job, tenure: Tenure, told: Optional[Words]) -> Job:
     job = tenure.seat.job(job.io, tenure.seat, tenure.options, 1, Release(0, tenure.options.lease_ms, 1, tenure.token, 0, True))
     job.cancel()  # nobody waits for it
     return job
-
-
-class HoldRenewal:
-    """Renews a hold. It is created for the first renewal, or when the session's connection has ended."""
-
-    def __init__(self, tenure: Tenure):
-        options = tenure.options
-        self.tenure = tenure
-        self.machine = Holding(tenure.token, options.lease_ms, tenure.sent, bool(options.acks), options.renew)
-        self.job = tenure.seat.job(tenure.io, tenure.seat, options, 1, self.machine)
-        self.machine.step(ms(), ("extend", tenure.deadline - options.lease_ms))
-        self.tell("call")
-
-    def tell(self, *told: Any) -> None:
-        """Runs the machine until it needs input or output."""
-        tenure, at = self.tenure, self.machine.at
-        if at == "wait" and told[0] in ("message", "lost", "time") and told[1:2] != ("token",):
-            tenure.io.telemetry.failed_renewals += tenure.state == "held"
-        outputs = self.machine.step(ms(), told)
-        # A seat that comes after the hold has ended, or its client was closed, is given back.
-        if told[0] == "seat" and told[1] is not None and at != "seat":
-            tenure.io.space.vacate(tenure.seat)
-        elif told[0] == "opened" and at != "open":
-            self.job.let_go(is_kept=False)
-        tenure.deadline = max(tenure.deadline, self.machine.deadline)
-        self.job.done(outputs)
-        for output in outputs:
-            if output[0] == "sleep":
-                self.wake_at(output[1])
-            elif output[0] == "wait":
-                self.wake_at(output[1])
-                assert self.job.post is not None
-                self.job.post.then(self.hears)
-            elif output[0] in ("send", "open", "own", "seat", "listen"):
-                self.begin(self.perform(output))
-            elif output[0] == "leave":
-                # The server may tie the hold later, or has tied another hold: that is undone when this one is released.
-                tenure.lingers |= self.machine.is_unsure
-                tenure.io.space.vacate(tenure.seat)
-            elif output[0] == "doubt":
-                tenure.is_doubted = True
-            elif output[0] == "tied":
-                tenure.link, self.job.link = self.job.link, None
-                tenure.is_doubted = False
-                self.watch()
-            elif output[0] == "tell":
-                self.lost()
-
-    def perform(self, op: Words) -> Steps:
-        if op[0] == "seat":
-            is_free = yield self.tenure.io.take_seat(self.tenure.seat)
-            return "seat", self.tenure.depth if is_free else None
-        try:
-            brought = yield from self.job.bring(op)
-            if op[0] in ("send", "listen") and brought[0] not in ("token", "waiting", "listening") and self.tenure.state == "held":
-                self.tenure.io.telemetry.failed_renewals += 1
-            return brought
-        except Exception as error:  # whatever it is, the machine must get the deadline
-            log.exception("while looking after a hold")
-            return self.job.failed(op, Broken(str(error)))
-
-    def hears(self) -> None:
-        """Of acknowledgments."""
-        if self.job.post is not None and (told := self.job.post.take()) != ("time",):
-            self.tell(*self.job.heard(told))
-
-    def wake_at(self, at: float) -> None:
-        raise NotImplementedError
-
-    def begin(self, steps: Steps) -> None:
-        """Runs the steps; their result is passed to the machine later."""
-        raise NotImplementedError
-
-    def watch(self) -> None:
-        """Watches the connection of the session."""
-        raise NotImplementedError
-
-    def lost(self) -> None:
-        raise NotImplementedError
 
 
 def outcome(reply: Any) -> Words:

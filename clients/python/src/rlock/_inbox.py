@@ -8,18 +8,17 @@ import secrets
 import threading
 import weakref
 from binascii import crc_hqx
-from typing import Any, Callable, Generator, Optional
+from typing import Any, Callable, Optional
 
 from redis import exceptions
 from redis.crc import key_slot
 
 from . import _core as core
-from ._core import now
+from ._core import Steps, now
 from ._errors import NoPermission, Refused, Unsent
 from ._links import refused
 from ._machine.words import LOST, Words
 
-Steps = Generator[Any, Any, Any]
 #: For each slot, a number that hashes to it: as many as have been needed so far.
 _numbers: dict[int, int] = {}
 _tried = itertools.count()
@@ -214,6 +213,30 @@ class Inboxes:
         if job.is_over:
             self.jobs.discard(job)
         return job.is_over  # type: ignore[no-any-return]
+
+    def leave(self: Any, job: Any) -> Steps:
+        """The seat is free again when nothing is left to undo, for which the call waits a moment."""
+        job.seat.is_undone = True
+        self.jobs.discard(job)
+        yield self.lasts(self.later(self._undo(job)), core.LATE)
+
+    def _undo(self: Any, job: Any) -> Steps:
+        space = self.space
+        try:
+            yield from job.undo()
+        finally:
+            space.vacate(job.seat)
+
+    def _takes(self: Any, seat: Any) -> Steps:
+        """Whether a seat is free."""
+        is_free = False
+        self.space.use(seat)
+        try:
+            is_free = yield from seat.take(self, 0)
+        finally:
+            if not is_free:
+                self.space.leave(seat)
+        return is_free
 
     def distrust(self: Any, address: Any, since: float) -> None:
         """One connection was silent: others that have received nothing since then may be so as well."""

@@ -12,10 +12,10 @@ from typing import Any, Callable, Optional
 from redis import exceptions
 
 from . import _core as core
-from ._core import Seat, Space, Spaces, now
-from ._drive import Job, Steps, redirected
+from ._core import Seat, Space, Spaces, Steps, now
+from ._drive import Job, redirected
 from ._errors import Broken, Refused, Silent, Unsent
-from ._hands import happens
+from ._hands import acquires, happens
 from ._inbox import Inbox, Inboxes, Post
 from ._links import Address, Route, packed, translated
 from ._machine.words import Words
@@ -311,31 +311,31 @@ class IO(Inboxes):
         except Exception:
             pass
 
-    def take_seat(self, seat: Seat) -> bool:
-        self.space.use(seat)  # type: ignore[union-attr]
-        is_free = seat.mutex.acquire(blocking=False)
-        if not is_free:
-            self.space.leave(seat)  # type: ignore[union-attr]
-        return is_free  # type: ignore[no-any-return]
+    @staticmethod
+    def takes(mutex: Any, timeout: float) -> bool:
+        """Whether it is free in time."""
+        return mutex.acquire(False) or acquires(mutex, timeout)
 
-    def leave(self, job: Job) -> None:
-        """The seat is free again when nothing is left to undo, for which the call waits a moment."""
-        assert self.space is not None
-        space, done = self.space, threading.Event()
+    def take_seat(self, seat: Seat) -> Any:
+        return run(self._takes(seat))
+
+    def later(self, steps: Steps) -> threading.Event:
+        """Begins work that nobody waits for. Returns an event that is set at its end."""
+        done = threading.Event()
 
         def work() -> None:
             try:
-                run(job.undo())
+                run(steps)
             finally:
-                space.vacate(job.seat)
                 done.set()
                 self.cleaning.discard(done)
 
-        job.seat.is_undone = True
         self.cleaning.add(done)
-        self.jobs.discard(job)
         threading.Thread(target=work, name="rlock-cleanup", daemon=True).start()
-        done.wait(core.LATE)
+        return done
+
+    #: Wait for the end of such work, or for an event, but no longer than this.
+    lasts = waits = staticmethod(threading.Event.wait)
 
     # --- late replies ----------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import ssl
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from redis import exceptions
 from redis.crc import key_slot
@@ -91,10 +92,15 @@ def refused(error: Exception) -> Refused:
     return KINDS.get(code, Refused)(code, text)
 
 
+@functools.lru_cache(1024)  # most words of a request are those of the last one
+def bulk(word: Union[str, int]) -> bytes:
+    data = raw(word) if isinstance(word, str) else b"%d" % word
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
 def packed(words: list[Any]) -> bytes:
     """A request in the protocol's format, in half of the time that redis-py takes."""
-    all = [b"$%d\r\n%b\r\n" % (len(each := raw(word) if isinstance(word, str) else b"%d" % word), each) for word in words]
-    return b"*%d\r\n%b" % (len(all), b"".join(all))
+    return b"*%d\r\n%b" % (len(words), b"".join(map(bulk, words)))
 
 
 class Route:

@@ -6,8 +6,7 @@ import inspect
 import math
 from typing import Any, Callable, Literal, Optional
 
-from ._core import now, number
-from ._drive import Steps
+from ._core import Steps, now, number
 from ._errors import LockError, LockLost
 
 IfItFails = Literal["keep", "again"]
@@ -23,7 +22,7 @@ class Turn:
             raise ValueError(f"every must be from 0.001 to 604800 seconds, not {every}")
         if not callable(body) or inspect.iscoroutinefunction(body) != is_async:
             raise TypeError(f"{body} must be a function, with `async def` only in rlock.asyncio")
-        self.every, self.is_again, self.acks, self.until = every, if_it_fails == "again", acks, 0.0
+        self.every, self.body, self.is_again, self.acks, self.until = every, body, if_it_fails == "again", acks, 0.0
         # With `keep`, the grant lasts for the interval, whatever happens to this process.
         self.options: Any = {"lease": lease if self.is_again else every, "renew": self.is_again, "acks": acks, "reentrant": False}
 
@@ -37,7 +36,7 @@ class Turn:
             try:
                 if self.is_again and self.acks:
                     yield hold.extend(rest)
-                is_kept = (yield locks._ask(hold.key, lambda: keeps_out(hold, self.until - now()))) is not None
+                is_kept = (yield from locks._asking(hold.key, lambda: keeps_out(hold, self.until - now()))) is not None
             except LockError:
                 if not self.is_again:
                     return  # it ends with the interval anyway

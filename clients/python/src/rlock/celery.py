@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional, TypeVar, Unpack, cast
 
 from celery import current_task  # type: ignore[import-untyped]
 
-from ._several import Wishes, wished
+from ._kinds import Wishes, wished
 from ._sync import Client, Lock
 
 F = TypeVar("F", bound=Callable[..., Any])

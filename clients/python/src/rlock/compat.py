@@ -24,7 +24,7 @@ from typing import Any, Callable, Coroutine, Iterator, Optional, TypeVar, Union
 import redis.exceptions as theirs
 
 from . import _sync, asyncio
-from ._api import keeps
+from ._holds import keeps
 from ._core import log
 from ._errors import LockLost, NotHeld, Refused, Unavailable
 from ._hands import Entry, comes, coming, exits, whole

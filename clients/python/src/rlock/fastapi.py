@@ -14,7 +14,7 @@ from typing import Any, AsyncIterator, Callable, Unpack
 from fastapi import HTTPException, Request
 
 from ._errors import Unavailable
-from ._several import Wishes, wished
+from ._kinds import Wishes, wished
 from .asyncio import Client, Hold, Lock
 
 #: When somebody else has the lock, and when it cannot be acquired at all.
