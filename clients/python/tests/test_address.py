@@ -87,6 +87,23 @@ def test_a_time_that_is_no_number_is_refused_by_its_name(api):
 
 
 @pytest.mark.parametrize("api", [rlock, rlock.asyncio])
+def test_settings_after_the_first_lock_are_refused(api):
+    client = redis.Redis() if api is rlock else redis.asyncio.Redis()
+    lock = api.Lock(client, "k")
+    for settings in {"outage": 60}, {}:
+        with pytest.raises(RuntimeError, match="has its Locks already"):
+            api.Locks(client, **settings)
+    assert api.Locks.of(client) is lock._locks
+
+
+def test_a_client_whose_locks_are_closed_may_get_others():
+    client = redis.Redis()
+    rlock.Locks(client).close()
+    locks = rlock.Locks(client, outage=60)
+    assert rlock.Locks.of(client) is locks
+
+
+@pytest.mark.parametrize("api", [rlock, rlock.asyncio])
 def test_a_client_of_the_other_kind_is_refused(api):
     client = redis.asyncio.Redis() if api is rlock else redis.Redis()
     for make in api.Locks, lambda client: api.Lock(client, "k"):

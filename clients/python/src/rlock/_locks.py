@@ -65,6 +65,8 @@ class LocksBase(Generic[C]):
             raise TypeError("that is a blocking client: use rlock, without asyncio" if self._is_async else "that is a client for asyncio: use rlock.asyncio")
         self.io = self._io(Route(client, self._is_async), self._spaces, Telemetry(listener), endless(outage, "outage"))
         self.patience, self.warns_of_others = number(patience, "patience"), True
+        if (before := vars(client).get(ATTRIBUTE)) is not None and not before.io.is_closing:
+            raise RuntimeError("this client has its Locks already, whose settings its locks have: use Locks.of(client)")
         vars(client)[ATTRIBUTE] = self
         self._all.add(self)
 
