@@ -72,7 +72,7 @@ def test_a_body_that_does_not_end_hears_of_it_and_others_stay_out(server):
     until("the session has ended", lambda: server.holders("session") == [])
     for hold in held.values():
         assert not hold.held
-        with pytest.raises(rlock.LockLost):
+        with pytest.raises(rlock.LockLost, match="still held when a drain ended"):
             hold.release()
     until("the leases have ended", lambda: not any(server.holders(key) for key in ("plain", "long", "a", "b")))
 

@@ -20,7 +20,7 @@ from ._machine.words import ACKS, ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAU
 CROWDED = 32
 LONGEST_BLOCK = 7 * 86_400_000
 #: Why a hold may have been lost, if no server says so.
-ENDED = "its lease ended, or somebody else ended the hold"
+ENDED = "its lease ended, somebody else ended the hold, or it was still held when a drain ended"
 #: Seconds between two warnings of a client.
 WORRIES = 5.0
 
