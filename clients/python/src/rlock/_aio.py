@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import os
 import random
 import socket
 import threading
 from typing import Any, Callable, Optional
 
 from . import _core as core
-from ._core import Seat, Space, Spaces, Steps, now
-from ._drive import Job, redirected
+from ._core import Seat, Steps, now
 from ._errors import Broken, Refused, Silent, Unsent
-from ._inbox import Inbox, Inboxes, Post
-from ._links import Address, Route, packed, translated
+from ._inbox import Inbox, Post
+from ._links import Address, packed, translated
 from ._machine.words import FOREVER, Words
 from ._pool import IdleConnections, Link, Queued
-from ._telemetry import Telemetry
+from ._wire import Wire
 
 
 async def run(steps: Steps) -> Any:
@@ -143,52 +141,61 @@ class Once:
             del self.running[name]
 
 
-class IO(Inboxes):
+class TaskInbox(Inbox):
+    """A task reads it."""
+
+    def __init__(self, io: "IO", link: Link, asks: bool):
+        super().__init__(io, link, asks)
+        self.task = asyncio.ensure_future(self._read())
+
+    @staticmethod
+    def close(link: Link) -> None:
+        link.is_open = False
+        with contextlib.suppress(AttributeError, RuntimeError):  # its loop is closed
+            link.conn._writer.transport.abort()
+
+    def write(self, words: list[str]) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # the connection was closed, which the task notices
+            self.link.conn._writer.write(packed(words))
+
+    async def _read(self) -> None:
+        try:
+            while self.link.is_open:
+                try:
+                    message = await self.link.conn.read_response(disconnect_on_error=False)
+                except Exception as error:
+                    message = translated(error)
+                    if not isinstance(message, Refused):
+                        raise
+                self.link.used = now()
+                self.hear(message)
+        except Exception as error:
+            core.log.debug("the subscription has ended: %s", error)
+        finally:
+            self.over()
+
+
+class IO(Wire):
     """The input and output of the steps, for any number of tasks of one loop."""
 
-    def __init__(self, route: Route, spaces: Spaces, telemetry: Telemetry, outage: float):
-        self.telemetry, self.outage = telemetry, outage
-        self.route, self.spaces, self.rtt = route, spaces, 0.0
-        self.is_draining = self.is_closing = self.is_closed = False
-        self.crowd = self.worried = 0
-        self.worries_at = 0.0
-        self.space: Optional[Space] = None
-        self.reset()
+    run, _once, _reader = staticmethod(run), Once, TaskInbox
 
     def reset(self) -> None:
-        self.begin()
-        self.pools: dict[Any, Pool] = {}
-        self.links: set[Link] = set()
-        self.once = Once()
-        self.jobs: set[Job] = set()  # of calls under way
+        super().reset()
         self.tasks: set[asyncio.Task[Any]] = set()
+
+    @staticmethod
+    def socket(link: Link) -> Any:
+        return link.conn._writer.get_extra_info("socket")
 
     def left_behind(self) -> None:
         """The loop is closed: closes the sockets without it."""
         for link in self.links:
             with contextlib.suppress(AttributeError, OSError):
-                link.conn._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+                self.socket(link).shutdown(socket.SHUT_RDWR)
         self.reset()
 
-    def forked(self) -> None:
-        """The connections belong to the parent alone: holds that are tied to them end with it."""
-        null = os.open(os.devnull, os.O_RDWR)
-        for link in self.links:
-            try:
-                os.dup2(null, link.conn._writer.get_extra_info("socket").fileno(), inheritable=False)
-            except (AttributeError, OSError, ValueError):
-                pass
-        os.close(null)
-        self.telemetry.forked()
-
     sleep = staticmethod(asyncio.sleep)
-
-    async def locate(self, key: str, until: float) -> Optional[Address]:
-        if self.route.is_cluster and not self.route.seeds:
-            await self.once.do("cluster", self._learn_cluster, until)
-        if self.route.sentinel is not None and self.route.master is None:
-            await self.once.do("sentinel", self._ask_sentinel, until)
-        return self.route.of(key)
 
     async def _learn_cluster(self) -> None:
         await self.route.client.initialize()
@@ -204,22 +211,15 @@ class IO(Inboxes):
             pool = self.pools[address] = Pool()
         return pool
 
-    async def open(
-        self, key: str, until: float, where: Optional[Address] = None, is_brief: bool = False, at: Optional[Address] = None
-    ) -> Link:
-        """A connection: to the target of -ASK, to that address, or to the server of the key. `is_brief`: for a request
-        that does not wait."""
-        address = where or at or (await self.locate(key, until) if self.route.moves else None)
+    async def open(self, key: str, until: float, where: Optional[Address] = None) -> Link:
+        return await run(self._opening(key, until, where))  # type: ignore[no-any-return]
+
+    async def _lend(self, address: Optional[Address], is_brief: bool, until: float) -> Link:
         pool = self._pool(address)
-        while True:
-            try:
-                link = pool.lend(pool.idle.pop(), is_brief) if pool.idle else await self._next(address, is_brief, until)
-            except Broken:
-                self.route.forget(address)
-                raise
-            if link.is_open and not link.conn._reader.at_eof():  # else the server has closed it
-                return link if where is None else await self._asking(link, until)
-            self.drop(link)
+        return pool.lend(pool.idle.pop(), is_brief) if pool.idle else await self._next(address, is_brief, until)
+
+    def _is_usable(self, link: Link) -> bool:
+        return link.is_open and not link.conn._reader.at_eof()
 
     async def _next(self, address: Optional[Address], is_brief: bool, until: float) -> Link:
         """A connection that was dialed, or that another task no longer needs."""
@@ -245,60 +245,21 @@ class IO(Inboxes):
         try:
             while (first := pool.first()) is not None:
                 if pool.is_due(first):
-                    await self._dial(address)
+                    self.keep(await run(self._dialing(address)))
                     pool.dialed = now()
                 else:
                     await asyncio.sleep(core.LATE)
         finally:
             pool.none_comes()
 
-    async def _dial(self, address: Optional[Address]) -> None:
-        if self.is_closed:
-            raise Broken("the connections are closed")
-        link, forks = Link(self.route.connection(address), address), core.forks
-        self.links.add(link)
+    @staticmethod
+    async def _connect(link: Link) -> None:
+        async with asyncio.timeout(core.REPLY):
+            await link.conn.connect()
+
+    async def write(self, link: Link, *requests: list[Any]) -> None:
         try:
-            async with asyncio.timeout(core.REPLY):
-                await link.conn.connect()
-            if core.forks != forks:
-                # A child process has its socket as well: without this, the connection would not end with this process.
-                link.conn._writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
-                raise Broken("this process was forked meanwhile")
-            if address not in self.route.told:
-                await self._ask_what_it_is(link)
-        except BaseException as error:
-            self.drop(link)
-            if not isinstance(error, Exception):
-                raise
-            raise translated(error, address) from error
-        self.keep(link)
-
-    async def _ask_what_it_is(self, link: Link) -> None:
-        said, sent = None, now()
-        try:
-            await self.write(link, self.route.question)
-            said = await self.read(link, core.REPLY)
-        except Refused as refused:
-            if refused.code == "NOAUTH":  # to longer requests the server then answers something else
-                raise
-        self.rtt = now() - sent
-        self.route.told[link.address] = identities = self.route.identities(said)
-        if self.space is not None:
-            self.spaces.join(identities, self.space)
-
-    async def identify(self, key: str, until: float) -> list[str]:
-        link = await self.open(key, until)
-        self.keep(link)
-        return self.route.told.get(link.address, [])
-
-    async def _asking(self, link: Link, until: float) -> Link:
-        await self.write(link, ["ASKING"])
-        await self.read(link, until - now())
-        return link
-
-    async def write(self, link: Link, words: list[Any]) -> None:
-        try:
-            await link.conn.send_packed_command([packed(words)], check_health=False)
+            await link.conn.send_packed_command([b"".join(map(packed, requests))], check_health=False)
         except Exception as error:
             self.drop(link)
             self.route.forget(link.address)
@@ -327,37 +288,7 @@ class IO(Inboxes):
 
     async def send(self, key: str, words: list[Any], until: float, inbox: Optional[Inbox] = None) -> Any:
         """Returns the reply. If the late reply comes to that inbox, the request goes to the inbox's server."""
-        at = inbox.link.address if inbox is not None else None
-        where, hops = at if inbox is not None and inbox.asks else None, 0
-        while True:
-            link = await self.open(key, until, where, is_brief=True, at=at)
-            sent = now()
-            try:
-                await self.write(link, words)
-                left = until - now()
-                # An event loop that was blocked may write only after the time limit.
-                reply = await self.read(link, left if left > 0 else core.LATE)
-            except Refused as refused:
-                where = refused.where = redirected(self, refused, link)
-                self.keep(link)
-                hops += 1
-                if where is None or hops > 5 or inbox is not None:
-                    raise
-                continue
-            except BaseException as error:
-                self.drop(link)
-                if isinstance(error, Broken):
-                    self.route.forget(link.address)
-                if isinstance(error, Silent):
-                    self.distrust(link.address, sent)
-                raise
-            self.keep(link)
-            self.rtt = core.round_trip(self.rtt, now() - sent)
-            return reply
-
-    def keep(self, link: Link) -> None:
-        if self.is_closed or not link.is_open or not self._pool(link.address).give(link):
-            self.drop(link)
+        return await run(self._sending(key, words, until, inbox))
 
     def drop(self, link: Link) -> None:
         link.is_open = False
@@ -406,10 +337,6 @@ class IO(Inboxes):
 
     # --- late replies ----------------------------------------------------------------------------
 
-    async def opens_inbox(self, key: str, where: Optional[Address], name: Any) -> None:
-        if self.is_new(name):
-            self.inboxes[name] = TaskInbox(self, await self.open(key, now() + core.REPLY, where, at=name[0]), bool(where))
-
     async def told(self, post: Post, timeout: float) -> Words:
         came = asyncio.Event()
         post.then(came.set)
@@ -442,37 +369,3 @@ class IO(Inboxes):
         for link in list(self.links):
             self.drop(link)
         self.pools.clear()
-
-
-class TaskInbox(Inbox):
-    """A task reads it."""
-
-    def __init__(self, io: IO, link: Link, asks: bool):
-        super().__init__(io, link, asks)
-        self.task = asyncio.ensure_future(self._read())
-
-    @staticmethod
-    def close(link: Link) -> None:
-        link.is_open = False
-        with contextlib.suppress(AttributeError, RuntimeError):  # its loop is closed
-            link.conn._writer.transport.abort()
-
-    def write(self, words: list[str]) -> None:
-        with contextlib.suppress(AttributeError, OSError):  # the connection was closed, which the task notices
-            self.link.conn._writer.write(packed(words))
-
-    async def _read(self) -> None:
-        try:
-            while self.link.is_open:
-                try:
-                    message = await self.link.conn.read_response(disconnect_on_error=False)
-                except Exception as error:
-                    message = translated(error)
-                    if not isinstance(message, Refused):
-                        raise
-                self.link.used = now()
-                self.hear(message)
-        except Exception as error:
-            core.log.debug("the subscription has ended: %s", error)
-        finally:
-            self.over()

@@ -339,7 +339,7 @@ def repeated(io: Any, key: str, until: float, warns_at: float, ask: Any, is_over
 def settle(io: Any, key: str, wait: Optional[float], patience: float) -> Steps:
     """What the server of that key says that it is."""
     until = min(FOREVER if wait is None else now() + (wait or patience), now() + io.outage)
-    asks = lambda: (yield io.identify(key, max(now(), until) + LATE))  # noqa: E731
+    asks = lambda: io.identify(key, max(now(), until) + LATE)  # noqa: E731
     return repeated(io, key, until, now() + patience, asks, lambda: io.is_draining)
 
 

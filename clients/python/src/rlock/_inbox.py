@@ -189,14 +189,14 @@ class Inboxes:
 
     def inbox(self: Any, key: str, until: float, where: Any, at: Any) -> Steps:
         """The inbox at the target of -ASK, at that address, or at the server of the key."""
-        address = where or at or ((yield self.locate(key, until)) if self.route.moves else None)
+        address = where or at or ((yield from self.locate(key, until)) if self.route.moves else None)
         name = address, self.channel(key) if where else None
         if self.is_new(name):
             # A connection that broke at once is not replaced at once: otherwise, all waits would subscribe and ask
             # without a pause.
             if name in self.inboxes and now() - self.inboxes[name].since < core.DIALS:
                 raise Unsent("the subscription broke")
-            yield self.once.do(("inbox", *name), lambda: self.opens_inbox(key, where, name), until)
+            yield self.once.do(("inbox", *name), lambda: self.run(self._subscribing(key, where, name)), until)
         return self.inboxes[name]
 
     def is_new(self, name: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import selectors
 import threading
@@ -12,15 +11,15 @@ from typing import Any, Callable, Optional
 from redis import exceptions
 
 from . import _core as core
-from ._core import Seat, Space, Spaces, Steps, now
-from ._drive import Job, redirected
+from ._core import Seat, Steps, now
+from ._drive import redirected
 from ._errors import Broken, Refused, Silent, Unsent
 from ._hands import acquires, happens
-from ._inbox import Inbox, Inboxes, Post
-from ._links import Address, Route, packed, translated
+from ._inbox import Inbox, Post
+from ._links import Address, packed, translated
 from ._machine.words import Words
 from ._pool import Link, Pool
-from ._telemetry import Telemetry
+from ._wire import Wire
 
 
 def run(steps: Steps) -> Any:
@@ -89,119 +88,98 @@ class Once:
             run.is_over.set()
 
 
-class IO(Inboxes):
+class ThreadInbox(Inbox):
+    """A thread reads it."""
+
+    def __init__(self, io: "IO", link: Link, asks: bool):
+        super().__init__(io, link, asks)
+        threading.Thread(target=self._read, name="rlock-inbox", daemon=True).start()
+
+    @staticmethod
+    def close(link: Link) -> None:
+        link.is_open = False
+        link.conn.disconnect()
+
+    def write(self, words: list[str]) -> None:
+        try:
+            self.io.write(self.link, words)
+        except (Broken, Refused):
+            pass  # the connection was closed, which the thread notices
+
+    def _read(self) -> None:
+        try:
+            # A selector that also notices when another thread closes the connection.
+            with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
+                selector.register(self.link.conn._sock, selectors.EVENT_READ)
+                while self.link.is_open:
+                    with self.lock:
+                        message = None if self.io._is_quiet(self.link) else self._next()
+                    if message is None:
+                        selector.select()
+                    else:
+                        self.hear(message)
+        except Exception as error:
+            core.log.debug("the subscription has ended: %s", error)
+        finally:
+            self.over()
+
+    def _next(self) -> Any:
+        try:
+            return self.io.read(self.link, core.REPLY)
+        except Refused as refused:
+            return refused
+
+
+class IO(Wire):
     """The blocking input and output of the steps, for any number of threads."""
 
-    def __init__(self, route: Route, spaces: Spaces, telemetry: Telemetry, outage: float):
-        self.telemetry, self.outage = telemetry, outage
-        self.route, self.spaces, self.rtt = route, spaces, 0.0
-        self.space: Optional[Space] = None
-        self.is_draining = self.is_closing = self.is_closed = False
-        self.crowd = self.worried = 0
-        self.worries_at = 0.0
-        self.reset()
+    run, _once, _reader = staticmethod(run), Once, ThreadInbox
 
     def reset(self) -> None:
-        self.pools: dict[Any, Pool] = {}
-        self.links: set[Link] = set()
-        self.once = Once()
-        self.jobs: set[Job] = set()  # of calls under way
+        super().reset()
         self.cleaning: set[threading.Event] = set()
-        self.begin()
 
     def forked(self) -> None:
-        """The connections belong to the parent alone: holds that are tied to them end with it."""
-        null = os.open(os.devnull, os.O_RDWR)
-        for link in self.links:
-            try:
-                os.dup2(null, link.conn._sock.fileno(), inheritable=False)
-            except (AttributeError, OSError, ValueError):
-                pass
-        os.close(null)
-        self.telemetry.forked()
+        super().forked()
         self.reset()
+
+    @staticmethod
+    def socket(link: Link) -> Any:
+        return link.conn._sock
 
     @staticmethod
     def sleep(pause: float) -> None:
         happens(time.sleep, pause)
 
-    def locate(self, key: str, until: float) -> Optional[Address]:
-        if self.route.is_cluster and not self.route.seeds:
-            self.once.do("cluster", self.route.take_cluster, until)
-        if self.route.sentinel is not None and self.route.master is None:
-            self.once.do("sentinel", self._ask_sentinel, until)
-        return self.route.of(key)
+    def _learn_cluster(self) -> None:
+        self.route.take_cluster()
 
     def _ask_sentinel(self) -> None:
         sentinel: Any = self.route.sentinel
         self.route.master = sentinel.get_master_address()
 
-    def open(
-        self, key: str, until: float, where: Optional[Address] = None, is_brief: bool = False, at: Optional[Address] = None
-    ) -> Link:
-        """A connection: to the target of -ASK, to that address, or to the server of the key. `is_brief`: for a request
-        that does not wait."""
-        address = where or at or (self.locate(key, until) if self.route.moves else None)
-        while True:
-            try:
-                link = self._pool(address).take(is_brief, until)
-            except Broken:
-                self.route.forget(address)
-                raise
-            # A connection that has been idle for a moment may have been closed by the server.
-            if now() - link.used < 0.5 or self._is_quiet(link):
-                return link if where is None else self._asking(link, until)
-            self.drop(link)
+    def open(self, key: str, until: float, where: Optional[Address] = None) -> Link:
+        return run(self._opening(key, until, where))  # type: ignore[no-any-return]
+
+    def _lend(self, address: Optional[Address], is_brief: bool, until: float) -> Link:
+        return self._pool(address).take(is_brief, until)
+
+    def _is_usable(self, link: Link) -> bool:
+        # Only a connection that has been idle for a moment is asked.
+        return now() - link.used < 0.5 or self._is_quiet(link)
 
     def _pool(self, address: Optional[Address]) -> Pool:
-        pool = self.pools.get(address)
+        pool: Optional[Pool] = self.pools.get(address)
         if pool is None:
             pool = self.pools.setdefault(address, Pool(lambda: self._dial(address), self.keep))
         return pool
 
     def _dial(self, address: Optional[Address]) -> Link:
-        if self.is_closed:
-            raise Broken("the connections are closed")
-        conn, forks = self.route.connection(address), core.forks
-        try:
-            conn.connect()
-        except Exception as error:
-            raise translated(error, address) from error
-        link = Link(conn, address)
-        self.links.add(link)
-        try:
-            if core.forks != forks:
-                # A child process has its socket as well: the connection would not end with this process.
-                raise Broken("this process was forked meanwhile")
-            if address not in self.route.told:
-                self._ask_what_it_is(link)
-        except (Broken, Refused):
-            self.drop(link)
-            raise
-        return link
+        return run(self._dialing(address))  # type: ignore[no-any-return]
 
-    def _ask_what_it_is(self, link: Link) -> None:
-        said, sent = None, now()
-        try:
-            self.write(link, self.route.question)
-            said = self.read(link, core.REPLY)
-        except Refused as refused:
-            if refused.code == "NOAUTH":  # to longer requests the server then answers something else
-                raise
-        self.rtt = now() - sent
-        self.route.told[link.address] = identities = self.route.identities(said)
-        if self.space is not None:
-            self.spaces.join(identities, self.space)
-
-    def _asking(self, link: Link, until: float) -> Link:
-        self.write(link, ["ASKING"])
-        self.read(link, until - now())
-        return link
-
-    def identify(self, key: str, until: float) -> list[str]:
-        link = self.open(key, until, is_brief=True)
-        self.keep(link)
-        return self.route.told.get(link.address, [])
+    @staticmethod
+    def _connect(link: Link) -> None:
+        link.conn.connect()
 
     def _is_quiet(self, link: Link) -> bool:
         try:
@@ -242,31 +220,17 @@ class IO(Inboxes):
 
     def send(self, key: str, words: list[Any], until: float, inbox: Optional[Inbox] = None) -> Any:
         """Returns the reply. If the late reply comes to that inbox, the request goes to the inbox's server."""
-        at = inbox.link.address if inbox is not None else None
-        where, hops = at if inbox is not None and inbox.asks else None, 0
-        while True:
-            if now() >= until:  # it had to wait for a thread
-                raise Unsent("not sent in time")
-            link = self.open(key, until, where, is_brief=True, at=at)
-            sent = now()
-            (reply,) = self._answers(link, [words], until)
-            if not isinstance(reply, Refused):
-                self.keep(link)
-                self.rtt = core.round_trip(self.rtt, now() - sent)
-                return reply
-            where = reply.where = redirected(self, reply, link)
-            self.keep(link)
-            hops += 1
-            if where is None or hops > 5 or inbox is not None:
-                raise reply
+        if now() >= until:  # it had to wait for a thread
+            raise Unsent("not sent in time")
+        return run(self._sending(key, words, until, inbox))
 
     def send_all(self, asked: list[tuple[str, list[Any], float, Optional[Inbox]]]) -> list[Any]:
         """Sends several requests to one server. Returns for each what `send` would return or raise."""
         until = max(each[2] for each in asked)
         if now() >= until:
             raise Unsent("not sent in time")
-        link = self.open(asked[0][0], until, is_brief=True)
-        replies = self._answers(link, [each[1] for each in asked], until)
+        link = run(self._opening(asked[0][0], until, is_brief=True))
+        replies: list[Any] = run(self._answers(link, [each[1] for each in asked], until))
         elsewhere = [n for n, each in enumerate(replies) if isinstance(each, Refused) and redirected(self, each, link) is not None]
         self.keep(link)
         for n in elsewhere:
@@ -277,28 +241,6 @@ class IO(Inboxes):
             except (Broken, Refused) as error:
                 replies[n] = error
         return replies
-
-    def _answers(self, link: Link, requests: list[list[Any]], until: float) -> list[Any]:
-        """Returns the server's answer to each, which may be an error."""
-        sent, replies = now(), list[Any]()
-        try:
-            self.write(link, *requests)
-            for _ in requests:
-                try:
-                    replies.append(self.read(link, until - now()))
-                except Refused as refused:
-                    replies.append(refused)
-        except BaseException as error:
-            self.drop(link)
-            self.route.forget(link.address)
-            if isinstance(error, Silent):
-                self.distrust(link.address, sent)
-            raise
-        return replies
-
-    def keep(self, link: Link) -> None:
-        if self.is_closed or not link.is_open or not self._pool(link.address).give(link):
-            self.drop(link)
 
     def drop(self, link: Link) -> None:
         link.is_open = False
@@ -339,10 +281,6 @@ class IO(Inboxes):
 
     # --- late replies ----------------------------------------------------------------------------
 
-    def opens_inbox(self, key: str, where: Optional[Address], name: Any) -> None:
-        if self.is_new(name):
-            self.inboxes[name] = ThreadInbox(self, self.open(key, now() + core.REPLY, where, at=name[0]), bool(where))
-
     def told(self, post: Post, timeout: float) -> Words:
         came = threading.Event()
         post.then(came.set)
@@ -367,45 +305,3 @@ class IO(Inboxes):
             self.drop(link)
         for pool in list(self.pools.values()):
             pool.close()
-
-
-class ThreadInbox(Inbox):
-    """A thread reads it."""
-
-    def __init__(self, io: IO, link: Link, asks: bool):
-        super().__init__(io, link, asks)
-        threading.Thread(target=self._read, name="rlock-inbox", daemon=True).start()
-
-    @staticmethod
-    def close(link: Link) -> None:
-        link.is_open = False
-        link.conn.disconnect()
-
-    def write(self, words: list[str]) -> None:
-        try:
-            self.io.write(self.link, words)
-        except (Broken, Refused):
-            pass  # the connection was closed, which the thread notices
-
-    def _read(self) -> None:
-        try:
-            # A selector that also notices when another thread closes the connection.
-            with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
-                selector.register(self.link.conn._sock, selectors.EVENT_READ)
-                while self.link.is_open:
-                    with self.lock:
-                        message = None if self.io._is_quiet(self.link) else self._next()
-                    if message is None:
-                        selector.select()
-                    else:
-                        self.hear(message)
-        except Exception as error:
-            core.log.debug("the subscription has ended: %s", error)
-        finally:
-            self.over()
-
-    def _next(self) -> Any:
-        try:
-            return self.io.read(self.link, core.REPLY)
-        except Refused as refused:
-            return refused

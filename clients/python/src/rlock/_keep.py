@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ContextManager, Optional
+from typing import Any, Callable, ContextManager
 
 from ._core import Steps, Tenure, log, ms
 from ._errors import Broken

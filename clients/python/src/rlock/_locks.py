@@ -62,7 +62,8 @@ class LocksBase(Generic[C]):
         time is up).
         """
         if any(kind.__module__.startswith("redis.asyncio") for kind in type(client).__mro__) != self._is_async:
-            raise TypeError("that is a blocking client: use rlock, without asyncio" if self._is_async else "that is a client for asyncio: use rlock.asyncio")
+            is_this, use = ("blocking client", "rlock") if self._is_async else ("client for asyncio", "rlock.asyncio")
+            raise TypeError(f"that is a {is_this}: use {use}")
         self.io = self._io(Route(client, self._is_async), self._spaces, Telemetry(listener), endless(outage, "outage"))
         self.patience, self.warns_of_others = number(patience, "patience"), True
         if (before := vars(client).get(ATTRIBUTE)) is not None and not before.io.is_closing:

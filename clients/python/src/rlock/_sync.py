@@ -151,7 +151,8 @@ def _leaves(entry: Entry, error: Optional[BaseException]) -> None:
 class Locks(LocksBase[Client]):
     """The locks of one client, and its settings. Thread-safe; usable in forked children."""
 
-    _is_async, _io, _hold, _holds, _mutex, _spaces, _all = False, IO, Hold, Holds, staticmethod(threading.Lock), _spaces, _all
+    _is_async, _io, _spaces, _all = False, IO, _spaces, _all
+    _hold, _holds, _mutex = Hold, Holds, staticmethod(threading.Lock)
     _whole = staticmethod(complete)
 
     @property

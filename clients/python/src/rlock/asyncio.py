@@ -23,7 +23,8 @@ from ._aio import IO, run
 from ._aio_keep import TaskKeeper
 from ._core import Spaces, Steps, seconds
 from ._errors import (
-    Closed, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, OtherLoop, Refused, TooMany, Unavailable,
+    Closed, Deadlock, LockError, LockLost, NoAcks, NoPermission, NoReplicas, NotAcquired, NotHeld, OtherLoop, Refused, TooMany,
+    Unavailable,
 )
 from ._holds import HandleBase, HoldBase, HoldsBase, keeps, left, releasing
 from ._kinds import UNSET, AcquirableBase, AnyBase, ElectionBase, LockBase, SeveralBase, Wishes, wished
@@ -110,7 +111,8 @@ def _task() -> Any:
 class Locks(LocksBase[Client]):
     """The locks of one client in one loop, and its settings."""
 
-    _is_async, _io, _hold, _holds, _mutex, _spaces, _all = True, IO, Hold, Holds, asyncio.Lock, _spaces, _all
+    _is_async, _io, _spaces, _all = True, IO, _spaces, _all
+    _hold, _holds, _mutex = Hold, Holds, asyncio.Lock
     _loop: Optional[asyncio.AbstractEventLoop] = None
 
     @functools.cached_property
