@@ -6,8 +6,13 @@
 #   RLOCK_SERVERS    all servers; at the very first start, the first one in the list is the primary
 #   RLOCK_SENTINELS  all Sentinels
 #   RLOCK_NODE_PASSWORD, RLOCK_APP_PASSWORD, RLOCK_OPERATOR_PASSWORD, RLOCK_METRICS_PASSWORD
-#                    the passwords of the users node (the members, and you), app, operator and metrics
+#                    the passwords of the users node (the members, and you), app, operator and metrics; `serve` needs
+#                    only that of operator
 #   RLOCK_MAXMEMORY  the server's maxmemory; 0 or nothing: no limit
+#   RLOCK_DATA       the folder for the data, if not /data
+#   RLOCK_SETTINGS   the settings of all servers, among them `loadmodule`, if not /etc/rlock/server.conf
+#
+# Without containers, each server and each Sentinel needs a machine of its own, with the server's programs in the PATH.
 #
 # The users are those of docs/operations.md.
 #
@@ -53,11 +58,18 @@ case ${1-} in
         ;;
 esac
 
-for password in "$RLOCK_NODE_PASSWORD" "$RLOCK_APP_PASSWORD" "$RLOCK_OPERATOR_PASSWORD" "$RLOCK_METRICS_PASSWORD"; do
-    case $password in
+check_password() {
+    case $1 in
         '' | *[!A-Za-z0-9._~+/=-]*) die 'a password is made of letters, digits and . _ ~ + / = -' ;;
     esac
-done
+}
+check_password "$RLOCK_OPERATOR_PASSWORD"
+# Browsers can reach the page, so it gets no other password.
+if [ "${1-}" != serve ]; then
+    check_password "$RLOCK_NODE_PASSWORD"
+    check_password "$RLOCK_APP_PASSWORD"
+    check_password "$RLOCK_METRICS_PASSWORD"
+fi
 
 # A member that does not recognize itself in the list would follow itself.
 case ${1-} in
@@ -83,6 +95,8 @@ ask() {
         tr -d '\r' || true
 }
 cli=$(command -v valkey-cli || command -v redis-cli)
+# Only images have an entrypoint.
+start=$(command -v docker-entrypoint.sh || command -v valkey-server || command -v redis-server)
 
 # says WORD ADDRESS PORT: whether the server or Sentinel at that address has a user named WORD.
 says() { [ "$(ask "$1" "$2" "$3" ping </dev/null)" = PONG ]; }
@@ -109,9 +123,9 @@ show_empty() {
         user empty "$RLOCK_NODE_PASSWORD" '-@all +ping'
     } >"$data/empty.conf"
     if [ "$1" = sentinel ]; then
-        docker-entrypoint.sh "$data/empty.conf" --sentinel --port 26379 &
+        "$start" "$data/empty.conf" --sentinel --port 26379 &
     else
-        docker-entrypoint.sh "$data/empty.conf" &
+        "$start" "$data/empty.conf" &
     fi
     shown=$!
 }
@@ -411,7 +425,7 @@ server() {
     elif [ $is_proven = no ]; then
         prove &
     fi
-    exec docker-entrypoint.sh "$data/node.conf"
+    exec "$start" "$data/node.conf"
 }
 
 # --- the page

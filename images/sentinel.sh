@@ -117,5 +117,5 @@ sentinel() {
     fi
     write_settings
     correct &
-    exec docker-entrypoint.sh "$conf" --sentinel --port 26379
+    exec "$start" "$conf" --sentinel --port 26379
 }
