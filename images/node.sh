@@ -404,7 +404,7 @@ server() {
         user node "$RLOCK_NODE_PASSWORD" '~* &* +@all'
         [ "$is_promoted" = no ] || user promoted "$RLOCK_NODE_PASSWORD" '-@all +ping'
         user app "$RLOCK_APP_PASSWORD" '~app:* resetchannels &__keyspace@0__:app:* &__keyevent@*__:rlock.turn:* &rlock:tell:* -@all +@connection -@dangerous +ssubscribe +sunsubscribe +subscribe +unsubscribe +psubscribe +punsubscribe +wait +info +pttl +exists +rlock.acquire +rlock.release +rlock.renew +rlock.macquire +rlock.mrelease +rlock.mrenew +rlock.cancel +rlock.holds +rlock.check +rlock.await +rlock.info +rlock.place'
-        user operator "$RLOCK_OPERATOR_PASSWORD" '~* resetchannels &__key*__:* -@all +@connection -@dangerous +psubscribe +info +time +scan +client|list +client|kill +client|unblock +slowlog|get +module|list +rlock.force +rlock.take +rlock.cancel +rlock.holds +rlock.check +rlock.info +rlock.place +rlock.queues +rlock.slowlog (~runbook:* -@all +rlock.acquire +rlock.release)'
+        user operator "$RLOCK_OPERATOR_PASSWORD" '~* resetchannels &__key*__:* -@all +@connection -@dangerous +psubscribe +info +time +scan +client|list +client|kill +client|unblock +slowlog|get +module|list +rlock.release +rlock.force +rlock.take +rlock.cancel +rlock.holds +rlock.check +rlock.info +rlock.place +rlock.queues +rlock.slowlog (~runbook:* -@all +rlock.acquire)'
         user metrics "$RLOCK_METRICS_PASSWORD" 'resetchannels -@all +@connection -@dangerous +info +rlock.queues'
     } >"$data/users.acl"
     needed=1

@@ -68,8 +68,7 @@ fn the_operator_may_send_what_the_runbook_names() {
     for span in page.spans() {
         let (word, rest) = span.split_once(' ').unwrap_or((&span, ""));
         // The sessions test what applications send.
-        let is_of_applications =
-            ["RLOCK.ACQUIRE", "RLOCK.RENEW", "RLOCK.RELEASE", "READ"].contains(&word);
+        let is_of_applications = ["RLOCK.ACQUIRE", "RLOCK.RENEW", "READ"].contains(&word);
         if word != word.to_uppercase()
             || !known.contains(&word.to_lowercase())
             || is_of_applications
@@ -80,7 +79,10 @@ fn the_operator_may_send_what_the_runbook_names() {
         let is_one = |of: &&str| span == **of || span.starts_with(&format!("{of} "));
         let line = match (span.as_str(), rest) {
             ("RLOCK.FORCE" | "RLOCK.INFO", _) => format!("{word} app:k"),
-            ("RLOCK.CANCEL" | "RLOCK.HOLDS" | "RLOCK.PLACE" | "RLOCK.TAKE", _) => {
+            (
+                "RLOCK.CANCEL" | "RLOCK.HOLDS" | "RLOCK.PLACE" | "RLOCK.RELEASE" | "RLOCK.TAKE",
+                _,
+            ) => {
                 format!("{word} app:k me")
             }
             ("RLOCK.CHECK", _) => format!("{word} app:k 1"),

@@ -194,10 +194,9 @@ const TABLE: [Row; 19] = [
     row(&["ls"], [NO_LIST, Prints("app:job"), NO_LIST]),
     row(&["ls", "app:*", "--json"], [NO_LIST, Prints("\"app:job\""), NO_LIST]),
     row(&["release", "--owner", "*", "app:*"], [NO_LIST, Prints("would be released"), NO_LIST]),
-    // No documented user may release others' holds: the operator sends RLOCK.FORCE.
     row(
-        &["release", "--owner", "*", "app:*", "--yes"],
-        [NO_LIST, Refuses(125, "were refused"), NO_LIST],
+        &["release", "--owner", "dead/*", "app:left", "--yes"],
+        [NO_LIST, Prints("released"), NO_LIST],
     ),
     row(
         &["take", "app:taken", "--owner", "me"],
@@ -271,9 +270,11 @@ fn each_command_works_for_each_documented_user_or_says_why_not() {
     for place in &places {
         let_in(place.server, &documented("The users"), "");
         let mut held = place.server.connect();
-        for line in
-            ["RLOCK.ACQUIRE app:job ann LEASE 600000", "RLOCK.ACQUIRE app:job ben QUEUE 60000"]
-        {
+        for line in [
+            "RLOCK.ACQUIRE app:job ann LEASE 600000",
+            "RLOCK.ACQUIRE app:job ben QUEUE 60000",
+            "RLOCK.ACQUIRE app:left dead/1 LEASE 600000",
+        ] {
             let () = command(line).query(&mut held).unwrap();
         }
         those_that_go_on(place);
