@@ -10,6 +10,7 @@ mod acks_levels;
 mod acks_told;
 mod arrivals;
 mod calls;
+mod commands;
 mod deadlocks;
 mod fuzz;
 mod glossary;

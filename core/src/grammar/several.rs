@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 
 use super::number::integer;
-use super::{Arguments, BadWord, LIMIT_MAX};
+use super::words::LIMIT_MAX;
+use super::{Arguments, BadWord};
 use crate::Mode;
 use crate::text::quoted;
 

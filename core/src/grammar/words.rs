@@ -1,4 +1,27 @@
-//! The words of commands: required arguments and options.
+//! The words of commands: required arguments, options and their ranges.
+
+use super::number::integer;
+use super::{BadWord, Limits};
+use crate::text::quoted;
+use crate::{LeaseMs, Token};
+
+/// How many holders or waiters one reply lists at most: some ten milliseconds of the server's time.
+const LISTED_MAX: u64 = 10_000;
+
+/// The longest wait in milliseconds: seven days. Waiting longer is waiting forever.
+const BLOCK_MS_MAX: u64 = LeaseMs::MAX.get();
+
+/// The longest ticket: a client that dies holds up everybody behind it for this long.
+const QUEUE_MS_MAX: u64 = 60_000;
+
+/// The most permits of one lock: more holds than fit into one value.
+pub(super) const LIMIT_MAX: u64 = 1_000_000;
+
+/// The most replicas that one request may wait for.
+pub const ACKS_MAX: u64 = 16;
+
+/// As many tickets as `rlock.max-tickets` allows by default.
+const MAXQUEUE_MAX: u64 = 1_000_000;
 
 /// A required argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,5 +254,50 @@ impl Word {
             Some(value) => format!("{} {value}", self.word()),
             None => self.word().into(),
         }
+    }
+
+    /// Minimum, maximum and unit.
+    #[inline]
+    const fn range(self, limits: &Limits) -> (u64, u64, &'static str) {
+        match self {
+            Self::Lease => (1, limits.max_lease.get(), " milliseconds"),
+            Self::Block => (0, BLOCK_MS_MAX, " milliseconds"),
+            Self::Queue => (1, QUEUE_MS_MAX, " milliseconds"),
+            Self::Limit => (1, LIMIT_MAX, " permits"),
+            Self::MaxQueue => (0, MAXQUEUE_MAX, " waiters"),
+            Self::Acks => (0, ACKS_MAX, " replicas"),
+            Self::Holders => (0, LISTED_MAX, " holders"),
+            Self::Waiters => (0, LISTED_MAX, " waiters"),
+            Self::Count => (1, 1000, ""),
+            Self::Get => (0, LISTED_MAX, " entries, or -1 for all"),
+            Self::Depth => (1, limits.max_depth as u64, " levels"),
+            Self::DownTo => (0, limits.max_depth as u64, " levels"),
+            _ => (1, Token::MAX, ""),
+        }
+    }
+
+    #[inline]
+    pub(super) fn number(self, given: &[u8], limits: &Limits) -> Result<u64, BadWord> {
+        let (min, max, _) = self.range(limits);
+        match integer(given) {
+            Some(number) if (min..=max).contains(&number) => Ok(number),
+            _ => Err(self.out_of_range(given, limits)),
+        }
+    }
+
+    #[cold]
+    fn out_of_range(self, given: &[u8], limits: &Limits) -> BadWord {
+        let ((min, max, unit), word, given) = (self.range(limits), self.word(), quoted(given));
+        BadWord(format!("ERR {word} must be an integer from {min} to {max}{unit}, not {given}"))
+    }
+
+    pub(super) fn count(self, given: &[u8], limits: &Limits) -> Result<usize, BadWord> {
+        Ok(usize::try_from(self.number(given, limits)?).unwrap_or(usize::MAX))
+    }
+
+    pub(super) fn without_value(self, limits: &Limits) -> BadWord {
+        let (min, max, unit) = self.range(limits);
+        let usage = self.usage();
+        BadWord(format!("ERR syntax error: {usage} needs an integer from {min} to {max}{unit}"))
     }
 }
