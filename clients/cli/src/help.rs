@@ -59,7 +59,7 @@ run:
   --owner NAME        the owner's name, which no other run may have at the same time. Default: host/pid/number
   -E, --conflict-exit-code N   the exit code when the lock is not acquired (1)
   -k, --kill-after TIME        kill a command that outlives the loss of the lock by this long (5)
-  --once-per TIME     at most one run in each interval of this length, on all machines: the lock is kept until it ends
+  --once-per TIME     at most one run in each interval of this length, on all machines: the lock is kept that long
   --if-it-fails keep|again   after a run that failed: no other run in the interval (the default), or another may begin
   -v, --verbose       say on standard error what is done: connected, waiting behind whom, acquired, renewed, released
   --foreground        leave the command in this process group: it can read from the terminal, and if the lock is lost,

@@ -141,8 +141,8 @@ impl Refusal {
                  is not queued for {key}"
             ),
             Self::TooManyTells { max } => format!(
-                "TOOMANY too many requests wait with TELL (rlock.max-tells is {max}): {key} is not \
-                 waited for by owner {owner}"
+                "TOOMANY too many requests wait with TELL (rlock.max-tells is {max}): owner \
+                 {owner} does not wait for {key}"
             ),
             Self::NotListed => format!(
                 "ERR TELL needs the server's PUBSUB command, which is renamed or disabled here: \
@@ -178,8 +178,8 @@ impl Refusal {
                 )
             }
             Self::NoAcks => format!(
-                "NOACKS too few replicas acknowledged {key} for owner {owner} in time: the grant \
-                 is revoked; a deadline from an earlier reply remains valid"
+                "NOACKS too few replicas acknowledged {key} for owner {owner} in time: a new hold \
+                 is revoked, and an earlier one keeps the deadline of its last reply"
             ),
             Self::NoAcksMoved => format!(
                 "NOACKS {key} was deleted or renamed before enough replicas acknowledged it for \
