@@ -40,8 +40,8 @@ const SEEN_MAX: usize = 64;
 /// The last connection whose command the server has begun, if the server reports that; 0 if there
 /// is none.
 static CALLER: AtomicU64 = AtomicU64::new(0);
-/// Whether commands may be held back by a pause: not 0 from the first command that is read in a
-/// pause until a second or two after its end.
+/// Not 0 while a pause may hold back commands: from the first command that is read in the pause
+/// until a second or two after its end.
 static HELD_BACK: AtomicU8 = AtomicU8::new(0);
 
 /// Since when the reply to their flush is being sent; `None` while the flush may still run.

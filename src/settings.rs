@@ -71,7 +71,7 @@ static SETTINGS: &[Setting] = &[
         max: DEPTH_MAX,
         unit: " levels",
     },
-    // The server needs about 35 KB for each client that a module blocks.
+    // The server needs about 39 KB for each client that a module blocks.
     Setting {
         name: "max-waiters",
         value: &MAX_WAITERS,
@@ -80,7 +80,6 @@ static SETTINGS: &[Setting] = &[
         max: 1_000_000,
         unit: " connections",
     },
-    // Each ticket takes about 350 bytes.
     Setting {
         name: "max-tells",
         value: &MAX_TELLS,
@@ -157,7 +156,7 @@ static SETTINGS: &[Setting] = &[
         max: LEASE_MS_MAX,
         unit: " milliseconds",
     },
-    // An entry with a hundred holders takes some 30 KB.
+    // An entry with a hundred holders takes up to 15 KB.
     Setting {
         name: "slowlog-max-len",
         value: &SLOWLOG_MAX_LEN,

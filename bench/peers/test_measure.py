@@ -84,7 +84,7 @@ class Summary(unittest.TestCase):
     def test_only_what_falls_into_the_window_counts(self):
         figures = summary(every(100, contenders=2, count=30, first=-1000))
         self.assertEqual(figures["ops_per_s"], 10)
-        # The last grant before the window handed the lock over to the first one inside it.
+        # The first grant in the window counts as well: the other contender had the lock before it.
         self.assertIn("10 hand-offs to another in 10 grants", figures["note"])
 
     def test_getting_it_again_oneself_is_no_hand_off(self):

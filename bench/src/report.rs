@@ -18,7 +18,7 @@ const PAGES: [&str; 2] = ["docs/benchmarks.md", "bench/results/README.md"];
 /// has a whole run. The tables of all servers contain the others.
 const SHOWN: [&str; 3] = ["Redis 7.0", "Redis 8.0", "Valkey 9.1"];
 
-/// How the names of those rows begin that only the tables of all servers contain.
+/// Rows whose names begin like this are only in the tables of all servers.
 const ONLY_IN_RESULTS: [&str; 3] =
     ["Redisson's fair lock", "Redisson's read lock", "Redisson's write lock"];
 

@@ -62,8 +62,8 @@ func (n *node) pop() *line {
 	return nil
 }
 
-// newLine opens a connection. It passes everything it reads to takes, which says whether that was a message, and not a
-// reply.
+// newLine opens a connection. It calls takes with everything that it reads: takes returns true for a message, and false
+// for a reply.
 func (n *node) newLine(ctx context.Context, takes func(any) bool) (*line, error) {
 	if err := n.dials.ready(ctx); err != nil {
 		return nil, n.known(err)

@@ -62,8 +62,8 @@ pub struct Seen {
     holders: Option<Mode>,
     /// How far the line was visited as a reader meets it, and as a writer meets it.
     line: [Option<Place>; 2],
-    /// Owners that were skipped, as holders or waiters and with their mode, because they were the
-    /// searching owner themselves or are not parked yet; and where the first such wait stands.
+    /// Owners that were left out because they met themselves: in which role and mode, and the
+    /// foremost place.
     selves: BTreeMap<(Owner, Met, Mode), Place>,
 }
 
@@ -118,7 +118,7 @@ struct Visit<W> {
     others: Vec<W>,
 }
 
-/// Searches for a path from `owner`, which would wait for `first` by `wait`, back to `owner`.
+/// Searches for a cycle through `owner`, whose request `wait` would wait for the owners in `first`.
 pub fn search<W: WaitGraph>(
     waits: &mut W,
     owner: &Owner,

@@ -70,8 +70,8 @@ const STANDARD: [&str; 38] = [
     "last", "set", "of", "as_bytes", "get_mut",
 ];
 
-/// For each file, the files whose functions it calls. Only names are counted that one file alone
-/// defines.
+/// For each file, the files whose functions it calls. A function counts only if no other file
+/// defines one of the same name.
 fn arrows() -> OwnerNames {
     let files = sources();
     let mut homes: OwnerNames = BTreeMap::new();

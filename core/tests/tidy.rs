@@ -228,7 +228,7 @@ fn parameters(text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// A tuple names neither itself nor, where the function is called, its parts.
+/// Whether a parameter is a tuple: its parts have no names where the function is called.
 fn is_anonymous_tuple(parameter: &str) -> bool {
     let parameter = parameter.trim();
     let of_type = parameter.split_once(": ").map_or("", |(_, of_type)| of_type);

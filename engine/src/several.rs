@@ -31,8 +31,7 @@ pub(crate) fn acquire<'a, H: Host>(
     caller: Option<Parking>,
 ) -> Result<ReplyAbout, RequestError> {
     let mut locks = OpenKeys::open(host, names, unit.wants)?;
-    // If groups wait, the end of expired holds at these locks is followed by the grants that it
-    // makes possible.
+    // If expired holds end here, groups that wait for these locks get their turn first.
     let has_groups = host.state(|state| state.manager.group_totals()[0] > 0);
     if has_groups && catch_up(&mut locks, unit.wants.len())? {
         let mut before = locks.into_reports();

@@ -5,8 +5,7 @@ use rlock_testkit::{Client, Payload, Server, TOKEN_END, Version, now_ms, until, 
 /// About as far ahead of the clock as a client may set a token.
 const AHEAD_US: i64 = 50_000_000;
 
-/// Settings of a server with an append-only file, whose tokens may be as far ahead on disk as in
-/// memory.
+/// Settings of a server with an append-only file, with or without an RDB file at its beginning.
 fn aof(preamble: &'static str) -> [&'static str; 6] {
     ["appendonly", "yes", "appendfsync", "always", "aof-use-rdb-preamble", preamble]
 }

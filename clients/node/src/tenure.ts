@@ -277,7 +277,7 @@ export class Tenure {
   }
 
   /**
-   * It was granted or renewed until `deadline`, by a request that was sent when the wall clock was ahead by `ahead`.
+   * It was granted or renewed until `deadline`. When that was asked for, the wall clock was `ahead` of `now()`.
    */
   private lasts(deadline: number, ahead: number): void {
     if (deadline <= this.deadline) return;

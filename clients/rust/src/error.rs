@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError};
 
-/// Why a lock is not held, or no longer, with the server's error.
+/// Why a lock is not held, or is no longer held.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {

@@ -274,7 +274,7 @@ impl Manager {
         for waiter in &effects.unheard {
             self.tells.end(*waiter);
         }
-        // If one of several locks has ended the caller's reply, the other locks are not reported.
+        // Whoever is woken here gets a reply now: its grant of several locks is not reported.
         if self.groups.pending > 0 {
             effects.wakes.iter().for_each(|wake| self.groups.revoke(wake.waiter));
         }

@@ -154,8 +154,8 @@ impl Locks {
         }
     }
 
-    /// The same in a step; `name` returns this lock's name, and is called only if a volatile part
-    /// begins.
+    /// Like [`Locks::change`], in a step. `name` returns the lock's name, and is called only if a
+    /// volatile part begins.
     pub fn change_named<T>(
         &mut self,
         db: i32,

@@ -185,8 +185,7 @@ impl Lock {
             return None;
         }
         let too_many = match place {
-            // This request's own turn is ahead of the turns behind it, which therefore do not
-            // count.
+            // Turns behind this request's own turn do not count.
             Some(place) if volatile.queue.has_turn(place) => self.excess_holders(claim, 0),
             _ => self.excess_holders_for_line(volatile, claim),
         };

@@ -37,10 +37,10 @@ impl OwnerNames {
         self.0.clear();
     }
 
-    /// Returns these names, shared by all waits that began behind the same holders, even after they
-    /// are logged. `before` has the names of the last waiter in the same line; `last` has those
-    /// that this server recorded last, whose memory is reused if nobody else has them. If the names
-    /// are in neither, at most `most` of them are recorded.
+    /// Returns the names of `owners` in memory that all waits behind the same holders share. They
+    /// are in `before` if the last waiter in this line has them, and in `last` if this server
+    /// recorded them last. If they are in neither, at most `most` of them are recorded, in the
+    /// memory of `last` if nobody else uses it.
     pub(crate) fn shared<'o, I: Iterator<Item = &'o [u8]>>(
         before: Option<&Rc<Self>>,
         last: &mut Rc<Self>,

@@ -34,9 +34,9 @@ impl Session {
         Self { client, lease, renew_at, acks: 0, ends_at, unheard: None }
     }
 
-    /// The same, but it lasts only until a deadline that this many replicas have acknowledged, at
-    /// first `ends_at`. The next renewal is due a third of the lease after that deadline was
-    /// written, however long the acknowledgments took.
+    /// Makes this session end at the last deadline that `acks` replicas have acknowledged: at
+    /// first, that is `ends_at`. The next renewal is due a third of the lease after that deadline
+    /// was written, however long the acknowledgments took.
     pub(crate) fn by_acks(self, acks: u8, ends_at: EpochMs) -> Self {
         let two_thirds = self.lease.get().saturating_sub(third(self.lease).get());
         let renew_at = self.renew_at.min(ends_at.before_ms(two_thirds));

@@ -137,8 +137,8 @@ pub fn loss_of_string(claim: &Claim, owner: &str, ttl_ms: i64, seen_ms: i64) -> 
     (early_ms > 0).then(|| format!("the deadline is {early_ms} ms too early"))
 }
 
-/// Grants of several locks of which some were lost and others were not, whatever was promised. A
-/// claim whose time had passed when all of it had been seen, at `seen_ms`, does not count.
+/// Grants of several locks that were lost in part, which must never happen, even without `ACKS`.
+/// Claims that had expired by `seen_ms`, when all of them had been looked up, do not count.
 pub fn parts(claims: &[Claim], lost: &[usize], seen_ms: i64) -> Vec<String> {
     let mut all: BTreeMap<(&str, i64), [Vec<&str>; 2]> = BTreeMap::new();
     let lasts = |claim: &Claim| claim.kind.is_of_several() && claim.until_ms > seen_ms;

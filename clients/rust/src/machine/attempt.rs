@@ -232,8 +232,8 @@ impl Attempt {
                 }
                 self.end(now, Tell::Nil, out);
             }
-            // An earlier request of this owner no longer waits: this one has taken its place. But a
-            // restarted server keeps a grant without knowing that it was pending.
+            // So no earlier request of this owner was granted or still waits. But with ACKS, one may
+            // have been granted: a server that restarts keeps a grant, and forgets that it was pending.
             Outcome::Waiting => {
                 (self.at, self.pause) = (At::Waiting, FIRST_PAUSE);
                 self.had_doubt &= self.ask.has_acks;

@@ -1,5 +1,5 @@
 /// A rule that a test breaks, to show that the simulation, and each replay of its traces, detects
-/// that.
+/// that. R1 to R9 are the rules of `clients/ALGORITHM.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Planted {
     /// None.
