@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use crate::Client;
 
-/// How late something was, measurement by measurement, and how late the server ended its own waits
-/// in between.
+/// Measurements of how late something was, and, between them, of how late the server ended waits of
+/// its own.
 #[derive(Default)]
 pub struct Lateness {
     late_us: Vec<u128>,

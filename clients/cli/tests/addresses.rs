@@ -161,7 +161,7 @@ struct Cause {
     way: Way,
     says: &'static str,
     reason: &'static str,
-    /// Whether only `rlock run` fails: requests that a replica answers are no errors on a replica.
+    /// Whether only `rlock run` fails: a replica answers the requests of the other commands.
     is_of_run: bool,
 }
 

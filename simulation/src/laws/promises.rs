@@ -155,9 +155,9 @@ pub struct Grant {
 #[derive(Default)]
 pub struct Promises {
     all: Vec<Promise>,
-    /// Holds of which a level was released in this reign, whatever their key is now, and which were
-    /// not reported since: the remaining levels may be those of unheard grants. Each has the key
-    /// where it was released, and the number of the effect.
+    /// Holds of which a level was released in this reign, and which were not reported since: the
+    /// remaining levels may be those of unheard grants. Each has the key at which it was released
+    /// (it may have another key now), and the number of the effect.
     released: BTreeMap<(Token, u32), BTreeMap<LockName, u64>>,
 }
 

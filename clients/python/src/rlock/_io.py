@@ -31,7 +31,7 @@ def run(steps: Steps) -> Any:
     except StopIteration as stop:
         return stop.value
     except BaseException as error:
-        # A signal may raise here as well as in a step: steps clean up after themselves.
+        # A signal's handler may raise an exception between two steps: then the steps must clean up, too.
         if getattr(steps, "gi_frame", None) is not None:
             steps.throw(error)
         raise
