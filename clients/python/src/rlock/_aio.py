@@ -214,9 +214,9 @@ class IO(Wire):
     async def open(self, key: str, until: float, where: Optional[Address] = None) -> Link:
         return await run(self._opening(key, until, where))  # type: ignore[no-any-return]
 
-    async def _lend(self, address: Optional[Address], is_brief: bool, until: float) -> Link:
+    def _lend(self, address: Optional[Address], is_brief: bool, until: float) -> Any:
         pool = self._pool(address)
-        return pool.lend(pool.idle.pop(), is_brief) if pool.idle else await self._next(address, is_brief, until)
+        return pool.lend(pool.idle.pop(), is_brief) if pool.idle else self._next(address, is_brief, until)
 
     def _is_usable(self, link: Link) -> bool:
         return link.is_open and not link.conn._reader.at_eof()

@@ -18,7 +18,7 @@ class NotHeld(LockError):
 
 
 class LockLost(LockError):
-    """The hold ended before it was released: others may have worked at the same time."""
+    """The hold ended before it was released, perhaps by the end of a drain: others may have worked at the same time."""
 
 
 class Unavailable(LockError, ConnectionError):

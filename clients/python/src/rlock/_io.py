@@ -230,7 +230,17 @@ class IO(Wire):
         if now() >= until:
             raise Unsent("not sent in time")
         link = run(self._opening(asked[0][0], until, is_brief=True))
-        replies: list[Any] = run(self._answers(link, [each[1] for each in asked], until))
+        sent, replies = now(), list[Any]()
+        try:
+            self.write(link, *(each[1] for each in asked))
+            for _ in asked:
+                try:
+                    replies.append(self.read(link, self._left(until)))
+                except Refused as refused:
+                    replies.append(refused)
+        except BaseException as error:
+            self._fail(link, sent, error)
+            raise
         elsewhere = [n for n, each in enumerate(replies) if isinstance(each, Refused) and redirected(self, each, link) is not None]
         self.keep(link)
         for n in elsewhere:

@@ -131,37 +131,36 @@ class Wire(Inboxes):
         while True:
             link = yield from self._opening(key, until, where, True, at)
             sent = now()
-            (reply,) = yield from self._answers(link, [words], until)
-            if not isinstance(reply, Refused):
+            try:
+                yield self.write(link, words)
+                reply = yield self.read(link, self._left(until))
+            except Refused as refused:
+                where = refused.where = redirected(self, refused, link)
                 self.keep(link)
-                self.rtt = core.round_trip(self.rtt, now() - sent)
-                return reply
-            where = reply.where = redirected(self, reply, link)
+                hops += 1
+                if where is None or hops > 5 or inbox is not None:
+                    raise
+                continue
+            except BaseException as error:
+                self._fail(link, sent, error)
+                raise
             self.keep(link)
-            hops += 1
-            if where is None or hops > 5 or inbox is not None:
-                raise reply
+            self.rtt = core.round_trip(self.rtt, now() - sent)
+            return reply
 
-    def _answers(self: Any, link: Link, requests: list[list[Any]], until: float) -> Steps:
-        """The server's answer to each, which may be an error."""
-        sent, replies = now(), list[Any]()
-        try:
-            yield self.write(link, *requests)
-            for _ in requests:
-                left = until - now()
-                try:
-                    # Who had to wait for a thread, or for the loop, may have written only after the time limit.
-                    replies.append((yield self.read(link, left if left > 0 else core.LATE)))
-                except Refused as refused:
-                    replies.append(refused)
-        except BaseException as error:
-            self.drop(link)
-            if isinstance(error, Broken):
-                self.route.forget(link.address)
-            if isinstance(error, Silent):
-                self.distrust(link.address, sent)
-            raise
-        return replies
+    @staticmethod
+    def _left(until: float) -> float:
+        """How long to wait for a reply. Who had to wait for a thread, or for the loop, may have written too late."""
+        left = until - now()
+        return left if left > 0 else core.LATE
+
+    def _fail(self: Any, link: Link, sent: float, error: BaseException) -> None:
+        """After a request that was not answered."""
+        self.drop(link)
+        if isinstance(error, Broken):
+            self.route.forget(link.address)
+        if isinstance(error, Silent):
+            self.distrust(link.address, sent)
 
     def _subscribing(self: Any, key: str, where: Optional[Address], name: Any) -> Steps:
         """Opens an inbox, unless another call has done so."""

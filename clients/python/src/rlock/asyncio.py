@@ -191,8 +191,7 @@ class Entering(AcquirableBase):
     def _acquires(self, wait: Optional[float]) -> Coroutine[Any, Any, Any]:
         """The owner is the task that calls this, whichever task awaits it."""
         task = None if self._options.owner else asyncio.current_task()
-        acquiring: Coroutine[Any, Any, Any] = self._locks._run(self._acquiring(self._wait(wait), task))
-        return acquiring
+        return self._locks._run(self._acquiring(self._wait(wait), task))  # type: ignore[no-any-return]
 
     async def _entering(self) -> Any:
         hold = await self._acquires(UNSET)
