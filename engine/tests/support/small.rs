@@ -1,7 +1,7 @@
 //! Every history of a small world.
 
-/// Every history of `RLOCK_STEPS` numbers below `deeds * owners`, or of three. A number is a step
-/// of the owner `number / deeds`. Owners are interchangeable, so the second one acts only after the
+/// Every history of three steps, or of `RLOCK_STEPS`. A step is a number below `deeds * owners`;
+/// its owner is `number / deeds`. Owners are interchangeable, so the second one acts only after the
 /// first one has, and so on.
 pub fn every_history(deeds: usize, owners: usize, mut play: impl FnMut(&[usize])) {
     let steps = std::env::var("RLOCK_STEPS").map_or(3, |steps| steps.parse().unwrap());
