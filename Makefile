@@ -69,9 +69,9 @@ torture: ## real servers under load and faults, every history checked (SECONDS, 
 permits: ## 1000 workers share ten permits while holders are killed (SECONDS on each of SERVERS, SEED; RIVAL=1)
 	@RLOCK_SECONDS="$(SECONDS)" SERVERS="$(SERVERS)" SEED="$(SEED)" scripts/permits.sh $(if $(RIVAL),redisson)
 
-failovers: ## the primary is killed repeatedly: everything that ACKS confirmed must survive (FAILOVERS, SERVERS, VARIANT; GRACE=1)
+failovers: ## the primary is killed repeatedly: everything that ACKS confirmed must survive (FAILOVERS, SERVERS, VARIANT; GRACE=1, RIVALS=1)
 	@FAILOVERS="$(FAILOVERS)" SERVERS="$(SERVERS)" VARIANT="$(VARIANT)" SEED="$(SEED)" \
-		scripts/failovers.sh $(if $(GRACE),grace)
+		scripts/failovers.sh $(if $(GRACE),grace,$(if $(RIVALS),rivals))
 
 chaos: ## busy sessions on servers with I/O threads, while DEL and RLOCK.FORCE end their holds (SECONDS on each of SERVERS)
 	@RLOCK_SECONDS="$(SECONDS)" scripts/chaos.sh

@@ -10,6 +10,9 @@
 #                                        each server; scripts/count-claims.py counts them again
 #   RLOCK_MODULE=file                    uses that module instead of building one
 #
+# `failovers.sh rivals`: Redisson's locks and redsync's take part, through their own clients, in the failovers by Sentinel
+# and by a Cluster. What they lose is counted, and is no failure.
+#
 # `failovers.sh grace`: failovers without ACKS. If the grace is as long as the longest lease, no two owners may hold a
 # lock at once. In some rounds it is shorter, and then two owners must hold a lock at once.
 set -euo pipefail
@@ -23,4 +26,11 @@ if [ -n "${KEEP-}" ]; then
     export RLOCK_KEEP RLOCK_COMMIT
 fi
 export RLOCK_FAILOVERS=${FAILOVERS:-100}
-on_servers "${SERVERS:-default}" cargo bench --quiet --locked --bench torture -- "${1:-failovers}"
+words=("${1:-failovers}")
+if [ "${1-}" = rivals ]; then
+    bench/peers/java/setup.sh
+    bench/peers/go/setup.sh
+    words=(failovers "$root/bench/peers/java/rival.sh" "$tools/peers/go/worker")
+    export VARIANT=${VARIANT:-sentinel,long,cluster}
+fi
+on_servers "${SERVERS:-default}" cargo bench --quiet --locked --bench torture -- "${words[@]}"

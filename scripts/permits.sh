@@ -18,6 +18,6 @@ ulimit -n 4096 2>/dev/null || true
 words=(permits)
 if [ "${1-}" = redisson ]; then
     bench/peers/java/setup.sh
-    words+=(redisson "$root/bench/peers/java/permits.sh")
+    words+=(redisson "$root/bench/peers/java/rival.sh")
 fi
 on_servers "${SERVERS:-default}" cargo bench --quiet --locked --bench torture -- "${words[@]}"

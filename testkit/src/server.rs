@@ -85,10 +85,11 @@ impl Server {
         server.started()
     }
 
-    /// A server that runs under another program, such as a tracer.
+    /// A server that runs under another program, such as a tracer. It has a TCP port.
     #[track_caller]
     pub fn under(program: &[&str], settings: &[&str]) -> Server {
         let mut server = Server::prepared(settings, "");
+        server.tcp_port = free_port();
         server.under = program.iter().map(ToString::to_string).collect();
         server.started()
     }

@@ -35,6 +35,7 @@ use std::process::ExitCode;
 use clock::{ms, now_ns, ns};
 use failovers::claims::Sort;
 use failovers::record::Record;
+use failovers::rivals::Rivals;
 use failovers::variants::{self, Variant};
 use failovers::{Promise, Tally, grace};
 use faults::Kind;
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
     match words[..] {
         [] => torture(),
         ["chaos"] => chaos(),
-        ["failovers"] => fail_over(),
+        ["failovers", ref programs @ ..] => fail_over(&mut Rivals::of(programs)),
         ["grace"] => grace(),
         ["permits"] => permits(),
         ["permits", "redisson", program] => redisson(program),
@@ -93,8 +94,8 @@ fn chaos() -> ExitCode {
     if tally.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Failovers of all kinds, or of those named, each with its share.
-fn fail_over() -> ExitCode {
+/// Failovers of all kinds, or of those named, each with its share; also of locks by those programs.
+fn fail_over(rivals: &mut Rivals) -> ExitCode {
     let failovers = number("RLOCK_FAILOVERS").unwrap_or(100) as u32;
     let (_, seed) = wishes();
     let wanted = env::var("VARIANT").unwrap_or_default();
@@ -108,8 +109,8 @@ fn fail_over() -> ExitCode {
     let mut record = Record::begin(seed);
     for variant in variants {
         let times = (failovers * variant.share).div_ceil(shares);
-        let tally =
-            failovers::run(variant, times, Promise::ToThoseWhoMakeSure, &mut rng, &mut record);
+        let promise = Promise::ToThoseWhoMakeSure;
+        let tally = failovers::run(variant, times, promise, &mut rng, &mut record, rivals);
         println!("{tally}");
         sum.add(tally);
     }

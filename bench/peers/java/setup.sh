@@ -6,4 +6,4 @@ set -euo pipefail
 
 need python3
 build_java_worker
-javac --release 17 -d "$fetched/classes" -cp "$fetched/libraries/*" "$here/Permits.java"
+javac --release 17 -d "$fetched/classes" -cp "$fetched/libraries/*" "$here/Permits.java" "$here/Claims.java"

@@ -19,9 +19,21 @@ pub enum Sort {
     /// Like `Plain`, with a string as the lock: `SET NX PX`, and a script that compares and
     /// deletes.
     SetNx,
+    /// Redisson's `RLock` and `RFencedLock`, and redsync's mutex, with their defaults.
+    Redisson,
+    Fenced,
+    Redsync,
 }
 
-pub const SORTS: [Sort; 4] = [Sort::Acked, Sort::Waited, Sort::Plain, Sort::SetNx];
+pub const SORTS: [Sort; 7] = [
+    Sort::Acked,
+    Sort::Waited,
+    Sort::Plain,
+    Sort::SetNx,
+    Sort::Redisson,
+    Sort::Fenced,
+    Sort::Redsync,
+];
 
 impl Sort {
     /// Whether it has replies confirmed, and so is promised something.

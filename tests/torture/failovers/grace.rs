@@ -36,6 +36,7 @@ pub const LONG: Variant = Variant {
     is_floor: false,
     trouble: Trouble::Calm,
     way: Way::Greatest,
+    cut_ms_max: 100,
     settings: &["rlock.max-lease-ms", "600", "rlock.grace-ms", "620"],
 };
 

@@ -10,6 +10,7 @@ pub mod claims;
 pub mod grace;
 mod judge;
 pub mod record;
+pub mod rivals;
 mod roles;
 mod shards;
 mod stage;
@@ -26,6 +27,7 @@ use asker::{Asker, Notes, Site};
 use claims::{Claim, conflicts, overlaps, parts};
 use judge::Loss;
 use record::{Failover, Record};
+use rivals::Rivals;
 use shards::Shards;
 use stage::{Servers, Stage};
 pub use tally::Tally;
@@ -53,6 +55,7 @@ pub fn run(
     promise: Promise,
     rng: &mut Rng,
     record: &mut Record,
+    rivals: &mut Rivals,
 ) -> Tally {
     let mut tally = Tally::of(variant.name);
     let begun_ns = now_ns();
@@ -62,7 +65,7 @@ pub fn run(
     };
     for number in 0..failovers {
         servers.make_whole();
-        Round { variant, number, promise }.run(&mut *servers, rng, &mut tally, record);
+        Round { variant, number, promise }.run(&mut *servers, rng, &mut tally, record, rivals);
     }
     tally.took_ms = ms(now_ns() - begun_ns);
     tally
@@ -81,8 +84,11 @@ impl Round {
         rng: &mut Rng,
         tally: &mut Tally,
         record: &mut Record,
+        rivals: &mut Rivals,
     ) {
         let site = Arc::new(self.site(servers, rng));
+        rivals.connect(|| servers.door(), &site.prefix);
+        rivals.begin();
         let clients = self.clients(&site, rng);
         let stop = Stop::default();
         stop.within(rng.u64(LOAD_MS));
@@ -92,7 +98,9 @@ impl Round {
         let fallen_ms = now_ms() - (ms(now_ns() - fall.at_ns) as i64);
         let notes = clients.into_iter().map(|client| client.join().unwrap()).collect();
         tally.failovers += 1;
-        let claims = self.claims(notes, fallen_ms, tally);
+        let mut claims = self.claims(notes, fallen_ms, tally);
+        let ours = claims.len();
+        rivals.add_claims(fallen_ms, &mut claims);
         let failover = Failover {
             variant: self.variant.name,
             round: self.number,
@@ -100,7 +108,13 @@ impl Round {
             fallen_ms,
             judged_from_ms: now_ms(),
         };
-        let losses = self.judge(servers, &claims, &failover, tally);
+        let lasting = claims.iter().filter(|claim| claim.until_ms > failover.judged_from_ms);
+        lasting.for_each(|claim| tally.count(claim));
+        rivals.ask(servers.primary().tcp_port(), &claims);
+        let mut losses = self.judge(servers, &claims[..ours], &failover, tally);
+        let theirs = rivals.losses(&claims, |wrong| tally.complain(std::iter::once(wrong)));
+        theirs.iter().for_each(|loss| tally.lose(&claims[loss.claim]));
+        losses.extend(theirs);
         record.add(&failover, &claims, &losses);
     }
 }
@@ -143,7 +157,7 @@ impl Round {
         claims
     }
 
-    /// Counts the claims that are still in effect, and those of them that were lost.
+    /// Finds and counts those of the module's claims that were lost.
     fn judge(
         &self,
         servers: &dyn Servers,
@@ -151,8 +165,6 @@ impl Round {
         failover: &Failover<'_>,
         tally: &mut Tally,
     ) -> Vec<Loss> {
-        let lasting = claims.iter().filter(|claim| claim.until_ms > failover.judged_from_ms);
-        lasting.for_each(|claim| tally.count(claim));
         let losses = judge::losses(servers.primary(), claims);
         let lost: Vec<usize> = losses.iter().map(|loss| loss.claim).collect();
         tally.complain(parts(claims, &lost, now_ms()).into_iter());

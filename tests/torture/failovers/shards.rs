@@ -36,6 +36,10 @@ impl Servers for Shards {
         self.cluster.node(self.primary)
     }
 
+    fn door(&self) -> String {
+        format!("cluster {}", self.primary().tcp_port())
+    }
+
     fn tag(&self) -> &str {
         TAG
     }
@@ -73,6 +77,6 @@ impl Servers for Shards {
         until(PATIENCE_MS, || client.info("replication", "role").as_deref() == Some("master"));
         until(PATIENCE_MS, || client.attempt(&format!("RLOCK.HOLDS {TAG}:no one")).is_ok());
         self.primary = replica;
-        Fall { cut, cut_ms, at_ns, offsets }
+        Fall { cut: format!("{cut:?}"), cut_ms, at_ns, offsets }
     }
 }

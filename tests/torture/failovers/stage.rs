@@ -11,8 +11,6 @@ use fastrand::Rng;
 use rlock_testkit::{Client, Server, until};
 
 const PATIENCE_MS: u64 = 30_000;
-/// The longest time from the cut to the primary's death.
-const CUT_MS_MAX: u64 = 100;
 /// How long a replica loads a key during a resync, in microseconds.
 const LOAD_US: u32 = 20;
 
@@ -30,6 +28,8 @@ pub enum Cut {
 /// Servers, one of which dies and is replaced by another one.
 pub trait Servers {
     fn primary(&self) -> &Server;
+    /// How clients find the primary, for `Rivals::connect`.
+    fn door(&self) -> String;
     /// The prefix of the keys that this primary serves.
     fn tag(&self) -> &str;
     /// Waits until all servers are back and in sync, without locks.
@@ -42,7 +42,8 @@ pub trait Servers {
 
 /// How the primary went down.
 pub struct Fall {
-    pub cut: Cut,
+    /// How it was cut off.
+    pub cut: String,
     /// The time from the cut to its death.
     pub cut_ms: u64,
     /// When the handover was requested, or it was killed.
@@ -54,7 +55,7 @@ pub struct Fall {
 impl fmt::Display for Fall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Fall { cut, cut_ms, offsets, .. } = self;
-        write!(f, "cut {cut:?} {cut_ms} ms before the end, replicas had {offsets:?}")
+        write!(f, "cut {cut} {cut_ms} ms before the end, replicas had {offsets:?}")
     }
 }
 
@@ -65,6 +66,7 @@ pub struct Stage {
     cables: Vec<Proxy>,
     sentinel: Option<Server>,
     way: Way,
+    cut_ms_max: u64,
 }
 
 impl Stage {
@@ -75,7 +77,8 @@ impl Stage {
         let soon = ["repl-diskless-sync", "no"];
         let settings = [&basic, &soon[..], variant.settings].concat();
         let nodes = (0..=variant.replicas).map(|_| Server::primary(&settings)).collect();
-        Stage { nodes, cables: Vec::new(), sentinel: None, way: variant.way }
+        let Variant { way, cut_ms_max, .. } = *variant;
+        Stage { nodes, cables: Vec::new(), sentinel: None, way, cut_ms_max }
     }
 
     /// Makes one replica forget its primary, so that it needs a full resync.
@@ -114,7 +117,7 @@ impl Stage {
                 rng.shuffle(&mut cables);
                 cables[0].cut();
                 for cable in &cables[1..] {
-                    stop.within(rng.u64(..CUT_MS_MAX / 2));
+                    stop.within(rng.u64(..self.cut_ms_max / 2));
                     cable.cut();
                 }
             }
@@ -123,7 +126,7 @@ impl Stage {
                 self.primary().client().ask("CLIENT KILL TYPE replica");
             }
         }
-        stop.within(rng.u64(..=CUT_MS_MAX));
+        stop.within(rng.u64(..=self.cut_ms_max));
         (cut, ms(now_ns() - begun_ns) as u64)
     }
 
@@ -153,7 +156,7 @@ impl Stage {
             Way::Sentinel | Way::Command | Way::Cluster => {}
         }
         let next = match &self.sentinel {
-            Some(sentinel) => self.choice_of(sentinel),
+            Some(sentinel) => chosen_by(sentinel, &self.nodes, 0),
             None => next,
         };
         let mut client = self.nodes[next].client();
@@ -167,23 +170,16 @@ impl Stage {
         self.sentinel = None;
         self.nodes.swap(0, next);
     }
-
-    /// The index of the node to which Sentinel sends clients.
-    fn choice_of(&self, sentinel: &Server) -> usize {
-        let mut client = sentinel.client();
-        let mut place = 0;
-        until(PATIENCE_MS, || {
-            let port = primary_by(&mut client);
-            place = self.nodes.iter().position(|node| node.tcp_port().to_string() == port).unwrap();
-            place > 0
-        });
-        place
-    }
 }
 
 impl Servers for Stage {
     fn primary(&self) -> &Server {
         &self.nodes[0]
+    }
+
+    fn door(&self) -> String {
+        // Other locks take part in failovers by Sentinel and by a cluster only.
+        format!("sentinel {}", self.sentinel.as_ref().unwrap().tcp_port())
     }
 
     fn tag(&self) -> &str {
@@ -264,7 +260,7 @@ impl Servers for Stage {
             _ => self.nodes[1..].iter().map(offset).collect(),
         };
         self.promote(&offsets);
-        Fall { cut, cut_ms, at_ns, offsets }
+        Fall { cut: format!("{cut:?}"), cut_ms, at_ns, offsets }
     }
 }
 
@@ -281,6 +277,18 @@ fn end_a_wait(client: &mut Client, rng: &mut Rng) {
     let how = if rng.bool() { "KILL ID" } else { "UNBLOCK" };
     // It may have closed by now.
     client.attempt(&format!("CLIENT {how} {id}")).ok();
+}
+
+/// Waits until Sentinel sends clients to another node than this primary. Returns its index.
+pub fn chosen_by(sentinel: &Server, nodes: &[Server], primary: usize) -> usize {
+    let mut client = sentinel.client();
+    let mut chosen = primary;
+    until(PATIENCE_MS, || {
+        let port = primary_by(&mut client);
+        chosen = nodes.iter().position(|node| node.tcp_port().to_string() == port).unwrap();
+        chosen != primary
+    });
+    chosen
 }
 
 /// Waits until this many replicas have acknowledged a write at this key, and everything before it.

@@ -64,6 +64,11 @@ impl Tally {
         self.lost.iter().filter(|(of, _)| *of == sort).count()
     }
 
+    /// The sorts that claimed anything.
+    fn sorts(&self) -> Vec<Sort> {
+        SORTS.into_iter().filter(|sort| self.claimed(*sort) > 0).collect()
+    }
+
     /// Lost claims and all claims, for each kind of reply.
     pub fn kinds(&self) -> String {
         let line = |sort: &Sort| {
@@ -74,7 +79,7 @@ impl Tally {
             });
             format!("  {sort:?}: {}", kinds.collect::<Vec<_>>().join(", "))
         };
-        SORTS.iter().map(line).collect::<Vec<_>>().join("\n")
+        self.sorts().iter().map(line).collect::<Vec<_>>().join("\n")
     }
 }
 
@@ -83,7 +88,7 @@ impl fmt::Display for Tally {
         let Tally { name, failovers, no_acks, no_replicas, wrong, .. } = self;
         let each_s = self.took_ms / 1000.0 / f64::from((*failovers).max(1));
         write!(f, "{name:<10} {failovers:>4} failovers of {each_s:.1} s")?;
-        for sort in SORTS {
+        for sort in self.sorts() {
             write!(f, "; {sort:?} {} lost {}", self.claimed(sort), self.lost(sort))?;
         }
         write!(f, "; {no_acks} NOACKS, {no_replicas} NOREPLICAS; {} violations", wrong.len())

@@ -42,6 +42,8 @@ pub struct Variant {
     pub is_floor: bool,
     pub trouble: Trouble,
     pub way: Way,
+    /// The longest time from the cut to the primary's death.
+    pub cut_ms_max: u64,
     /// Settings of all servers.
     pub settings: &'static [&'static str],
 }
@@ -54,6 +56,7 @@ const ONE: Variant = Variant {
     is_floor: false,
     trouble: Trouble::Calm,
     way: Way::Greatest,
+    cut_ms_max: 100,
     settings: &[],
 };
 
@@ -76,5 +79,6 @@ pub const ALL: &[Variant] = &[
     Variant { name: "command", share: 4, way: Way::Command, ..ONE },
     Variant { name: "disk", share: 3, way: Way::Disk, settings: ON_DISK, ..ONE },
     Variant { name: "sentinel", share: 2, way: Way::Sentinel, ..TWO },
+    Variant { name: "long", share: 1, is_floor: true, way: Way::Sentinel, cut_ms_max: 3000, ..TWO },
     Variant { name: "cluster", share: 2, way: Way::Cluster, ..ONE },
 ];

@@ -136,11 +136,17 @@ pub fn primary_by(sentinel: &mut Client) -> String {
 
 /// A sentinel that decides alone, with the primary at that port.
 pub fn sentinel_of(port: u16) -> Server {
-    let monitor = format!("monitor rlock 127.0.0.1 {port} 1");
+    sentinel_under(&[], &format!("127.0.0.1 {port}"))
+}
+
+/// The same under another program, with the primary at that address.
+pub fn sentinel_under(program: &[&str], address: &str) -> Server {
+    let monitor = format!("monitor rlock {address} 1");
     let settings = [
         ["sentinel", &monitor],
         ["sentinel", &format!("down-after-milliseconds rlock {DOWN_AFTER_MS}")],
         ["sentinel", "failover-timeout rlock 1000"],
     ];
-    Server::under(&["sh", "-c", "exec \"$@\" --sentinel", "sh"], settings.as_flattened())
+    let sentinel = ["sh", "-c", "exec \"$@\" --sentinel", "sh"];
+    Server::under(&[program, &sentinel].concat(), settings.as_flattened())
 }

@@ -6,6 +6,7 @@ use crate::failovers::claims::{
     Claim, Kind, Sort, Stay, conflicts, loss, loss_of_string, overlaps,
 };
 use crate::failovers::record::Record;
+use crate::failovers::rivals::Rivals;
 use crate::failovers::{Promise, run, variants};
 use crate::history::Mode;
 use rlock_testkit::LockView;
@@ -98,8 +99,8 @@ fn stays_that_overlap_are_seen() {
 #[test]
 fn grants_that_nobody_has_acknowledged_are_found_lost() {
     let one = variants::ALL.iter().find(|variant| variant.name == "one").unwrap();
-    let tally =
-        run(one, 3, Promise::ToAll, &mut fastrand::Rng::with_seed(1), &mut Record::default());
+    let (mut rng, mut record) = (fastrand::Rng::with_seed(1), Record::default());
+    let tally = run(one, 3, Promise::ToAll, &mut rng, &mut record, &mut Rivals::default());
     let is_seen = tally.wrong.iter().any(|wrong| wrong.contains("is gone"));
     assert!(is_seen, "{tally}");
 }
