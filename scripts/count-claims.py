@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts again what `KEEP=folder scripts/failovers.sh` wrote, also if xz has compressed it (tests/torture/claims): the
 claims that were in effect when the new primary was asked, and how many of them were lost, by the way in which they were
-confirmed. Fails if a confirmed claim was lost, if two owners claimed one lock at once, or if the control lost nothing."""
+confirmed, or by the client that claimed. Fails if a confirmed claim was lost, if two owners claimed one lock at once, or if the control lost nothing."""
 
 import collections
 import json
@@ -36,6 +36,10 @@ def conflicts(failover, claims):
             yield f"{failover['variant']} round {failover['round']}: {sorted(owners)} all claimed {key}"
 
 
+def total(counts, sort):
+    return sum(count for place, count in counts.items() if place[0] == sort)
+
+
 def main(paths):
     wrong, variants = [], collections.Counter()
     claimed, lost = collections.Counter(), collections.Counter()
@@ -48,16 +52,19 @@ def main(paths):
             for claim in claims:
                 if claim["until_ms"] <= failover["judged_from_ms"]:
                     continue
-                claimed[claim["sort"]] += 1
+                place = claim["sort"], failover["variant"]
+                claimed[place] += 1
                 if claim["lost"]:
-                    lost[claim["sort"]] += 1
+                    lost[place] += 1
                     if claim["sort"] in CONFIRMED:
                         wrong.append(f"{claim} was lost")
     kinds = ", ".join(f"{name} {count}" for name, count in sorted(variants.items()))
     print(f"{sum(variants.values())} failovers: {kinds}")
-    for sort in sorted(claimed):
-        print(f"{sort}: {claimed[sort]} claims, {lost[sort]} of them lost")
-    if claimed["Plain"] and not lost["Plain"]:
+    for sort in sorted({sort for sort, _ in claimed}):
+        places = [(sort, variant) for variant in sorted(variants) if claimed[sort, variant]]
+        print(f"{sort}: {total(claimed, sort)} claims, {total(lost, sort)} of them lost:",
+              ", ".join(f"{place[1]} {lost[place]} of {claimed[place]}" for place in places))
+    if total(claimed, "Plain") and not total(lost, "Plain"):
         wrong.append("the control has lost nothing: this run shows nothing")
     print("\n".join(wrong) if wrong else "no violation")
     return 1 if wrong else 0
