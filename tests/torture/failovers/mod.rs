@@ -5,10 +5,12 @@
 //! clients that send `WAIT`, and the control group: clients that have nothing confirmed, and lose
 //! some holds.
 
+mod apart;
 mod asker;
 pub mod claims;
 pub mod grace;
 mod judge;
+mod net;
 pub mod record;
 pub mod rivals;
 mod roles;
@@ -23,6 +25,7 @@ use std::thread::JoinHandle;
 
 use fastrand::Rng;
 
+use apart::Apart;
 use asker::{Asker, Notes, Site};
 use claims::{Claim, conflicts, overlaps, parts};
 use judge::Loss;
@@ -61,6 +64,13 @@ pub fn run(
     let begun_ns = now_ns();
     let mut servers: Box<dyn Servers> = match variant.way {
         Way::Cluster => Box::new(Shards::of_six()),
+        Way::Apart => match Apart::of(variant) {
+            Ok(apart) => Box::new(apart),
+            Err(why) => {
+                println!("left out: {}: {why}", variant.name);
+                return tally;
+            }
+        },
         _ => Box::new(Stage::of(variant)),
     };
     for number in 0..failovers {

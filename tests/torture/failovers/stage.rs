@@ -153,7 +153,7 @@ impl Stage {
                 self.nodes[next].kill_9();
                 self.nodes[next].start_again();
             }
-            Way::Sentinel | Way::Command | Way::Cluster => {}
+            Way::Sentinel | Way::Command | Way::Cluster | Way::Apart => {}
         }
         let next = match &self.sentinel {
             Some(sentinel) => chosen_by(sentinel, &self.nodes, 0),

@@ -29,6 +29,8 @@ pub enum Way {
     Command,
     /// The nodes of a cluster notice, and decide.
     Cluster,
+    /// Sentinel loses the primary, which lives on.
+    Apart,
 }
 
 #[derive(Debug)]
@@ -80,5 +82,6 @@ pub const ALL: &[Variant] = &[
     Variant { name: "disk", share: 3, way: Way::Disk, settings: ON_DISK, ..ONE },
     Variant { name: "sentinel", share: 2, way: Way::Sentinel, ..TWO },
     Variant { name: "long", share: 1, is_floor: true, way: Way::Sentinel, cut_ms_max: 3000, ..TWO },
+    Variant { name: "apart", share: 1, acks: 2, is_floor: true, way: Way::Apart, ..TWO },
     Variant { name: "cluster", share: 2, way: Way::Cluster, ..ONE },
 ];
