@@ -59,7 +59,7 @@ impl Values for LockValues {
 /// Subscribes to the server's events, and reads the current state.
 pub fn register(ctx: &Ctx) {
     let is_primary = ctx.wrapped().get_flags().contains(ContextFlags::MASTER);
-    events::role_is(&Ctx::detached(), is_primary);
+    events::set_role(&Ctx::detached(), is_primary);
     ctx.watch_losses::<LockValues>();
     ctx.watch_connections(|client| {
         events::connection_ended(&Ctx::detached(), ClientId::from(client));
@@ -70,7 +70,7 @@ pub fn register(ctx: &Ctx) {
         DatabaseChange::Swapped(one, other) => events::swapped(&Ctx::detached(), one, other),
     });
     ctx.watch_server(|change| match change {
-        ServerChange::Role { is_primary } => events::role_is(&Ctx::detached(), is_primary),
+        ServerChange::Role { is_primary } => events::set_role(&Ctx::detached(), is_primary),
         // Later: the server is still executing CONFIG SET.
         ServerChange::Settings => ffi::after(0, on_settings),
         ServerChange::Synced => disk::was_synced(),

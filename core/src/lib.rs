@@ -27,7 +27,7 @@
 //!
 //! let mut now = Now::from_ms(1_000_000);
 //! let mut manager = Manager::default();
-//! manager.role_is(true, now);
+//! manager.set_role(true, now);
 //! let bounds = Bounds {
 //!     max_tells: 1_000_000,
 //!     max_tell_ms: 3_600_000,

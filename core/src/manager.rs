@@ -58,7 +58,7 @@ pub use search::{Wait, World, search};
 pub use sight::{SeenHold, Sight};
 pub use slowlog::SlowEntry;
 use slowlog::SlowLog;
-use sweep::Postponed;
+use sweep::{Forgotten, Postponed};
 pub use sweep::{Next, Task};
 use tells::Tells;
 pub use tells::{AskingOwner, DueMessage, Line, OwnWait, Same};
@@ -119,8 +119,6 @@ pub struct Manager {
     locks: Locks,
     waits: BlockedConnections,
     tells: Tells,
-    /// As in [`Manager::take_demoted`].
-    demoted: Vec<WaiterId>,
     observers: Observers,
     removed: Vec<Removed>,
     /// The connections that lost a session.
@@ -131,8 +129,8 @@ pub struct Manager {
     /// What came due while the gate is shut.
     postponed: Postponed,
     upheavals: VecDeque<Upheaval>,
-    /// Waiters and sessions from before this server became a replica, to be freed in portions.
-    forgotten: Vec<Locks>,
+    /// To be freed in portions.
+    forgotten: Vec<Forgotten>,
     /// Replies that came due outside a transition.
     outbox: Vec<Wake>,
     slowlog: SlowLog,
@@ -175,24 +173,28 @@ impl Manager {
 
     /// This server became a primary, or is no longer one. A new primary issues no token that the
     /// old one, with another clock, may have issued. Sessions and waits belong to a primary: when
-    /// it is demoted, their connections are closed.
-    pub fn role_is(&mut self, is_primary: bool, now: Now) {
+    /// it is demoted, their connections are closed. Returns the requests with `TELL` that get an
+    /// error for this.
+    pub fn set_role(&mut self, is_primary: bool, now: Now) -> Vec<WaiterId> {
+        let mut refused = Vec::new();
         if is_primary && !self.is_primary {
             self.tokens.begin(now);
             self.began_at = Some(now.ms());
         }
         if !is_primary && self.is_primary {
-            self.refuse_all_told();
+            refused = self.tells.refuse_all();
             let tied = self.locks.tied_in(None);
-            self.forgotten.push(std::mem::take(&mut self.locks));
+            let (locks, groups) =
+                (std::mem::take(&mut self.locks), std::mem::take(&mut self.groups));
+            self.forgotten.push(Forgotten { locks, groups });
             self.postponed.clear();
             self.upheavals.clear();
             self.acks.clear();
             self.observers = Observers::default();
-            self.forget_groups();
             self.lose(tied, now);
         }
         self.is_primary = is_primary;
+        refused
     }
 
     /// The server begins to load its data.

@@ -244,7 +244,7 @@ fn a_replica_has_nothing_to_do_and_closes_its_sessions() {
     server.holds(b"k", "a", Some(7));
     server.holds(b"l", "a", None);
     server.waits(b"l", "b", Mode::Write, 8);
-    server.manager.role_is(false, server.now());
+    server.manager.set_role(false, server.now());
     assert_eq!(server.closed(), [7]);
     server.pass_ms(5000);
     assert_eq!(server.manager.next_task(server.now()), None);
@@ -441,7 +441,7 @@ fn who_is_to_be_closed_runs_nothing_though_data_is_loaded() {
     let mut server = Server::new();
     server.holds(b"k", "a", Some(7));
     server.manager.flushed(None);
-    server.manager.role_is(false, server.now());
+    server.manager.set_role(false, server.now());
     server.manager.loading_begins();
     server.manager.check().unwrap();
     assert!(server.manager.closing.contains(ClientId::from(7)));

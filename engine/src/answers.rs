@@ -77,22 +77,16 @@ pub(crate) fn later<H: Host>(host: &H, waiters: Vec<WaiterId>) {
 
 /// [`Deferred::Answer`].
 pub(crate) fn send_late<H: Host>(host: &H) {
-    let mut late = host.state(|state| std::mem::take(&mut state.late));
-    let rest = late.split_off(late.len().min(LATE_MAX));
+    let (late, has_rest): (Vec<WaiterId>, bool) = host.state(|state| {
+        let portion = state.late.len().min(LATE_MAX);
+        (state.late.drain(..portion).collect(), !state.late.is_empty())
+    });
     let audience = Audience::of_decided(host, late.iter().copied());
     for waiter in late {
         sink::send(host, waiter, Listener::Unknown(&audience));
     }
-    if rest.is_empty() {
-        return;
-    }
-    let is_waiting = host.state(|state| {
-        let others = std::mem::replace(&mut state.late, rest);
-        let is_waiting = !others.is_empty();
-        state.late.extend(others);
-        is_waiting
-    });
-    if !is_waiting {
+    // If there is no rest, whoever adds the next reply schedules this.
+    if has_rest {
         host.defer(0, Deferred::Answer);
     }
 }

@@ -47,13 +47,10 @@ pub fn lock_loaded<H: Host>(host: &H, at: Option<(i32, &[u8])>, lock: &Lock) {
 }
 
 /// This server became a primary, or a replica.
-pub fn role_is<H: Host>(host: &H, is_primary: bool) {
+pub fn set_role<H: Host>(host: &H, is_primary: bool) {
     let now = host.now();
-    let demoted = host.state(|state| {
-        state.manager.role_is(is_primary, now);
-        state.manager.take_demoted()
-    });
-    answers::later(host, demoted);
+    let refused = host.state(|state| state.manager.set_role(is_primary, now));
+    answers::later(host, refused);
     settle(host, During::Callback);
 }
 

@@ -18,7 +18,7 @@ pub struct State<B> {
     /// Whether groups have work to be done outside of commands.
     pub(crate) has_late_groups: bool,
     /// Connections to which to reply in a later loop iteration.
-    pub(crate) late: Vec<WaiterId>,
+    pub(crate) late: VecDeque<WaiterId>,
     /// Whether [`crate::Deferred::Sweep`] is scheduled.
     pub(crate) is_coming: bool,
     /// Whether [`crate::Deferred::Observers`] is scheduled.
@@ -36,7 +36,7 @@ impl<B> Default for State<B> {
             effect: Vec::new(),
             unsearched: VecDeque::new(),
             has_late_groups: false,
-            late: Vec::new(),
+            late: VecDeque::new(),
             is_coming: false,
             is_telling: false,
             is_retrying: false,

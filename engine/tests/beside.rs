@@ -82,7 +82,7 @@ fn a_lock_that_was_replayed_is_seen_to_once_the_replica_is_promoted() {
     }
     replica.take_log();
     assert_eq!(published_at(&replica, 150), 0, "a replica ends no hold");
-    events::role_is(&replica, true);
+    events::set_role(&replica, true);
     assert_eq!(published_at(&replica, 151), 1);
 }
 

@@ -213,7 +213,7 @@ fn a_key_of_another_type_in_the_call_that_blocks_refuses_the_wait() {
 #[test]
 fn a_server_that_became_a_replica_in_the_call_that_blocks_refuses_the_wait() {
     let host = held();
-    host.world().meanwhile = Some(|host| rlock_engine::events::role_is(host, false));
+    host.world().meanwhile = Some(|host| rlock_engine::events::set_role(host, false));
     assert_eq!(host.ask(2, "acquire k bob BLOCK 0"), "");
     assert_eq!(host.turn().len(), 1);
     assert_eq!(host.holds("k"), "ann write depth=1 until=5000");

@@ -40,10 +40,10 @@ fn a_server_that_becomes_a_replica_closes_its_sessions_and_forgets_its_waits() {
     host.ask(1, "acquire k ann SESSION");
     host.ask(2, "acquire k bob BLOCK 0");
     host.take_log();
-    events::role_is(&host, false);
+    events::set_role(&host, false);
     assert_eq!(host.did(), ["closes 1 (Callback)"]);
     assert!(host.ask(3, "release k ann").starts_with("-READONLY"));
-    events::role_is(&host, true);
+    events::set_role(&host, true);
     host.at(30_000);
     host.turn();
     assert_eq!(host.ask(3, "acquire k cid"), "#2", "nobody is ahead");
@@ -53,7 +53,7 @@ fn a_server_that_becomes_a_replica_closes_its_sessions_and_forgets_its_waits() {
 fn a_new_primary_issues_tokens_a_second_ahead_of_the_clock() {
     let host = MapHost::replica();
     host.at(500);
-    events::role_is(&host, true);
+    events::set_role(&host, true);
     host.ask(1, "acquire k ann");
     assert_eq!(host.token(1), (START_MS + 1500) * 1000 + 1);
 }

@@ -229,10 +229,10 @@ fn a_demotion_forgets_it() {
     let host = primary();
     host.ask(1, "macquire 2 a b ann ACKS 1");
     host.turn();
-    events::role_is(&host, false);
+    events::set_role(&host, false);
     assert_eq!(acknowledge(&host), [""; 0]);
     assert_eq!((held(&host, "a b"), pending(&host)), (vec![ANN.into(); 2], 0));
-    events::role_is(&host, true);
+    events::set_role(&host, true);
     assert_eq!(counted(&host, "a b", "ann"), "11", "they are ordinary holds of the data now");
 }
 

@@ -89,7 +89,7 @@ fn in_the_grace_a_group_stands_at_its_first_key() {
     let host = MapHost::replica();
     host.world().bounds.grace_ms = 1000;
     rlock_engine::events::settings_are(&host);
-    rlock_engine::events::role_is(&host, true);
+    rlock_engine::events::set_role(&host, true);
     assert_eq!(host.ask(2, "macquire 2 a b ann BLOCK 0"), "");
     assert_eq!((host.line("a"), host.line("b")), ("ann".into(), String::new()));
     host.at(1000);
@@ -150,10 +150,10 @@ fn a_demoted_server_forgets_its_groups() {
     let host = MapHost::primary();
     host.ask(1, "acquire b bob");
     host.ask(2, "macquire 2 a b ann BLOCK 0");
-    rlock_engine::events::role_is(&host, false);
+    rlock_engine::events::set_role(&host, false);
     assert_eq!(host.state_of(|state| state.manager.group_totals()), [0, 0]);
     host.close(2);
-    rlock_engine::events::role_is(&host, true);
+    rlock_engine::events::set_role(&host, true);
     host.ask(1, "release b bob");
     assert_eq!(host.ask(3, "macquire 2 a b cy"), "#2");
 }

@@ -306,7 +306,7 @@ fn where_nothing_can_block_it_acts_as_without_block() {
 #[test]
 fn a_demoted_server_tells_nobody() {
     let host = observed();
-    events::role_is(&host, false);
+    events::set_role(&host, false);
     assert_eq!(observers(&host), 0);
     host.at(6000);
     assert_eq!(host.turn(), [""; 0]);

@@ -422,7 +422,7 @@ fn a_promoted_replica_issues_no_token_that_it_heard_of() {
     let host = MapHost::replica();
     let hour = 3_600_000_000;
     from_primary(&host, Start::Begins, &[granted(b"ann", hour, 5000), ended(hour)]);
-    events::role_is(&host, true);
+    events::set_role(&host, true);
     host.ask(1, "acquire k ann");
     assert_eq!(host.token(1), token(hour).get() + 1);
 }
@@ -443,7 +443,7 @@ fn planted_a_replica_that_notes_no_token_issues_it_again() {
     host.world().fault = Some(PlantedFault::TokensUnseen);
     let hour = 3_600_000_000;
     from_primary(&host, Start::Begins, &[granted(b"ann", hour, 5000), ended(hour)]);
-    events::role_is(&host, true);
+    events::set_role(&host, true);
     host.ask(1, "acquire k ann");
     assert!(host.token(1) < token(hour).get());
 }

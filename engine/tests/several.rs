@@ -264,7 +264,7 @@ fn what_has_expired_is_in_nobodys_way() {
 fn nothing_is_granted_in_the_grace() {
     let host = MapHost::replica();
     host.world().bounds.grace_ms = 1000;
-    events::role_is(&host, true);
+    events::set_role(&host, true);
     host.at(300);
     assert_eq!(host.ask(1, "macquire 2 a b ann WITHTTL"), "*2 nil 700");
     let primary = MapHost::primary();

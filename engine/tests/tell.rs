@@ -171,3 +171,44 @@ fn a_value_of_another_type_ends_a_wait_by_message_where_nobody_is_blocked() {
         assert!(all[0].starts_with("told one: 7 error WRONGTYPE "), "{ask}: {all:?}");
     }
 }
+
+/// A lock and groups of locks have many requests. The server refuses all of them and forgets them,
+/// with a portion of this work in each loop iteration; meanwhile it becomes a primary again.
+#[test]
+fn a_demotion_refuses_requests_in_portions_and_in_their_order() {
+    const EACH: usize = 500; // as many as the bounds of the tests allow, in all
+    let host = held();
+    host.ask(1, "acquire l ann LEASE 600000");
+    for number in 0..EACH {
+        for line in [
+            format!("acquire k owner{number} BLOCK 0 TELL one {number}"),
+            format!("macquire 2 k l group{number} BLOCK 0 TELL two {number}"),
+        ] {
+            assert_eq!(host.ask(2, &line), "WAITING");
+        }
+    }
+    host.take_log();
+    events::set_role(&host, false);
+    assert_eq!(host.state_of(|state| state.manager.tell_count()), 0);
+    assert_eq!(told(&host), [""; 0], "nothing in the callback");
+    events::set_role(&host, true);
+    assert_eq!(host.ask(2, "acquire m ann"), "#3");
+    assert_eq!(host.ask(2, "acquire m owner0 BLOCK 0 TELL one next"), "WAITING");
+    let mut all = Vec::new();
+    for _ in 0..2 * EACH.div_ceil(256) {
+        host.turn();
+        let some = told(&host);
+        assert!(some.len() <= 256, "{} at once", some.len());
+        all.extend(some);
+    }
+    assert_eq!(all.len(), 2 * EACH);
+    for (number, both) in all.chunks(2).enumerate() {
+        let is_refused = |line: &str, to: &str| {
+            line.starts_with(&format!("told {to}: {number} error UNBLOCKED "))
+        };
+        assert!(is_refused(&both[0], "one") && is_refused(&both[1], "two"), "{number}: {both:?}");
+    }
+    assert_eq!(host.state_of(|state| state.manager.tell_count()), 1, "the new one waits");
+    host.ask(2, "release m ann");
+    assert!(told(&host)[0].starts_with("told one: next token "));
+}

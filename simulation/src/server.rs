@@ -404,7 +404,7 @@ impl Server {
     // --- role and data --------------------------------------------------------------------------
 
     /// The server becomes a primary, or ceases to be one.
-    pub fn role_is(&mut self, is_primary: bool, reign: u32) {
+    pub fn set_role(&mut self, is_primary: bool, reign: u32) {
         if !is_primary && self.is_primary {
             let blocked: Vec<ClientId> = self.blocked().collect();
             for client in blocked {
@@ -417,7 +417,7 @@ impl Server {
             self.began = self.now;
         }
         self.is_primary = is_primary;
-        self.engine(|edge| events::role_is(edge, is_primary));
+        self.engine(|edge| events::set_role(edge, is_primary));
     }
 
     fn blocked(&self) -> impl Iterator<Item = ClientId> {

@@ -57,7 +57,7 @@ impl World {
             world.set_up(node);
         }
         let reign = world.laws.reign_begins(0, &world.machines[0].server, 0, true);
-        world.machines[0].server.role_is(true, reign);
+        world.machines[0].server.set_role(true, reign);
         for node in 1..world.machines.len() {
             world.follow(node, 0);
         }
@@ -368,7 +368,7 @@ impl World {
         }
         if self.machines[node].server.is_primary {
             self.laws.seen.count(Kind::Demotion);
-            self.act(node, |server| server.role_is(false, 0))?;
+            self.act(node, |server| server.set_role(false, 0))?;
         }
         self.part(node, 0);
         self.follow(node, primary);
@@ -391,7 +391,7 @@ impl World {
         self.machines[node].link = None;
         let is_alone = self.is_alone(node);
         let reign = self.laws.reign_begins(node, &self.machines[node].server, self.us, is_alone);
-        self.act(node, |server| server.role_is(true, reign))?;
+        self.act(node, |server| server.set_role(true, reign))?;
         Ok(true)
     }
 
@@ -426,7 +426,7 @@ impl World {
         let is_alone = self.is_alone(node);
         let reign = self.laws.restart(node, disk.as_deref(), history, self.us, is_alone);
         self.act(node, |server| {
-            server.role_is(true, reign);
+            server.set_role(true, reign);
             if let Some(snapshot) = &disk {
                 server.load(snapshot, Some(reign));
             }

@@ -59,6 +59,15 @@ impl Groups {
         (group.db, Owner::hash_of(group.owner.as_bytes()), waiter)
     }
 
+    /// Drops one group that waits, so that many can be dropped in portions. False if there is
+    /// none.
+    pub(super) fn drop_one(&mut self) -> bool {
+        self.ends.pop_first();
+        self.works.pop_first();
+        let first = self.by_owner.pop_first();
+        first.is_some_and(|(_, _, waiter)| self.all.remove(&waiter).is_some())
+    }
+
     /// Ends the wait of the group.
     fn stop(&mut self, waiter: WaiterId) {
         let Some(group) = self.all.get_mut(&waiter).filter(|group| group.waits()) else {
@@ -340,10 +349,5 @@ impl Manager {
         let stood = std::mem::take(&mut self.groups.stood);
         let stands = |waiter: &WaiterId| self.group(*waiter).is_some_and(|group| group.stands);
         stood.into_iter().filter(stands).collect()
-    }
-
-    /// This server is no longer a primary.
-    pub(super) fn forget_groups(&mut self) {
-        self.groups = Groups::default();
     }
 }

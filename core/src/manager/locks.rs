@@ -470,8 +470,13 @@ impl Locks {
         (some.len() <= most).then_some(some)
     }
 
-    /// Drops one volatile part, so that many can be dropped in portions. False if there is none.
+    /// Drops one waiter or, once its waiters are dropped, one volatile part, so that many can be
+    /// dropped in portions. False if there is none.
     pub fn drop_one(&mut self) -> bool {
+        let last = self.known.last_mut().and_then(Option::as_mut);
+        if last.is_some_and(|known| known.volatile.queue.remove_last().is_some()) {
+            return true;
+        }
         self.alarms.pop_first();
         self.renewals.pop_first();
         self.session_ends.pop_first();

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use super::groups::Groups;
+use super::locks::Locks;
 use super::{At, LockId, Manager, Mark};
 use crate::{EpochMs, Lock, Now, StepContext, WaiterId};
 
@@ -26,6 +28,12 @@ const ONE_RENEWAL_IN: u64 = 4;
 /// Before a queue is served, at most this many locks are swept whose due items may free other
 /// locks.
 const FREED_TOGETHER: usize = 1000;
+
+/// Waiters, sessions and groups from before this server became a replica.
+pub(super) struct Forgotten {
+    pub(super) locks: Locks,
+    pub(super) groups: Groups,
+}
 
 /// When to ask the manager for tasks again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,11 +194,11 @@ impl Manager {
         self.lose(lost, now);
     }
 
-    /// Frees a portion of the waiters and sessions from before this server became a replica.
+    /// Frees a portion of what is from before this server became a replica.
     fn free_some(&mut self) {
         const PORTION: usize = 1000;
-        let Some(locks) = self.forgotten.last_mut() else { return };
-        if !(0..PORTION).all(|_| locks.drop_one()) {
+        let Some(Forgotten { locks, groups }) = self.forgotten.last_mut() else { return };
+        if !(0..PORTION).all(|_| groups.drop_one() || locks.drop_one()) {
             self.forgotten.pop();
         }
     }

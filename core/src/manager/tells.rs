@@ -129,6 +129,11 @@ pub(super) struct Tells {
     clients: HashMap<WaiterId, ClientId>,
     pending: HashMap<WaiterId, PendingTold>,
     due: HashMap<WaiterId, End>,
+    /// The last request from before this server ceased to be a primary. It and all before it that
+    /// are not in `due` get [`Refusal::Demoted`]: one entry for each would take too long.
+    refused_upto: Option<WaiterId>,
+    /// How many of these have yet to get it.
+    refused: usize,
 }
 
 fn hash_of(db: i32, user: Option<&[u8]>, owner: &[u8]) -> u64 {
@@ -145,7 +150,7 @@ fn observer_hash(line: &Line, id: &[u8]) -> u64 {
 impl Tells {
     /// How many wait.
     pub(super) fn len(&self) -> usize {
-        self.all.len().saturating_sub(self.due.len())
+        self.all.len().saturating_sub(self.due.len()).saturating_sub(self.refused)
     }
 
     pub(super) fn lock_of(&self, waiter: WaiterId) -> Option<LockId> {
@@ -154,7 +159,33 @@ impl Tells {
 
     /// Whether it waits and has no message due.
     pub(super) fn waits(&self, waiter: WaiterId) -> bool {
-        self.all.contains_key(&waiter) && !self.due.contains_key(&waiter)
+        self.all.contains_key(&waiter) && !self.has_end(waiter)
+    }
+
+    fn has_end(&self, waiter: WaiterId) -> bool {
+        self.is_refused(waiter) || self.due.contains_key(&waiter)
+    }
+
+    /// Whether it gets [`Refusal::Demoted`], unless it is in `due`.
+    fn is_refused(&self, waiter: WaiterId) -> bool {
+        self.refused_upto.is_some_and(|last| waiter <= last)
+    }
+
+    /// The end of its wait, if its message is due.
+    fn end_of(&self, waiter: WaiterId) -> Option<End> {
+        let refused = || (Some(WaitEnd::Replied(Reply::Refused(Refusal::Demoted))), None);
+        self.due.get(&waiter).cloned().or_else(|| self.is_refused(waiter).then(refused))
+    }
+
+    /// Ends the wait of every request with [`Refusal::Demoted`]. Returns these requests in the
+    /// order in which they were sent.
+    pub(super) fn refuse_all(&mut self) -> Vec<WaiterId> {
+        let mut waiting: Vec<WaiterId> =
+            self.all.keys().copied().filter(|waiter| self.waits(*waiter)).collect();
+        waiting.sort_unstable();
+        self.refused = self.refused.saturating_add(waiting.len());
+        self.refused_upto = self.refused_upto.max(waiting.last().copied());
+        waiting
     }
 
     /// The request now waits for this lock.
@@ -208,7 +239,9 @@ impl Tells {
         }
         let told = self.all.remove(&waiter)?;
         self.by_owner.remove(&(told.hash, waiter));
-        self.due.remove(&waiter);
+        if self.due.remove(&waiter).is_none() && self.is_refused(waiter) {
+            self.refused = self.refused.saturating_sub(1);
+        }
         if !self.texts.is_empty() {
             self.texts.remove(&waiter);
         }
@@ -232,7 +265,7 @@ impl Tells {
     fn with_hash(&self, hash: u64) -> impl Iterator<Item = (WaiterId, &Told)> {
         let (first, last) = (WaiterId::from(1), WaiterId::from(u64::MAX));
         let all = self.by_owner.range((hash, first)..=(hash, last)).map(|(_, waiter)| *waiter);
-        let all = all.filter(|waiter| !self.due.contains_key(waiter));
+        let all = all.filter(|waiter| !self.has_end(*waiter));
         all.filter_map(|waiter| self.all.get(&waiter).map(|told| (waiter, told)))
     }
 
@@ -324,11 +357,11 @@ impl Manager {
 
     /// The message that is due for this waiter.
     pub fn due_message(&self, waiter: WaiterId) -> Option<DueMessage> {
-        let (told, (end, owner)) = (self.tells.all.get(&waiter)?, self.tells.due.get(&waiter)?);
+        let (told, (end, owner)) = (self.tells.all.get(&waiter)?, self.tells.end_of(waiter)?);
         let pending = self.tells.pending.get(&waiter);
-        let owner = owner.clone().or_else(|| pending.map(|it| Box::new(it.owner.clone())));
+        let owner = owner.or_else(|| pending.map(|it| Box::new(it.owner.clone())));
         let id = self.tells.id_of(waiter, told);
-        Some(DueMessage { line: told.line.clone(), id, owner, end: end.clone() })
+        Some(DueMessage { line: told.line.clone(), id, owner, end })
     }
 
     /// Sets the reply of a request with `TELL`. False if it has a reply already.
@@ -419,22 +452,6 @@ impl Manager {
         all.find(same).map(|(waiter, _)| waiter)
     }
 
-    /// This server is no longer a primary: every request gets this error.
-    pub(super) fn refuse_all_told(&mut self) {
-        for waiter in self.tells.all.keys().copied().collect::<BTreeSet<_>>() {
-            let owner = self.owner_of_told(waiter).cloned().map(Box::new);
-            let end = WaitEnd::Replied(Reply::Refused(Refusal::Demoted));
-            if self.tells.end_with(waiter, (Some(end), owner)) {
-                self.demoted.push(waiter);
-            }
-        }
-    }
-
-    /// Takes the requests that got an error because this server is no longer a primary.
-    pub fn take_demoted(&mut self) -> Vec<WaiterId> {
-        std::mem::take(&mut self.demoted)
-    }
-
     /// Checks the invariants.
     ///
     /// # Errors
@@ -443,12 +460,17 @@ impl Manager {
         let tells = &self.tells;
         let by_owner = tells.all.iter().map(|(waiter, told)| (told.hash, *waiter));
         let sessions = tells.clients.iter().map(|(waiter, client)| (*client, *waiter));
+        let refused = tells
+            .all
+            .keys()
+            .filter(|waiter| tells.is_refused(**waiter) && !tells.due.contains_key(waiter));
         let is_known = |waiter: &WaiterId| tells.all.contains_key(waiter);
         let agree = [
             ("by_owner", by_owner.collect::<BTreeSet<_>>() == tells.by_owner),
             ("sessions", sessions.collect::<BTreeSet<_>>() == tells.sessions),
             ("clients", tells.clients.keys().all(is_known)),
             ("due", tells.due.keys().all(is_known)),
+            ("refused", tells.refused == refused.count()),
             ("texts", tells.texts.keys().all(is_known)),
             ("pending", tells.pending.keys().all(is_known)),
             ("lines", tells.lines.values().sum::<usize>() == tells.all.len()),

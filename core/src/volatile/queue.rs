@@ -409,6 +409,11 @@ impl Queue {
         Some(entry)
     }
 
+    pub(crate) fn remove_last(&mut self) -> Option<Entry> {
+        let (place, _) = self.entries.last_key_value()?;
+        self.remove(*place)
+    }
+
     /// Removes a wait of this connection, if it waits.
     pub(crate) fn remove_client(&mut self, client: ClientId) -> Option<Entry> {
         let (other, place) = self.by_client.range((client, Place::FIRST)..).next()?;

@@ -48,7 +48,7 @@ impl Server {
             slowlog_max: 9,
         };
         let mut manager = Manager::default();
-        manager.role_is(true, Now::from_us(START_US));
+        manager.set_role(true, Now::from_us(START_US));
         let (keys, told, swept) = (BTreeMap::new(), Vec::new(), Vec::new());
         Self {
             manager,

@@ -212,7 +212,7 @@ impl MapHost {
 
     pub fn primary() -> Self {
         let host = Self::replica();
-        events::role_is(&host, true);
+        events::set_role(&host, true);
         host
     }
 

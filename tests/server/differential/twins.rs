@@ -95,7 +95,7 @@ impl Twins {
         control.ask("DEBUG SET-ACTIVE-EXPIRE 0");
         let mut simulated = Simulated::new(Fault::None);
         simulated.now = time_of(&control.ask("TIME"));
-        simulated.role_is(true, 1);
+        simulated.set_role(true, 1);
         simulated.connect(ClientId::from(WATCHER), &"default".into());
         let is_late_valkey = real.version() >= Version::Valkey(8, 1);
         simulated.conditions.expires_at_once = is_late_valkey;
