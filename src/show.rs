@@ -67,7 +67,7 @@ impl Serve for ShowInfo {
                 };
                 let waited_ms = now.us().saturating_sub(entry.since.us()) / 1000;
                 let group = entry.kind.group().and_then(|waiter| state.manager.group(waiter));
-                let ends_at = group.map_or(entry.ends_at, |group| group.ends_at);
+                let ends_at = group.map_or(entry.ends_at, |group| group.entry.ends_at);
                 let remaining_ms = ends_at.map_or(Field::Number(-1), |at| number(at.left_at(now)));
                 let blocked = entry.client.filter(|_| kind == "block");
                 let channel = told.map_or_else(Vec::new, |line| line.channel.to_vec());

@@ -82,8 +82,8 @@ pub use step::Step;
 pub use step::admission::Claim;
 pub use step::fast_path::FastStep;
 pub use step::input::{
-    Acquire, Dismissed, Effects, Enter, Input, Levels, Parking, Patience, Release, Renew, Reply,
-    Right, Rights, StepContext, Unchecked, Wake,
+    Acquire, Dismissed, Effects, Input, Levels, Parking, Patience, Release, Renew, Reply, Right,
+    Rights, StepContext, Unchecked, Wake,
 };
 pub use step::open_lock::OpenLock;
 pub use step::refusal::{Instead, Refusal};

@@ -44,7 +44,7 @@ use ack_queue::AckQueue;
 pub use closing::Closing;
 pub use decide::Decided;
 use expiries::Expiries;
-pub use group::{Group, GroupKey};
+pub use group::Group;
 pub use group_work::GroupWork;
 use groups::Groups;
 pub use keys::Removed;

@@ -93,8 +93,8 @@ pub enum Stand<'a> {
     Parked(WaiterId),
     /// A caller with this request.
     Asking(Claim<'a>),
-    /// A group that has yet to reach the lock, and whose arrival has this number.
-    Coming(Claim<'a>, u64),
+    /// A group that has yet to reach the lock.
+    Coming(Claim<'a>, Arrival),
 }
 
 impl Stand<'_> {
@@ -208,7 +208,7 @@ impl<'a> Stance<'a> {
         let queue = &volatile.queue;
         let (claim, place) = match who {
             Stand::Parked(waiter) => (queue.blocked(waiter)?.into(), queue.place_of(waiter)),
-            Stand::Coming(claim, arrival) => (claim, queue.first_later(Arrival::new(arrival))),
+            Stand::Coming(claim, arrival) => (claim, queue.first_later(arrival)),
             Stand::Asking(claim) => {
                 (claim, queue.ticket_of(claim.owner).map(|place| queue.stands_at(place)))
             }

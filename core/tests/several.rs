@@ -24,7 +24,7 @@ fn read<'a>(command: &Command, line: &'a str) -> Read<'a> {
 /// For each key: the key, the mode, the limit, and the index in the request.
 fn wants<'a>(line: &'a str) -> Vec<(&'a str, Mode, u32, usize)> {
     let (said, keys) = read(&MACQUIRE, line).unwrap();
-    let shown = |Want { key, mode, limit, number }: Want<'a>| {
+    let shown = |Want { key, mode, limit, number }: Want<&'a [u8]>| {
         (std::str::from_utf8(key).unwrap(), mode, limit.map_or(0, |limit| limit.get()), number)
     };
     keys.wants(&said).into_iter().map(shown).collect()

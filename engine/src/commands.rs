@@ -183,8 +183,11 @@ pub fn macquire<H: Host>(
     refuse_if_closing(host, said)?;
     let session = session_of(host, said)?;
     may_ask(host, said)?;
-    let acks = if host.has_fault(PlantedFault::SeveralToldAtOnce) { 0 } else { said.acks };
-    let decided = several_request::request(host, names, keys, said, session, acks);
+    let mut ask = said.acquire(session);
+    if host.has_fault(PlantedFault::SeveralToldAtOnce) {
+        ask.acks = 0;
+    }
+    let decided = several_request::request(host, names, keys, said, ask);
     let Some(decided) = decided.map_err(RequestError::line)? else {
         reply_waiting(host, said);
         return Ok(());
@@ -222,7 +225,7 @@ pub fn mrenew<H: Host>(
     refuse_if_closing(host, said)?;
     may_ask(host, said)?;
     let wants = keys.wants(said);
-    let decided = several::renew(host, names, &wants, said.renew(), None);
+    let decided = several::renew(host, names, &wants, said, None);
     let ReplyAbout { reply, number } = decided.map_err(RequestError::line)?;
     let park = || several::park_renewal(host, names, &wants, said);
     reply_renewal(host, reply, keys.keys.get(number), said, park);

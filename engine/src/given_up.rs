@@ -20,7 +20,7 @@ pub(crate) struct GivenUp {
 
 impl GivenUp {
     /// The owner's tickets for these locks.
-    pub(crate) fn of<H: Host>(host: &H, wants: &[Want<'_>], owner: &[u8]) -> Self {
+    pub(crate) fn of<H: Host>(host: &H, wants: &[Want<&[u8]>], owner: &[u8]) -> Self {
         let db = host.db();
         let locks = host.state(|state| {
             let ids = wants.iter().map(|want| LockId { db, key: want.key.into() });

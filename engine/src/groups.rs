@@ -6,7 +6,7 @@ use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, Decided, Group, GroupWork, LockId};
 use rlock_core::slow::Outcome;
 use rlock_core::{
-    Claim, Effects, Input, Lock, OwnPlace, Parking, Refusal, Reply, Right, Unit, WaiterId, Wake,
+    Effects, Input, Lock, OwnPlace, Parking, Refusal, Reply, Right, Unit, WaiterId, Wake,
 };
 
 use crate::gate;
@@ -189,7 +189,7 @@ fn tell(done: Report, told: &mut Vec<Report>) -> usize {
 fn join<H: Host>(host: &H, id: &LockId, waiters: &[WaiterId], told: &mut Vec<Report>) -> usize {
     let mut size: usize = 0;
     for (place, waiter) in waiters.iter().enumerate() {
-        let entry = host.state(|state| state.manager.group(*waiter)?.entry(*waiter));
+        let entry = host.state(|state| state.manager.group(*waiter)?.next_entry());
         let Some(entry) = entry else { continue };
         let is_last = place.saturating_add(1) == waiters.len();
         host.state(|state| state.manager.several_change(!is_last));
@@ -248,20 +248,9 @@ fn end<H: Host>(host: &H, waiter: WaiterId, reply: Reply, by: Outcome) {
 /// Grants a group that has reached all of its locks: first all are examined, then all are changed.
 fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Report>) {
     let keys: Vec<&[u8]> = group.keys.iter().map(|key| &*key.key).collect();
-    let wants: Vec<Want<'_>> = group
-        .keys
-        .iter()
-        .enumerate()
-        .map(|(number, of)| Want { key: &of.key, mode: of.mode, limit: of.limit, number })
-        .collect();
-    let unit = Unit {
-        wants: &wants,
-        owner: group.owner.as_bytes(),
-        lease: group.lease,
-        session: group.session,
-        acks: group.acks,
-        place: OwnPlace::Group(waiter),
-    };
+    let wants: Vec<Want<&[u8]>> = group.keys.iter().map(Want::borrowed).collect();
+    let (ask, place) = ((&group.entry).into(), OwnPlace::Group(waiter));
+    let unit = Unit { wants: &wants, ask, place };
     host.with_names(group.db, &keys, |names| {
         let Ok(mut locks) = OpenKeys::open(host, names, &wants) else {
             return refuse(host, waiter, Refusal::WrongType);
@@ -269,8 +258,7 @@ fn commit<H: Host>(host: &H, waiter: WaiterId, group: &Group, told: &mut Vec<Rep
         let granted = grant(host, waiter, &mut locks, &unit, names, group);
         told.extend(locks.into_reports());
         let Some(first) = group.keys.first() else { return };
-        let id = LockId { db: group.db, key: first.key.clone() };
-        told.extend(granted.map(|wake| Report::of_answer(id, wake)));
+        told.extend(granted.map(|wake| Report::of_answer(group.id(first), wake)));
     });
 }
 
@@ -312,9 +300,8 @@ fn grant<'a, H: Host>(
     };
     let now = host.now();
     let waited_us = host.state(|state| state.manager.group_granted(waiter, now));
-    let Group { client, since, ends_at, .. } = *group;
-    let caller = Parking { waiter, client, since, ends_at, is_of_several: true };
-    let reply = held_back::enter(host, locks, unit, ready, Some(caller), |_| group.clone()).ok()?;
+    let caller = Parking { is_of_several: true, ..Parking::of(waiter, &group.entry) };
+    let reply = held_back::enter(host, locks, unit, ready, Some(caller)).ok()?;
     let wake = Wake { waited_us, holds: judged.new_holds, ..Wake::of(waiter, reply) };
     Some(wake).filter(|wake| wake.reply != Reply::Pending)
 }
@@ -323,8 +310,7 @@ fn grant<'a, H: Host>(
 pub(crate) fn withdraw_tickets<H: Host>(host: &H, group: &Group) -> Vec<Report> {
     let mut told = Vec::new();
     for key in group.keys.iter() {
-        let id = LockId { db: group.db, key: key.key.clone() };
-        let owner = group.owner.as_bytes();
+        let (id, owner) = (group.id(key), group.entry.owner.as_bytes());
         if host.state(|state| state.manager.has_ticket(&id, owner)) {
             told.extend(at_one(host, &id, Input::Withdraw(owner)).ok());
         }
@@ -368,9 +354,7 @@ pub(crate) fn time_to_wait<H: Host>(host: &H, waiter: WaiterId) -> Option<u64> {
     let bounds = host.settings().bounds;
     let mut longest: u64 = 0;
     for key in group.unreached() {
-        let id = LockId { db: group.db, key: key.key.clone() };
-        let owner = group.owner.as_bytes();
-        let claim = Claim { owner, mode: key.mode, upgrade: false, limit: key.limit };
+        let (id, claim) = (group.id(key), group.claim(key));
         let wait_ms = host.with_name(&id, |name| {
             let mut open = host.open(name, Access::Reads);
             let (free, at) = (Lock::default(), At { db: id.db, key: &id.key, now: host.now() });

@@ -21,7 +21,7 @@ use decisions::{Decision, Decisions, ToPublish};
 pub(crate) struct OpenKeys<'h, 'n, 'm, 'a, H: Host> {
     host: &'h H,
     names: &'n [H::Name<'m>],
-    wants: &'n [Want<'a>],
+    wants: &'n [Want<&'a [u8]>],
     keys: Vec<Unsaved<H::Key<'h>>>,
     db: i32,
     bounds: Bounds,
@@ -48,7 +48,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
     pub(crate) fn open(
         host: &'h H,
         names: &'n [H::Name<'m>],
-        wants: &'n [Want<'a>],
+        wants: &'n [Want<&'a [u8]>],
     ) -> Result<Self, RequestError> {
         if !host.state(|state| state.manager.is_primary()) {
             return Err(RequestError::ReadOnly);
@@ -182,7 +182,7 @@ impl<'a, H: Host> OpenLocks<'a> for OpenKeys<'_, '_, '_, 'a, H> {
         let Some(name) = self.names.get(want.number) else { return Err(RequestError::WrongType) };
         let asks = match &input {
             // A request that waited is counted when it gets its reply.
-            Input::Enter(ask) if ask.caller.is_none() => Some(ask.owner),
+            Input::Enter { ask, caller: None, .. } => Some(ask.owner),
             _ => None,
         };
         let mut effects = None;
@@ -211,7 +211,7 @@ impl<H: Host> OpenKeys<'_, '_, '_, '_, H> {
     /// A planted fault omits the last of several locks.
     fn is_left_out(&self, place: usize, input: &Input<'_>) -> bool {
         let fault = match input {
-            Input::Enter(_) => PlantedFault::LockLeftOut,
+            Input::Enter { .. } => PlantedFault::LockLeftOut,
             Input::Renew(_) | Input::ParkRenew(..) => PlantedFault::RenewalLeftOut,
             _ => return false,
         };
@@ -220,6 +220,6 @@ impl<H: Host> OpenKeys<'_, '_, '_, '_, H> {
 }
 
 /// The name of the lock at this index in key order.
-fn name_of<'n, N>(names: &'n [N], wants: &[Want<'_>], place: usize) -> Option<&'n N> {
+fn name_of<'n, N>(names: &'n [N], wants: &[Want<&[u8]>], place: usize) -> Option<&'n N> {
     wants.get(place).and_then(|want| names.get(want.number))
 }

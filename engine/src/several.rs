@@ -1,14 +1,12 @@
 //! Requests for several locks. Every key is examined before any is changed; all are changed and
 //! replicated before anything is reported.
 
-use std::rc::Rc;
-
 use rlock_core::grammar::{Arguments, Want};
-use rlock_core::manager::{Group, GroupKey, LockId, OwnWait, Parked, Same, Wait};
+use rlock_core::manager::{Group, LockId, OwnWait, Parked, Same, Wait};
 use rlock_core::unit::{acks_to_renew, catch_up, release_all, renew_all};
 use rlock_core::waits_for::Stand;
 use rlock_core::{
-    Judged, OwnPlace, Owner, Parking, Renew, Reply, ReplyAbout, Token, Unit, WaiterId,
+    Acquire, Judged, Owner, Parking, Renew, Reply, ReplyAbout, Token, Unit, WaiterId,
 };
 
 use crate::given_up::GivenUp;
@@ -69,7 +67,7 @@ fn enter<'a, H: Host>(
     let since = locks.at(0).now;
     let caller = caller.filter(|_| judged.acks > 0);
     let caller = caller.map(|caller| Parking { since, ..caller });
-    held_back::enter(host, locks, unit, ready, caller, |caller| new_group(host, unit, caller))
+    held_back::enter(host, locks, unit, ready, caller)
 }
 
 /// Blocks the caller after [`Reply::MustConfirm`], as [`blocked::confirm`].
@@ -94,7 +92,7 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
 /// replaces.
 pub(crate) fn told_wait<H: Host>(
     host: &H,
-    wants: &[Want<'_>],
+    wants: &[Want<&[u8]>],
     is_renewal: bool,
     said: &Arguments<'_>,
 ) -> Option<OwnWait> {
@@ -102,7 +100,7 @@ pub(crate) fn told_wait<H: Host>(
 }
 
 /// Who asks for several locks.
-fn asker<H: Host>(host: &H, wants: &[Want<'_>], said: &Arguments<'_>) -> Parked {
+fn asker<H: Host>(host: &H, wants: &[Want<&[u8]>], said: &Arguments<'_>) -> Parked {
     let key = wants.first().map_or(said.key, |want| want.key).into();
     sink::asker(host, LockId { db: host.db(), key }, said)
 }
@@ -125,9 +123,8 @@ pub(crate) fn park<H: Host>(
     let Some(want) = unit.wants.iter().find(|want| want.number == number) else {
         return Some(ReplyAbout { reply, number });
     };
-    let (db, owner) = (host.db(), Owner::from(unit.owner));
-    let is_too_long = |max| host.state(|state| state.manager.is_line_too_long(db, unit, max));
-    if must_wait && asked.max_queue.is_some_and(is_too_long) {
+    let (db, owner) = (host.db(), Owner::from(unit.ask.owner));
+    if must_wait && host.state(|state| state.manager.is_line_too_long(db, unit)) {
         let wait_ms = if let Reply::NotNow { wait_ms } = reply { wait_ms } else { None };
         return Some(ReplyAbout { reply: Reply::NotNow { wait_ms }, number });
     }
@@ -143,7 +140,7 @@ pub(crate) fn park<H: Host>(
     let wait = Wait { lock: &lock, owner: &owner, user: &user, stand: Stand::Asking(claim) };
     // In a Cluster, a command can open only keys of its own slot, so the search runs after it.
     let is_searched = !host.is_cluster();
-    let given_up = GivenUp::of(host, unit.wants, unit.owner);
+    let given_up = GivenUp::of(host, unit.wants, unit.ask.owner);
     if is_searched
         && must_wait
         && let Some(refusal) = blocked::deadlock_without(host, wait, &given_up)
@@ -168,7 +165,7 @@ fn stand<H: Host>(
     parking: Parking,
     searched: Option<&LockId>,
 ) {
-    let mut group = new_group(host, unit, parking);
+    let mut group = Group::new(host.db(), unit.wants, &unit.ask, &parking);
     group.is_told = said.tell.is_some();
     let mut told = groups::withdraw_tickets(host, &group);
     // Without the tickets, it may stand elsewhere.
@@ -184,20 +181,6 @@ fn stand<H: Host>(
     };
     groups::search_stood(host, searched.filter(stands_there).map(|_| parking.waiter));
     tell(host, told, Some(parking.waiter));
-}
-
-/// A group that waits for these locks.
-pub(crate) fn new_group<H: Host>(host: &H, unit: &Unit<'_, '_>, caller: Parking) -> Group {
-    let Parking { client, since, ends_at, .. } = caller;
-    let keys: Rc<[GroupKey]> = unit
-        .wants
-        .iter()
-        .map(|want| GroupKey { key: want.key.into(), mode: want.mode, limit: want.limit })
-        .collect();
-    let mut group = Group::new(host.db(), keys, Owner::from(unit.owner), unit.lease, since);
-    (group.client, group.ends_at) = (client, ends_at);
-    (group.session, group.acks) = (unit.session, unit.acks);
-    group
 }
 
 /// Publishes and sends what a command did at several locks.
@@ -218,7 +201,7 @@ pub(crate) fn tell<H: Host>(host: &H, told: Vec<Report>, parked: Option<WaiterId
 pub(crate) fn release<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
-    wants: &[Want<'a>],
+    wants: &[Want<&'a [u8]>],
     owner: &'a [u8],
     token: Option<Token>,
 ) -> Result<(), RequestError> {
@@ -237,11 +220,12 @@ pub(crate) fn release<'a, H: Host>(
 pub(crate) fn renew<'a, H: Host>(
     host: &H,
     names: &[H::Name<'_>],
-    wants: &[Want<'a>],
-    ask: Renew<'a>,
+    wants: &[Want<&'a [u8]>],
+    said: &Arguments<'a>,
     parking: Option<Parking>,
 ) -> Result<ReplyAbout, RequestError> {
     let (mut locks, count) = (OpenKeys::open(host, names, wants)?, wants.len());
+    let ask = said.renew();
     catch_up(&mut locks, count)?;
     let about = match acks_to_renew(&mut locks, wants, ask)? {
         Ok(acks) => {
@@ -249,9 +233,9 @@ pub(crate) fn renew<'a, H: Host>(
                 _ if acks == 0 => renew_all(&mut locks, count, ask, None)?,
                 None => Reply::MustConfirm,
                 Some(parking) => {
-                    let (owner, lease, session) = (ask.owner, ask.lease, None);
-                    let unit = Unit { wants, owner, lease, session, acks, place: OwnPlace::None };
-                    let (ask, group) = (Renew { acks, ..ask }, new_group(host, &unit, parking));
+                    let asked = Acquire { acks, ..said.acquire(None) };
+                    let group = Group::new(host.db(), wants, &asked, &parking);
+                    let ask = Renew { acks, ..ask };
                     let reply = renew_all(&mut locks, count, ask, Some(parking))?;
                     host.state(|state| state.manager.group_is_pending(parking.waiter, group, 0));
                     reply
@@ -269,11 +253,10 @@ pub(crate) fn renew<'a, H: Host>(
 pub(crate) fn park_renewal<H: Host>(
     host: &H,
     names: &[H::Name<'_>],
-    wants: &[Want<'_>],
+    wants: &[Want<&[u8]>],
     said: &Arguments<'_>,
 ) -> Option<Reply> {
     let own = told_wait(host, wants, true, said);
-    let decide =
-        |parking| renew(host, names, wants, said.renew(), Some(parking)).map(|about| about.reply);
+    let decide = |parking| renew(host, names, wants, said, Some(parking)).map(|about| about.reply);
     blocked::confirm(host, names, asker(host, wants, said), said, own, true, decide)
 }

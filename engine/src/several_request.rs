@@ -2,8 +2,8 @@
 //! or waits itself.
 
 use rlock_core::grammar::{Arguments, SeveralKeys};
-use rlock_core::manager::{LockId, OwnWait};
-use rlock_core::{ClientId, OwnPlace, Reply, ReplyAbout, Unit};
+use rlock_core::manager::{Group, LockId, OwnWait};
+use rlock_core::{Acquire, OwnPlace, Reply, ReplyAbout, Unit};
 
 use crate::blocked;
 use crate::given_up::GivenUp;
@@ -21,14 +21,12 @@ pub(crate) fn request<'a, H: Host>(
     names: &[H::Name<'_>],
     keys: &SeveralKeys<'a>,
     said: &Arguments<'a>,
-    session: Option<ClientId>,
-    acks: u8,
+    ask: Acquire<'a>,
 ) -> Result<Option<ReplyAbout>, RequestError> {
     let wants = keys.wants(said);
     let may_wait = sink::may_wait(host, said);
     let place = if may_wait { OwnPlace::Ticket } else { OwnPlace::None };
-    let (owner, lease) = (said.owner, said.lease);
-    let unit = Unit { wants: &wants, owner, lease, session, acks, place };
+    let unit = Unit { wants: &wants, ask, place };
     if let Some(own) = several::told_wait(host, &wants, false, said)
         && !own.is_granted
     {
@@ -38,7 +36,7 @@ pub(crate) fn request<'a, H: Host>(
     let mut about = several::acquire(host, names, &unit, None)?;
     if may_wait && matches!(about.reply, Reply::NotNow { .. }) {
         let mut acks = 0;
-        if !GivenUp::of(host, &wants, owner).is_nothing() {
+        if !GivenUp::of(host, &wants, ask.owner).is_nothing() {
             (about, acks) = dry_run_without_tickets(host, names, &unit)?;
         }
         if matches!(about.reply, Reply::NotNow { .. } | Reply::MustConfirm) {
@@ -71,7 +69,7 @@ fn takes_place<H: Host>(
     let Some(parking) = sink::open(host, waiter, names, parked, said, true) else {
         return Some(Reply::NotNow { wait_ms: None });
     };
-    let mut by = several::new_group(host, unit, parking);
+    let mut by = Group::new(host.db(), unit.wants, &unit.ask, &parking);
     by.is_told = is_told;
     host.state(|state| state.manager.replace_group(waiter, by));
     timers::settle(host);

@@ -24,9 +24,9 @@ pub struct SeveralKeys<'a> {
 
 /// A key, and how it is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Want<'a> {
+pub struct Want<K> {
     /// The key.
-    pub key: &'a [u8],
+    pub key: K,
     /// The mode.
     pub mode: Mode,
     /// READ only while fewer than this many other owners hold READ.
@@ -35,13 +35,22 @@ pub struct Want<'a> {
     pub number: usize,
 }
 
+impl<K: AsRef<[u8]>> Want<K> {
+    /// The same, with a borrowed key.
+    pub fn borrowed(&self) -> Want<&[u8]> {
+        let Self { ref key, mode, limit, number } = *self;
+        Want { key: key.as_ref(), mode, limit, number }
+    }
+}
+
 impl<'a> SeveralKeys<'a> {
     /// Returns how each key is wanted, in key order: bytewise ascending, a prefix first.
-    pub fn wants(&self, said: &Arguments<'_>) -> Vec<Want<'a>> {
+    pub fn wants(&self, said: &Arguments<'_>) -> Vec<Want<&'a [u8]>> {
         let (mode, limit) = (said.mode.unwrap_or(Mode::Write), None);
-        let mut wants: Vec<Want<'a>> = self
+        let mut wants: Vec<Want<&'a [u8]>> = self
             .keys
             .iter()
+            .copied()
             .enumerate()
             .map(|(number, key)| {
                 let (mode, limit) = self.modes.get(number).copied().unwrap_or((mode, limit));

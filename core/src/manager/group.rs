@@ -1,24 +1,11 @@
 //! A request for several locks that waits.
 
-use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use super::LockId;
 use crate::grammar::Want;
-use crate::volatile::owner_names::OwnerNames;
 use crate::volatile::queue::Arrival;
-use crate::{Claim, ClientId, Entry, EpochMs, Kind, LeaseMs, Mode, Now, Owner, WaiterId};
-
-/// One of the locks for which a group waits.
-#[derive(Clone, Debug)]
-pub struct GroupKey {
-    /// The key.
-    pub key: Rc<[u8]>,
-    /// The mode.
-    pub mode: Mode,
-    /// READ only while fewer than this many other owners hold READ.
-    pub limit: Option<NonZeroU32>,
-}
+use crate::{Acquire, Claim, Entry, Kind, Parking, WaiterId};
 
 /// A request for several locks that waits.
 #[derive(Clone, Debug)]
@@ -26,24 +13,11 @@ pub struct Group {
     /// The database.
     pub db: i32,
     /// The locks, in key order.
-    pub keys: Rc<[GroupKey]>,
-    /// The owner.
-    pub owner: Owner,
-    /// The lease of all holds, counted from the grant.
-    pub lease: LeaseMs,
-    /// The blocked connection.
-    pub client: Option<ClientId>,
-    /// The connection to which to tie the holds.
-    pub session: Option<ClientId>,
-    /// How many replicas must acknowledge the grant.
-    pub acks: u8,
-    /// When it began to wait.
-    pub since: Now,
-    /// When the wait ends; `None` is never.
-    pub ends_at: Option<EpochMs>,
+    pub keys: Rc<[Want<Rc<[u8]>>]>,
+    /// How it waits for each of them, but for the mode and the limit.
+    pub entry: Entry,
     /// Nobody is blocked: the reply will be a message.
     pub is_told: bool,
-    pub(super) arrival: u64,
     /// How many locks the group has reached. It stands in line at the next lock, or is about to.
     pub(super) reached: usize,
     /// At which of those it has its turn: one bit for each lock.
@@ -53,7 +27,6 @@ pub struct Group {
     /// The lock at which it stood last.
     pub(super) waited_at: Option<usize>,
     pub(super) stage: Stage,
-    pub(super) in_the_way: Option<Rc<OwnerNames>>,
 }
 
 /// How far a group has come.
@@ -71,8 +44,8 @@ pub(super) enum Stage {
 /// What is to be done at one lock, in the order in which it is done there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AtLock {
-    /// A group reaches the lock; its arrival has this number.
-    Come(u64, WaiterId),
+    /// A group reaches the lock.
+    Come(Arrival, WaiterId),
     /// The lock's queue is served.
     Serve,
     /// This group stands in line at the lock again, because it did not get its turn back.
@@ -80,26 +53,24 @@ pub(super) enum AtLock {
 }
 
 impl Group {
-    /// A group that has not reached any lock.
-    pub fn new(db: i32, keys: Rc<[GroupKey]>, owner: Owner, lease: LeaseMs, since: Now) -> Self {
+    /// A group that has not reached any lock: this caller asks for these locks.
+    pub fn new(db: i32, wants: &[Want<&[u8]>], ask: &Acquire<'_>, caller: &Parking) -> Self {
+        let own = |(number, want): (usize, &Want<&[u8]>)| Want {
+            key: want.key.into(),
+            mode: want.mode,
+            limit: want.limit,
+            number,
+        };
         Self {
             db,
-            keys,
-            owner,
-            lease,
-            client: None,
-            session: None,
-            acks: 0,
-            since,
-            ends_at: None,
+            keys: wants.iter().enumerate().map(own).collect(),
+            entry: ask.entry_of(Kind::Group(caller.waiter), caller),
             is_told: false,
-            arrival: 0,
             reached: 0,
             turns: 0,
             stands: false,
             waited_at: None,
             stage: Stage::Waits,
-            in_the_way: None,
         }
     }
 
@@ -115,50 +86,47 @@ impl Group {
 
     /// Its locks.
     pub(super) fn ids(&self) -> Vec<LockId> {
-        self.keys.iter().map(|key| self.id(key)).collect()
+        self.keys.iter().map(|want| self.id(want)).collect()
     }
 
     /// The lock at which it stands, or to which it comes next; `None` if it has reached all.
-    pub fn next_key(&self) -> Option<&GroupKey> {
+    pub fn next_key(&self) -> Option<&Want<Rc<[u8]>>> {
         self.keys.get(self.reached)
     }
 
     /// The locks that it has not reached yet.
-    pub fn unreached(&self) -> &[GroupKey] {
+    pub fn unreached(&self) -> &[Want<Rc<[u8]>>] {
         self.keys.get(self.reached..).unwrap_or_default()
     }
 
-    /// How it waits for the next lock.
-    pub fn entry(&self, waiter: WaiterId) -> Option<Entry> {
-        let GroupKey { mode, limit, .. } = *self.next_key()?;
-        let (owner, kind) = (self.owner.clone(), Kind::Group(waiter));
-        let (client, arrival) = (self.client, Arrival::new(self.arrival));
-        let plain = Entry::new(owner, mode, self.lease, kind, self.since);
-        Some(Entry { limit, client, arrival, ..plain })
+    /// Its place in the queue of the next lock. The group ends as a whole: when it times out, and
+    /// with the acknowledgments of all locks.
+    pub fn next_entry(&self) -> Option<Entry> {
+        let Want { mode, limit, .. } = *self.next_key()?;
+        let Entry { owner, lease, kind, since, client, arrival, .. } = self.entry.clone();
+        Some(Entry { limit, client, arrival, ..Entry::new(owner, mode, lease, kind, since) })
     }
 
     /// Whether a request for these locks, in key order, asks for the same.
-    pub fn wants(&self, wants: &[Want<'_>]) -> bool {
-        let is_same = |(own, want): (&GroupKey, &Want<'_>)| {
-            (&*own.key, own.mode, own.limit) == (want.key, want.mode, want.limit)
-        };
-        self.keys.len() == wants.len() && self.keys.iter().zip(wants).all(is_same)
+    pub fn wants(&self, wants: &[Want<&[u8]>]) -> bool {
+        let own = self.keys.iter().map(|own| (&*own.key, own.mode, own.limit));
+        own.eq(wants.iter().map(|want| (want.key, want.mode, want.limit)))
     }
 
-    pub(super) fn id(&self, key: &GroupKey) -> LockId {
-        LockId { db: self.db, key: key.key.clone() }
+    /// One of its locks.
+    pub fn id(&self, want: &Want<Rc<[u8]>>) -> LockId {
+        LockId { db: self.db, key: want.key.clone() }
     }
 
     /// Its claim to one of its locks.
-    pub(super) fn claim<'g>(&'g self, of: &GroupKey) -> Claim<'g> {
-        let owner = self.owner.as_bytes();
-        Claim { owner, mode: of.mode, upgrade: false, limit: of.limit }
+    pub fn claim<'g>(&'g self, want: &Want<Rc<[u8]>>) -> Claim<'g> {
+        Claim { mode: want.mode, limit: want.limit, ..Claim::from(&self.entry) }
     }
 
     /// The locks at which the group has a place or may have one: up to the lock at which it stands
     /// in line.
     pub(super) fn places(&self) -> impl Iterator<Item = LockId> {
-        self.keys.iter().take(self.reached.saturating_add(1)).map(|key| self.id(key))
+        self.keys.iter().take(self.reached.saturating_add(1)).map(|want| self.id(want))
     }
 
     pub(super) fn number_of(&self, key: &[u8]) -> Option<usize> {

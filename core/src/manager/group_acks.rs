@@ -35,8 +35,8 @@ impl Manager {
     /// replicas are to acknowledge it. `group` has its locks, and how many replicas.
     pub fn group_is_pending(&mut self, grant: WaiterId, group: Group, holds: usize) {
         let Some(first) = group.keys.first().map(|key| group.id(key)) else { return };
-        self.tells.is_pending(grant, group.owner.clone(), PendingRequest::Several);
-        self.acks.ask(first, vec![(group.acks, Ack::Wait(grant))]);
+        self.tells.is_pending(grant, group.entry.owner.clone(), PendingRequest::Several);
+        self.acks.ask(first, vec![(group.entry.acks, Ack::Wait(grant))]);
         self.groups.all.insert(grant, Group { stage: Stage::Pending { holds }, ..group });
         self.groups.pending = self.groups.pending.saturating_add(1);
     }
@@ -45,7 +45,7 @@ impl Manager {
     pub(super) fn several_acked(&mut self, grant: WaiterId, now: Now) {
         let Some(group) = self.groups.all.get(&grant) else { return };
         let Stage::Pending { holds } = group.stage else { return };
-        let (ids, acks) = (group.ids(), group.acks);
+        let (ids, acks) = (group.ids(), group.entry.acks);
         let Some(first) = ids.first().cloned() else { return };
         // A change of a key awaits its sweep. Replicas must acknowledge that change, too.
         if ids.iter().any(|id| self.is_unseen(id.db, &id.key)) {

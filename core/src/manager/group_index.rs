@@ -15,6 +15,6 @@ impl Manager {
         let all = (db, hash, WaiterId::from(1))..=(db, hash, WaiterId::from(u64::MAX));
         let all = self.groups.by_owner.range(all).map(|(_, _, waiter)| *waiter);
         all.filter_map(|waiter| Some((waiter, self.groups.all.get(&waiter)?)))
-            .filter(move |(_, group)| group.waits() && group.owner.as_bytes() == owner)
+            .filter(move |(_, group)| group.waits() && group.entry.owner.as_bytes() == owner)
     }
 }

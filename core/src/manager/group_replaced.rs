@@ -12,11 +12,11 @@ impl Manager {
         };
         let others = self.groups.by_message.saturating_sub(group.is_told.into());
         self.groups.by_message = others.saturating_add(by.is_told.into());
-        group.ends_at.map(|before| self.groups.ends.remove(&(before, waiter)));
-        by.ends_at.map(|ends_at| self.groups.ends.insert((ends_at, waiter)));
-        let Group { client, session, lease, acks, ends_at, is_told, .. } = by;
-        (group.client, group.session, group.lease) = (client, session, lease);
-        (group.acks, group.ends_at, group.is_told) = (acks, ends_at, is_told);
+        group.entry.ends_at.map(|before| self.groups.ends.remove(&(before, waiter)));
+        by.entry.ends_at.map(|ends_at| self.groups.ends.insert((ends_at, waiter)));
+        let (client, lease) = (by.entry.client, by.entry.lease);
+        group.is_told = by.is_told;
+        group.entry.continue_as(by.entry);
         let places: Vec<LockId> = group.places().collect();
         for LockId { db, key } in places {
             if self.locks.get(db, &key).is_some_and(|volatile| volatile.knows(waiter)) {

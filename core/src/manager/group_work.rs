@@ -38,7 +38,7 @@ impl Groups {
         let Some(group) = self.waiting(waiter) else { return };
         match group.next_key() {
             Some(key) => {
-                let work = (group.id(key), AtLock::Come(group.arrival, waiter));
+                let work = (group.id(key), AtLock::Come(group.entry.arrival, waiter));
                 self.works.insert(work);
             }
             None => drop(self.commits.insert(waiter)),
@@ -51,7 +51,7 @@ impl Groups {
         if let Some(group) = self.all.get(&waiter)
             && let Some(key) = group.next_key()
         {
-            let work = (group.id(key), AtLock::Come(group.arrival, waiter));
+            let work = (group.id(key), AtLock::Come(group.entry.arrival, waiter));
             self.works.remove(&work);
         }
     }
@@ -60,7 +60,7 @@ impl Groups {
     pub(super) fn is_moving(&self, waiter: WaiterId) -> bool {
         self.commits.contains(&waiter)
             || self.waiting(waiter).is_some_and(|group| {
-                let work = |key| (group.id(key), AtLock::Come(group.arrival, waiter));
+                let work = |key| (group.id(key), AtLock::Come(group.entry.arrival, waiter));
                 group.next_key().is_some_and(|key| self.works.contains(&work(key)))
             })
     }
@@ -122,7 +122,7 @@ impl Groups {
 
     /// Whether the group's wait has timed out.
     pub(super) fn is_over(&self, waiter: WaiterId, now: Now) -> bool {
-        let ends_at = self.waiting(waiter).and_then(|group| group.ends_at);
+        let ends_at = self.waiting(waiter).and_then(|group| group.entry.ends_at);
         ends_at.is_some_and(|ends_at| ends_at.is_over_at(now))
     }
 }

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::group::{AtLock, Group, Stage};
 use super::{At, HashMap, LockId, Manager, Mark};
-use crate::volatile::slow::{Ended, Outcome, What};
+use crate::volatile::endings::wake;
+use crate::volatile::queue::Arrival;
+use crate::volatile::slow::{Ended, Outcome};
 use crate::{EpochMs, GroupStand, Now, Owner, Reply, WaiterId, Wake};
 
 /// If many connections close in one loop iteration, groups with at most this many locks in total
@@ -56,7 +58,7 @@ pub(super) struct Groups {
 
 impl Groups {
     pub(super) fn index_of(waiter: WaiterId, group: &Group) -> (i32, u64, WaiterId) {
-        (group.db, Owner::hash_of(group.owner.as_bytes()), waiter)
+        (group.db, Owner::hash_of(group.entry.owner.as_bytes()), waiter)
     }
 
     /// Drops one group that waits, so that many can be dropped in portions. False if there is
@@ -78,7 +80,7 @@ impl Groups {
         self.by_message = self.by_message.saturating_sub(group.is_told.into());
         self.turns = self.turns.saturating_sub(turns);
         self.waiting = self.waiting.saturating_sub(1);
-        let (ends_at, index) = (group.ends_at, Self::index_of(waiter, group));
+        let (ends_at, index) = (group.entry.ends_at, Self::index_of(waiter, group));
         ends_at.map(|ends_at| self.ends.remove(&(ends_at, waiter)));
         self.by_owner.remove(&index);
         self.stays(waiter);
@@ -109,9 +111,9 @@ impl Manager {
     /// A request begins to wait for several locks.
     pub fn group_begins(&mut self, waiter: WaiterId, mut group: Group) {
         self.arrivals = self.arrivals.saturating_add(1);
-        group.arrival = self.arrivals;
+        group.entry.arrival = Arrival::new(self.arrivals);
         self.groups.by_owner.insert(Groups::index_of(waiter, &group));
-        self.groups.ends.extend(group.ends_at.map(|ends_at| (ends_at, waiter)));
+        self.groups.ends.extend(group.entry.ends_at.map(|ends_at| (ends_at, waiter)));
         self.groups.waiting = self.groups.waiting.saturating_add(1);
         let by_message = &mut self.groups.by_message;
         *by_message = by_message.saturating_add(group.is_told.into());
@@ -142,7 +144,7 @@ impl Manager {
         let in_the_way = entry.and_then(|entry| entry.in_the_way.clone());
         if let Some(group) = self.groups.all.get_mut(&waiter) {
             (group.stands, group.waited_at) = (true, Some(group.reached));
-            group.in_the_way = group.in_the_way.take().or(in_the_way);
+            group.entry.in_the_way = group.entry.in_the_way.take().or(in_the_way);
         }
         self.tells.stands_at(waiter, &id);
         self.waits.stands_at(waiter, id);
@@ -253,11 +255,8 @@ impl Manager {
         now: Now,
     ) {
         let Some(group) = self.group(waiter) else { return };
-        let since = group.since;
-        let refused = matches!(reply, Reply::Refused(_));
-        let owner = refused.then(|| Box::new(group.owner.clone()));
-        let reached = group.keys.iter().take(group.reached.saturating_add(1));
-        let left: Vec<LockId> = reached.map(|key| group.id(key)).collect();
+        let wake = wake(waiter, reply, &group.entry, now);
+        let left: Vec<LockId> = group.places().collect();
         self.log_group(waiter, by, now);
         self.groups.stop(waiter);
         self.groups.all.remove(&waiter);
@@ -269,15 +268,13 @@ impl Manager {
                 self.groups.serve(id);
             }
         }
-        let waited_us = now.us().saturating_sub(since.us());
         let is_withdrawn = by == Outcome::Cancelled;
-        let wake = Wake::of(waiter, reply);
-        self.post(vec![Wake { waited_us, holds: 0, owner, is_withdrawn, ..wake }]);
+        self.post(vec![Wake { holds: 0, is_withdrawn, ..wake }]);
     }
 
     /// A group is granted, and no longer waits. Returns how long it waited, in microseconds.
     pub fn group_granted(&mut self, waiter: WaiterId, now: Now) -> u64 {
-        let since = self.group(waiter).map_or(now, |group| group.since);
+        let since = self.group(waiter).map_or(now, |group| group.entry.since);
         self.log_group(waiter, Outcome::Granted, now);
         self.groups.stop(waiter);
         now.us().saturating_sub(since.us())
@@ -287,20 +284,11 @@ impl Manager {
         let Some(group) = self.groups.waiting(waiter) else { return };
         let waited_at = group.waited_at.and_then(|number| group.keys.get(number));
         let Some(key) = waited_at.or(group.next_key()).or(group.keys.last()) else { return };
-        let (us, least) = (now.us().saturating_sub(group.since.us()), self.slow.wait_ms);
-        let is_slow = least.is_some_and(|least| us >= least.saturating_mul(1000));
-        let Some(names) = group.in_the_way.clone().filter(|_| is_slow) else { return };
-        let over = Ended {
-            owner: group.owner.clone(),
-            mode: key.mode,
-            limit: key.limit,
-            ms: us / 1000,
-            outcome,
-            what: What::Wait(names),
-            keys: group.keys.len(),
-        };
-        let (db, key) = (group.db, key.key.clone());
-        self.log_slow(At { db, key: &key, now }, Some(over));
+        let over = group.entry.ended(self.slow, outcome, now);
+        let (mode, limit, keys) = (key.mode, key.limit, group.keys.len());
+        let LockId { db, key } = group.id(key);
+        let over = over.map(|over| Ended { mode, limit, keys, ..over });
+        self.log_slow(At { db, key: &key, now }, over);
     }
 
     /// The server has unblocked the connection of a group. False if the waiter is no group.

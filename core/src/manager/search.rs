@@ -163,7 +163,7 @@ impl<W: World> WaitGraph for DbWaitGraph<'_, W> {
             return self.at(lock, Stand::Parked(waiter), steps);
         };
         let Some(next) = group.keys.get(number) else { return Vec::new() };
-        self.at(&group.id(next), Stand::Coming(group.claim(next), group.arrival), steps)
+        self.at(&group.id(next), Stand::Coming(group.claim(next), group.entry.arrival), steps)
     }
 }
 

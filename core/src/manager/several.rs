@@ -40,10 +40,11 @@ impl Manager {
     }
 
     /// Whether one of these locks has more waiters than the request accepts (`MAXQUEUE`).
-    pub fn is_line_too_long(&self, db: i32, unit: &Unit<'_, '_>, max_queue: usize) -> bool {
+    pub fn is_line_too_long(&self, db: i32, unit: &Unit<'_, '_>) -> bool {
+        let Some(max_queue) = unit.ask.max_queue else { return false };
         unit.wants.iter().any(|want| {
             let volatile = self.locks.get(db, want.key);
-            volatile.is_some_and(|it| it.queue.others_in_line(unit.owner) >= max_queue)
+            volatile.is_some_and(|it| it.queue.others_in_line(unit.ask.owner) >= max_queue)
         })
     }
 

@@ -95,7 +95,7 @@ pub enum Same<'a> {
         /// The database.
         db: i32,
         /// The locks, in key order.
-        wants: &'a [Want<'a>],
+        wants: &'a [Want<&'a [u8]>],
         /// To renew the holds.
         is_renewal: bool,
     },
@@ -376,7 +376,7 @@ impl Manager {
             return Some(&pending.owner);
         }
         if let Some(group) = self.groups.all.get(&waiter) {
-            return Some(&group.owner);
+            return Some(&group.entry.owner);
         }
         let LockId { db, key } = &self.tells.all.get(&waiter)?.line.lock;
         let entry = self.locks.get(*db, key)?.queue.blocked(waiter);

@@ -17,7 +17,7 @@ impl<'a> Step<'_, 'a> {
         match &stopped {
             // Due items were handled before the owner was judged, and the token is issued already:
             // no other hold may begin before this one.
-            None if matches!(input, Input::Enter(_)) => {}
+            None if matches!(input, Input::Enter { .. }) => {}
             None => self.volatile.unfinished = None,
             Some(Unchecked { portion, .. }) => self.moment.portion = *portion,
         }
@@ -26,7 +26,7 @@ impl<'a> Step<'_, 'a> {
             self.serve();
         } else {
             match input {
-                Input::Enter(ask) => {
+                Input::Enter { ask, .. } => {
                     self.volatile.grace = self.moment.grace;
                     self.end_own(ask.owner);
                 }
@@ -60,16 +60,14 @@ impl<'a> Step<'_, 'a> {
             Input::Park(ask, parking) => {
                 let parking = self.begin_now(parking);
                 let reply = self.acquire(ask, Some(parking));
-                let Parking { waiter, client, since, ends_at, .. } = parking;
+                let waiter = parking.waiter;
                 if let Reply::MustWait { .. } = reply {
                     let kind = match ask.patience {
                         Patience::Tell => Kind::Told(waiter),
                         _ => Kind::Blocked(waiter),
                     };
-                    let mut entry = ask.entry(kind, ends_at, since);
-                    entry.client = entry.client.or(client);
                     let place = self.own_place(waiter, ask.owner);
-                    self.enqueue(place, entry);
+                    self.enqueue(place, ask.entry_of(kind, &parking));
                 } else if let Some(place) = self.volatile.queue.place_of(waiter) {
                     // The request took the place of a wait with TELL, and is refused.
                     self.volatile.queue.remove(place);
@@ -77,7 +75,7 @@ impl<'a> Step<'_, 'a> {
                 reply
             }
             Input::Release(ask) => self.release(ask),
-            Input::Enter(ask) => self.enter(ask),
+            Input::Enter { ask, token, caller } => self.enter(ask, token, caller),
             Input::ReleaseAll(owner, token) => self.release_all(owner, token),
             Input::Renew(ask) => self.renew(ask, None),
             Input::ParkRenew(ask, parking) => self.renew(ask, Some(self.begin_now(parking))),
@@ -103,10 +101,9 @@ impl Input<'_> {
     /// The owner that asks; `None` for an input that no owner caused.
     fn owner(&self) -> Option<&[u8]> {
         match self {
-            Self::Acquire(ask) | Self::Park(ask, _) => Some(ask.owner),
+            Self::Acquire(ask) | Self::Park(ask, _) | Self::Enter { ask, .. } => Some(ask.owner),
             Self::Release(ask) => Some(ask.owner),
             Self::Renew(ask) | Self::ParkRenew(ask, _) => Some(ask.owner),
-            Self::Enter(ask) => Some(ask.owner),
             Self::Join(entry) => Some(entry.owner.as_bytes()),
             Self::ReleaseAll(owner, _) | Self::Withdraw(owner) | Self::Cancel(owner) => Some(owner),
             Self::Force(_) | Self::Tick | Self::Changed => None,

@@ -1,10 +1,10 @@
 //! Grants and renewals whose reply is sent later, perhaps after acknowledgments; a grant is revoked
 //! if these do not arrive. The hold exists from its grant on, but is reported to nobody before.
 
-use crate::step::input::Parking;
+use crate::step::input::{Acquire, Parking};
 use crate::volatile::levels::Asked;
 use crate::volatile::unsent::{AckWait, HeldBack};
-use crate::{Step, Token};
+use crate::{Hold, Step, Token};
 
 /// What was decided for a caller whose reply is sent later.
 pub(crate) struct LateReply {
@@ -14,6 +14,19 @@ pub(crate) struct LateReply {
     pub(crate) token: Token,
     pub(crate) asked: Asked,
     pub(crate) reply: HeldBack,
+}
+
+impl LateReply {
+    /// The reply to a grant of what the owner asks for, which had this hold before.
+    pub(crate) fn grant(
+        caller: Parking,
+        ask: &Acquire<'_>,
+        token: Token,
+        held: Option<Hold>,
+    ) -> Self {
+        let (asked, reply) = (Asked::new(held, ask.depth), HeldBack::grant(ask.session, ask.lease));
+        Self { caller, acks: ask.acks, token, asked, reply }
+    }
 }
 
 impl Step<'_, '_> {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use smallvec::smallvec;
 
-use crate::step::input::{Acquire, Effects, Enter, Input, Levels, Release, Reply};
+use crate::step::input::{Acquire, Effects, Input, Levels, Release, Reply};
 use crate::volatile::slow::Slow;
 use crate::{Change, End, Event, LeaseMs, Lock, Mode, Now, Token, Tokens};
 
@@ -49,7 +49,7 @@ impl Lock {
         match input {
             Input::Acquire(ask) => self.acquire_fast(ask, now, tokens),
             Input::Release(ask) => self.release_fast(ask, now, slow),
-            Input::Enter(ask) => self.enter_fast(ask, now),
+            Input::Enter { ask, token, .. } => self.enter_fast(ask, *token, now),
             Input::ReleaseAll(owner, token) => self.release_all_fast(owner, *token, now, slow),
             _ => None,
         }
@@ -62,11 +62,17 @@ impl Lock {
         now: Now,
         tokens: &mut Tokens,
     ) -> Option<FastStep<'a>> {
-        let is_first_level = ask.depth.is_none_or(|depth| depth == 1);
-        if !self.is_free() || !is_first_level || ask.session.is_some() || ask.acks > 0 {
+        if !self.is_plain(ask) {
             return None;
         }
         self.begin(Cow::Borrowed(ask.owner), ask.mode, ask.lease, now, tokens)
+    }
+
+    /// Whether the lock is free, and nothing is to be remembered of the grant.
+    #[inline]
+    fn is_plain(&self, ask: &Acquire<'_>) -> bool {
+        let is_first_level = ask.depth.is_none_or(|depth| depth == 1);
+        self.is_free() && is_first_level && ask.session.is_none() && ask.acks == 0
     }
 
     #[inline]
@@ -117,9 +123,13 @@ impl Lock {
         FastStep { change, event, reply, is_request_enough: false }
     }
 
-    fn enter_fast<'a>(&mut self, ask: &Enter<'a>, now: Now) -> Option<FastStep<'a>> {
-        let is_plain = self.is_free() && ask.session.is_none() && ask.acks == 0;
-        let token = ask.token.filter(|_| is_plain)?;
+    fn enter_fast<'a>(
+        &mut self,
+        ask: &Acquire<'a>,
+        token: Option<Token>,
+        now: Now,
+    ) -> Option<FastStep<'a>> {
+        let token = token.filter(|_| self.is_plain(ask))?;
         Some(self.begin_with(Cow::Borrowed(ask.owner), ask.mode, ask.lease, now, token))
     }
 

@@ -3,12 +3,10 @@
 use std::borrow::Cow;
 
 use crate::step::confirm::LateReply;
-use crate::step::input::{Parking, Reply, Unchecked};
+use crate::step::input::{Acquire, Parking, Reply, Unchecked};
 use crate::volatile::kind::Kind;
-use crate::volatile::levels::Asked;
 use crate::volatile::queue::{Entry, Place};
 use crate::volatile::slow::Outcome;
-use crate::volatile::unsent::HeldBack;
 use crate::{Mode, Owner, Refusal, Right, Step, WaiterId};
 
 /// For how many waiters that would enter together the permissions are asked at a time.
@@ -221,29 +219,25 @@ impl Step<'_, '_> {
             Some(Right::Unheard) => return self.end_unheard(waiter, entry),
             Some(Right::May) | None => {}
         }
-        let owner = entry.owner.as_bytes();
-        self.end_own(owner);
-        let held = self.lock.holders.hold(owner, entry.mode);
+        let ask = Acquire::from(entry);
+        self.end_own(ask.owner);
+        let held = self.lock.holders.hold(ask.owner, ask.mode);
         // The level below it may have ended while it waited.
-        let skipped = self.level_is_skipped(owner, entry.mode, entry.depth);
+        let skipped = self.level_is_skipped(ask.owner, ask.mode, ask.depth);
         let reply = match (skipped, held) {
             (Some(refused), _) => refused,
-            _ if entry.session().is_some()
+            _ if ask.session.is_some()
                 && !self.volatile.may_tie(held, self.moment.sessions_max) =>
             {
                 Reply::Refused(Refusal::TooManySessions)
             }
-            (None, Some(hold)) => self.reenter(entry.depth, entry.lease, hold),
-            (None, None) => {
-                let owner = Cow::Owned(owner.to_vec());
-                self.begin_hold(owner, entry.mode, entry.lease)
-            }
+            (None, Some(hold)) => self.reenter(ask.depth, ask.lease, hold),
+            (None, None) => self.begin_hold(Cow::Owned(ask.owner.to_vec()), ask.mode, ask.lease),
         };
         if let Reply::Granted { token, .. } = reply {
-            let (caller, asked) = (Parking::of(waiter, entry), Asked::new(held, entry.depth));
-            let acks = self.volatile.acks_for(entry.acks, held, entry.depth);
-            let late = HeldBack::grant(entry.session(), entry.lease);
-            if self.reply_later(LateReply { caller, acks, token, asked, reply: late }) {
+            let acks = self.volatile.acks_for(ask.acks, held, ask.depth);
+            let (caller, ask) = (Parking::of(waiter, entry), Acquire { acks, ..ask });
+            if self.reply_later(LateReply::grant(caller, &ask, token, held)) {
                 self.volatile.log_slow(entry.ended(
                     self.moment.slow,
                     Outcome::Granted,

@@ -149,7 +149,15 @@ pub enum Input<'a> {
     /// owner may enter.
     ///
     /// [`Lock::judge`]: crate::Lock::judge
-    Enter(Enter<'a>),
+    Enter {
+        /// What is asked of this lock.
+        ask: Acquire<'a>,
+        /// The token of all holds that the request begins; `None` if the owner already holds all
+        /// that it wants.
+        token: Option<Token>,
+        /// The caller, if its reply is sent later.
+        caller: Option<Parking>,
+    },
     /// One lock of an `RLOCK.MRELEASE`: every hold of this owner, or the one with this token.
     ReleaseAll(&'a [u8], Option<Token>),
     /// `RLOCK.RENEW`, or one lock of an `RLOCK.MRENEW`.
@@ -188,7 +196,7 @@ pub struct Parking {
 
 impl Parking {
     /// Who waits for one lock alone, with this number.
-    pub(crate) const fn of(waiter: WaiterId, entry: &Entry) -> Self {
+    pub const fn of(waiter: WaiterId, entry: &Entry) -> Self {
         let Entry { client, since, ends_at, .. } = *entry;
         Self { waiter, client, since, ends_at, is_of_several: false }
     }
@@ -227,26 +235,22 @@ impl Acquire<'_> {
         let is_session = client.is_some();
         Entry { upgrade, limit, depth, acks, ends_at, client, is_session, ..plain }
     }
+
+    /// How this caller waits with it.
+    pub(crate) fn entry_of(&self, kind: Kind, caller: &Parking) -> Entry {
+        let entry = self.entry(kind, caller.ends_at, caller.since);
+        Entry { client: entry.client.or(caller.client), ..entry }
+    }
 }
 
-/// One lock of a request for several that is granted.
-#[derive(Clone, Copy, Debug)]
-pub struct Enter<'a> {
-    /// The owner.
-    pub owner: &'a [u8],
-    /// The mode.
-    pub mode: Mode,
-    /// The lease, counted from now.
-    pub lease: LeaseMs,
-    /// The token of all holds that the request begins; `None` if the owner already holds all that
-    /// it wants.
-    pub token: Option<Token>,
-    /// The connection to which to tie the hold.
-    pub session: Option<ClientId>,
-    /// How many replicas must acknowledge it before the reply to the caller.
-    pub acks: u8,
-    /// The caller, if its reply is sent later.
-    pub caller: Option<Parking>,
+impl<'a> From<&'a Entry> for Acquire<'a> {
+    /// What it waits for, as the request of a caller that would not wait again.
+    fn from(entry: &'a Entry) -> Self {
+        let Entry { mode, lease, upgrade, limit, depth, acks, .. } = *entry;
+        let (owner, session) = (entry.owner.as_bytes(), entry.session());
+        let (patience, max_queue) = (Patience::None, None);
+        Self { owner, mode, lease, upgrade, limit, depth, session, patience, max_queue, acks }
+    }
 }
 
 /// What a caller does if the lock is unavailable.

@@ -59,39 +59,36 @@ impl<'a> Step<'_, 'a> {
             Some(hold) => self.reenter(ask.depth, ask.lease, hold),
             None => self.begin_hold(Cow::Borrowed(ask.owner), ask.mode, ask.lease),
         };
-        let (asked, grant) = (Asked::new(held, ask.depth), HeldBack::grant(ask.session, ask.lease));
-        self.report_grant(ask.owner, reply, parking, acks, asked, grant)
+        self.report_grant(&Acquire { acks, ..ask }, reply, parking, held)
     }
 
-    /// Records a grant to this owner, and grants what is a re-entry now. The owner learns of the
-    /// grant at once, unless a caller waits for the reply.
+    /// Records what was granted to an owner that had this hold before, and grants what is a
+    /// re-entry now. The owner learns of the grant at once, unless a caller waits for the reply.
     pub(crate) fn report_grant(
         &mut self,
-        owner: &[u8],
+        ask: &Acquire<'_>,
         granted: Reply,
         caller: Option<Parking>,
-        acks: u8,
-        asked: Asked,
-        reply: HeldBack,
+        held: Option<Hold>,
     ) -> Reply {
         let Reply::Granted { token, .. } = granted else { return granted };
         let Some(caller) = caller else {
-            self.granted_at_once(owner, token, asked.depth, reply);
+            self.granted_at_once(ask, token);
             return granted;
         };
-        let is_pending = self.reply_later(LateReply { caller, acks, token, asked, reply });
+        let is_pending = self.reply_later(LateReply::grant(caller, ask, token, held));
         if is_pending && caller.is_of_several {
             self.effects.pending.push(caller.waiter);
         }
-        self.grant_reentries(owner);
+        self.grant_reentries(ask.owner);
         if is_pending { Reply::Pending } else { granted }
     }
 
-    /// The owner learns at once of this grant, for this depth.
-    fn granted_at_once(&mut self, owner: &[u8], token: Token, depth: Option<u16>, reply: HeldBack) {
-        let session = reply.session(self.moment.now);
+    /// The owner learns at once that it was granted what it asks for.
+    fn granted_at_once(&mut self, ask: &Acquire<'_>, token: Token) {
+        let session = HeldBack::grant(ask.session, ask.lease).session(self.moment.now);
         self.volatile.unsent.owner_knows(token);
-        self.volatile.unsent.levels.told(token, depth);
+        self.volatile.unsent.levels.told(token, ask.depth);
         if let Some(session) = session {
             self.volatile.sessions.tie(token, session);
         }
@@ -101,7 +98,7 @@ impl<'a> Step<'_, 'a> {
         // All of them, if the order of the ties matters.
         let left = self.moment.portion;
         self.moment.portion = if session.is_some() { usize::MAX } else { left };
-        self.grant_reentries(owner);
+        self.grant_reentries(ask.owner);
         self.moment.portion = left.min(self.moment.portion);
         // Requests that re-entered in this step asked earlier, so the session belongs to this
         // connection.

@@ -6,10 +6,8 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::step::admission::{Claim, has_predecessor};
-use crate::step::input::{Enter, Reply};
-use crate::volatile::levels::Asked;
+use crate::step::input::{Acquire, Parking, Reply};
 use crate::volatile::queue::Place;
-use crate::volatile::unsent::HeldBack;
 use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
 
 /// What a request for several locks finds at one of them.
@@ -115,15 +113,20 @@ impl Lock {
 impl<'a> Step<'_, 'a> {
     /// Enters. A hold that the owner already has gets no further level, but perhaps a later
     /// deadline; otherwise a new hold begins.
-    pub(crate) fn enter(&mut self, ask: Enter<'a>) -> Reply {
+    pub(crate) fn enter(
+        &mut self,
+        ask: Acquire<'a>,
+        token: Option<Token>,
+        caller: Option<Parking>,
+    ) -> Reply {
         // If the requests have sessions, whose order matters, all of them re-enter in one portion.
-        if ask.session.is_some() && ask.caller.is_none() && self.stop_for_own(ask.owner) {
+        if ask.session.is_some() && caller.is_none() && self.stop_for_own(ask.owner) {
             return Reply::Count(0);
         }
-        ask.caller.map(|caller| self.volatile.queue.leave_group(caller.waiter));
+        caller.map(|caller| self.volatile.queue.leave_group(caller.waiter));
         let held = self.lock.holders.hold(ask.owner, ask.mode);
-        let reply = match (held, ask.token) {
-            (Some(hold), _) => self.reenter(Some(1), ask.lease, hold),
+        let reply = match (held, token) {
+            (Some(hold), _) => self.reenter(ask.depth, ask.lease, hold),
             (None, Some(token)) => {
                 self.make_way(ask.owner, ask.mode);
                 let owner = Cow::Borrowed(ask.owner);
@@ -134,8 +137,7 @@ impl<'a> Step<'_, 'a> {
             // The lock was judged to be covered by the owner's hold.
             (None, None) => return Reply::Refused(Refusal::NoTokenLeft),
         };
-        let (asked, grant) = (Asked::new(held, Some(1)), HeldBack::grant(ask.session, ask.lease));
-        self.report_grant(ask.owner, reply, ask.caller, ask.acks, asked, grant)
+        self.report_grant(&ask, reply, caller, held)
     }
 
     /// Ends every hold of this owner, in both modes and at any depth, or the one with this token.

@@ -3,10 +3,10 @@
 
 use crate::grammar::Want;
 use crate::step::admission::Claim;
-use crate::step::input::{Enter, Input, Parking, Renew, Reply};
+use crate::step::input::{Acquire, Input, Parking, Renew, Reply};
 use crate::step::open_lock::OpenLock;
 use crate::step::several::{OwnPlace, Standing};
-use crate::{ClientId, LeaseMs, Refusal, Token};
+use crate::{Refusal, Token};
 
 /// The open locks of one request, each at its place in key order.
 pub trait OpenLocks<'a> {
@@ -55,15 +55,10 @@ pub struct ReplyAbout {
 #[derive(Clone, Copy, Debug)]
 pub struct Unit<'u, 'a> {
     /// The locks, in key order.
-    pub wants: &'u [Want<'a>],
-    /// The owner.
-    pub owner: &'a [u8],
-    /// The lease of all holds, counted from the grant.
-    pub lease: LeaseMs,
-    /// The connection to which to tie the holds.
-    pub session: Option<ClientId>,
-    /// How many replicas must acknowledge it.
-    pub acks: u8,
+    pub wants: &'u [Want<&'a [u8]>],
+    /// What is asked of each of them, in the mode and with the limit that is wanted there. Its
+    /// depth does not count: a hold that its owner has already gets no further level.
+    pub ask: Acquire<'a>,
     /// Which of the request's own places in the queue helps it.
     pub place: OwnPlace,
 }
@@ -99,9 +94,14 @@ pub struct Ready {
 }
 
 impl<'a> Unit<'_, 'a> {
+    /// What is asked of one of the locks.
+    fn ask(&self, want: &Want<&[u8]>) -> Acquire<'a> {
+        Acquire { mode: want.mode, limit: want.limit, depth: Some(1), ..self.ask }
+    }
+
     /// The claim of the request to one of its locks.
-    pub fn claim(&self, want: &Want<'_>) -> Claim<'a> {
-        Claim { owner: self.owner, mode: want.mode, upgrade: false, limit: want.limit }
+    pub fn claim(&self, want: &Want<&[u8]>) -> Claim<'a> {
+        Claim::from(&self.ask(want))
     }
 
     /// A reply that is not about a particular lock: it names the first lock of the request.
@@ -178,8 +178,8 @@ impl<'a> Unit<'_, 'a> {
         let pending = all.iter().map(|judgment| judgment.acks).max().unwrap_or(0);
         let new_holds = standings().filter(|(_, it)| *it == Standing::Open).count();
         let new_ties = || all.iter().filter(|judgment| !judgment.is_tied).count();
-        let new_ties = self.session.map(|_| new_ties());
-        Ok(Judged { acks: self.acks.max(pending), new_holds, new_ties })
+        let new_ties = self.ask.session.map(|_| new_ties());
+        Ok(Judged { acks: self.ask.acks.max(pending), new_holds, new_ties })
     }
 
     /// Whether an owner that may enter the locks can begin now. `Err` is the reply if not: the
@@ -218,12 +218,10 @@ impl<'a> Unit<'_, 'a> {
         caller: Option<Parking>,
     ) -> Result<Reply, L::Error> {
         let Ready { judged: Judged { acks, .. }, token } = ready;
-        let (Self { owner, lease, session, .. }, mut newest) = (*self, None);
+        let mut newest = None;
         for (place, want) in self.wants.iter().enumerate() {
-            let enter = Enter { owner, mode: want.mode, lease, token, session, acks, caller };
-            if let Reply::Granted { token, remaining_ms } =
-                locks.decide(place, Input::Enter(enter))?
-            {
+            let enter = Input::Enter { ask: Acquire { acks, ..self.ask(want) }, token, caller };
+            if let Reply::Granted { token, remaining_ms } = locks.decide(place, enter)? {
                 let (other, ms) = newest.unwrap_or((token, remaining_ms));
                 newest = Some((token.max(other), remaining_ms.min(ms)));
             }
@@ -299,7 +297,7 @@ pub fn release_all<'a, L: OpenLocks<'a>>(
 /// As [`OpenLocks::look`].
 pub fn acks_to_renew<'a, L: OpenLocks<'a>>(
     locks: &mut L,
-    wants: &[Want<'_>],
+    wants: &[Want<&[u8]>],
     ask: Renew<'a>,
 ) -> Result<Result<u8, ReplyAbout>, L::Error> {
     let mut acks = ask.acks;

@@ -21,7 +21,8 @@ use std::ops::Bound::{self, Excluded, Unbounded};
 use std::rc::Rc;
 
 use group_places::GroupPlaces;
-pub(crate) use place::{Arrival, Place};
+pub use place::Arrival;
+pub(crate) use place::Place;
 
 use crate::value::count::less;
 use crate::volatile::owner_names::OwnerNames;
@@ -88,6 +89,14 @@ impl Entry {
             is_in_front: false,
             check_at: None,
         }
+    }
+
+    /// The same owner continues to wait in the same place, in another way.
+    pub(crate) fn continue_as(&mut self, mut other: Self) {
+        (other.since, other.arrival) = (self.since, self.arrival);
+        other.in_the_way = self.in_the_way.take();
+        other.is_in_front = self.is_in_front;
+        *self = other;
     }
 
     /// The end of this wait for the slow log, if it lasted long enough.
@@ -313,9 +322,6 @@ impl Queue {
     /// The same owner continues to wait at the same place, in another way.
     pub(crate) fn replace(&mut self, place: Place, mut entry: Entry) {
         let Some(old) = self.entries.get_mut(&place) else { return };
-        (entry.since, entry.arrival) = (old.since, old.arrival);
-        entry.in_the_way = old.in_the_way.take();
-        entry.is_in_front = old.is_in_front;
         entry.check_at = match (old.check_at, entry.ends_at) {
             (Some(check_at), Some(ends_at)) if check_at <= ends_at => Some(check_at),
             (before, after) => {
@@ -334,7 +340,7 @@ impl Queue {
         Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
         self.by_owner.remove(&(ways::key_of(old), place));
         self.by_owner.insert((ways::key_of(&entry), place));
-        **old = entry;
+        old.continue_as(entry);
     }
 
     fn index_blocked(

@@ -11,7 +11,7 @@ use rlock_core::{
 use super::kinds::Kinds;
 use super::steps::{LEASE_MS, OWNERS};
 use super::town::Town;
-use crate::support::{World, acquire, lease};
+use crate::support::{World, acquire};
 
 const KEYS: [&[u8]; 2] = [b"k0", b"k1"];
 
@@ -37,7 +37,7 @@ impl OpenLocks<'static> for OpenTown<'_, '_> {
     fn decide(&mut self, place: usize, input: Input<'static>) -> Result<Reply, Infallible> {
         let effects = self.town.locks[place].step(input);
         let reply = effects.reply.clone();
-        if let Input::Enter(_) = input {
+        if let Input::Enter { .. } = input {
             self.entered.push((place, effects));
         } else {
             self.town.carry_out(place, &effects, self.kinds);
@@ -61,19 +61,13 @@ impl Town<'_> {
     /// All of the locks or none, and with the same outcome as single requests for each of them.
     pub fn asks_all(&mut self, owner: usize, modes: [Mode; 2], kinds: &mut Kinds) {
         let expected = self.of_singles(owner, modes);
-        let wants: Vec<Want<'_>> = modes
+        let wants: Vec<Want<&[u8]>> = modes
             .iter()
             .enumerate()
             .map(|(number, mode)| Want { key: KEYS[number], mode: *mode, limit: None, number })
             .collect();
-        let unit = Unit {
-            wants: &wants,
-            owner: OWNERS[owner],
-            lease: lease(LEASE_MS),
-            session: None,
-            acks: 0,
-            place: OwnPlace::None,
-        };
+        let ask = acquire(OWNERS[owner], Mode::Write, LEASE_MS);
+        let unit = Unit { wants: &wants, ask, place: OwnPlace::None };
         let mut open = OpenTown { town: self, kinds, entered: Vec::new() };
         let Ok(judged) = unit.judge_all(&mut open);
         let reply = match judged {

@@ -204,7 +204,7 @@ pub fn every_change_changes(before: &Lock, after: &Lock, input: &Input<'_>, effe
     let mut lock = before.clone();
     let asks = matches!(input, Input::Acquire(_) | Input::Park(..) | Input::Renew(_));
     let is_promise = asks
-        || matches!(input, Input::Enter(_))
+        || matches!(input, Input::Enter { .. })
         || effects.wakes.iter().any(|wake| matches!(wake.reply, Reply::Granted { .. }));
     for change in &effects.changes {
         let was = lock.clone();

@@ -3,7 +3,7 @@
 /// The number of a wait, which increases from one wait of this server to the next. Six bytes last
 /// for years, and do not make an entry larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Arrival([u8; 6]);
+pub struct Arrival([u8; 6]);
 
 impl Arrival {
     /// After every other one.

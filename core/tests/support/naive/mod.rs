@@ -11,8 +11,8 @@ mod waiting;
 use std::num::NonZeroU32;
 
 use rlock_core::{
-    Acquire, ClientId, End, Enter, EpochMs, Event, Input, Kind, LeaseMs, Mode, Now, Patience,
-    Refusal, Token, WaiterId,
+    Acquire, ClientId, End, EpochMs, Event, Input, Kind, LeaseMs, Mode, Now, Patience, Refusal,
+    Token, WaiterId,
 };
 
 use super::laws::Held;
@@ -124,7 +124,7 @@ impl Naive {
                 }
                 Said::Count((before - self.holds.len()) as u64)
             }
-            Input::Enter(ask) => self.enter_unit(ask, limits, &mut told),
+            Input::Enter { ask, token, .. } => self.enter_unit(ask, *token, limits, &mut told),
             Input::Join(_) | Input::Withdraw(_) => {
                 panic!("groups wait in the engine's tests")
             }
@@ -406,11 +406,17 @@ impl Naive {
     }
 
     /// One lock of several: a hold that exists gets a later deadline, otherwise one begins.
-    fn enter_unit(&mut self, ask: &Enter<'_>, limits: Limits, told: &mut Told) -> Said {
+    fn enter_unit(
+        &mut self,
+        ask: &Acquire<'_>,
+        token: Option<Token>,
+        limits: Limits,
+        told: &mut Told,
+    ) -> Said {
         let (owner, mode, lease) = (ask.owner, ask.mode, ask.lease);
         if !self.has(owner, mode) {
             // The token of all of them, which must also be the next one of this lock.
-            self.last_token = ask.token.expect("it has one").get() - 1;
+            self.last_token = token.expect("it has one").get() - 1;
         }
         let said = self.enter(owner, mode, lease, Some(1), limits, told);
         if let Said::Granted { token, .. } = said {
