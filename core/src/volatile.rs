@@ -231,15 +231,10 @@ impl Volatile {
         let next = [
             self.queue.next_check(),
             self.sessions.next_end_by_acks(),
-            self.next_late(),
+            self.unsent.next_over(),
             self.grace.filter(|_| !self.queue.is_empty()),
         ];
         next.into_iter().flatten().min()
-    }
-
-    /// When the next acknowledgment would be too late.
-    pub(crate) fn next_late(&self) -> Option<EpochMs> {
-        self.unsent.next_over()
     }
 
     /// Whether another hold may be tied to a connection; a hold that is already tied may always be

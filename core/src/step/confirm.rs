@@ -35,7 +35,7 @@ impl Step<'_, '_> {
         let LateReply { caller, acks, token, asked, reply } = late;
         let (waiter, now) = (caller.waiter, self.moment.now);
         if acks == 0 {
-            self.volatile.unsent.insert(waiter, token, asked);
+            self.volatile.unsent.insert(waiter, token, asked, None);
             if let Some(session) = reply.session(now) {
                 self.volatile.tie_unsent(token, waiter, session);
             }

@@ -2,7 +2,7 @@
 //! others count as ended at once: decisions ignore them.
 
 use crate::step::input::Wake;
-use crate::volatile::confirm::no_acks;
+use crate::volatile::confirm::refused;
 use crate::volatile::sessions::Session;
 use crate::volatile::slow::Outcome;
 use crate::{
@@ -141,15 +141,17 @@ impl<'a> Step<'_, 'a> {
 }
 
 impl Lock {
+    /// Whether the hold with this token exists and has not expired.
+    fn lasts_at(&self, token: Token, now: Now) -> bool {
+        self.holders.by_token(token).is_some_and(|(_, hold)| !hold.deadline.is_over_at(now))
+    }
+
     /// The key may have been changed from outside, or the gate is shut: sessions whose hold no
     /// longer exists are lost.
     pub fn lost_sessions(&self, volatile: &mut Volatile, now: Now) -> Vec<ClientId> {
-        let gone = |token: &Token| {
-            let hold = self.holders.by_token(*token);
-            hold.is_none_or(|(_, hold)| hold.deadline.is_over_at(now))
-        };
-        let gone: Vec<Token> = volatile.sessions.tokens().into_iter().filter(gone).collect();
-        gone.into_iter().flat_map(|token| volatile.lose(token)).collect()
+        let tokens = volatile.sessions.tokens().into_iter();
+        let gone = tokens.filter(|token| !self.lasts_at(*token, now));
+        gone.flat_map(|token| volatile.lose(token)).collect()
     }
 
     /// The gate is shut, so no session is renewed: those whose lease has expired are lost. The
@@ -177,10 +179,7 @@ impl Lock {
     /// Something other than RLOCK changed the key: refuses the pending callers whose hold no longer
     /// exists.
     pub fn lost_grants(&self, volatile: &mut Volatile, now: Now) -> Vec<Wake> {
-        let is_there = |token: Token| {
-            let hold = self.holders.by_token(token);
-            hold.is_some_and(|(_, hold)| !hold.deadline.is_over_at(now))
-        };
+        let is_there = |token: Token| self.lasts_at(token, now);
         let mut wakes = Vec::new();
         for token in volatile.unsent.pending_tokens().into_iter().filter(|token| !is_there(*token))
         {
@@ -189,7 +188,7 @@ impl Lock {
                 false => Refusal::NoAcks,
             };
             let pending = volatile.unsent.remove_pending(token).into_iter();
-            wakes.extend(pending.map(|(waiter, since)| no_acks(waiter, since, why.clone(), now)));
+            wakes.extend(pending.map(|(waiter, since)| refused(waiter, since, why.clone(), now)));
         }
         volatile.forget_acks(is_there);
         wakes

@@ -1,9 +1,8 @@
 //! What comes due without a command: leases, sessions and waits that end, and sessions to be
 //! renewed.
 
-use crate::volatile::confirm::no_acks;
 use crate::volatile::queue::Entry;
-use crate::{End, Refusal, Step, Volatile};
+use crate::{End, Step, Volatile};
 
 impl<'a> Step<'_, 'a> {
     /// Handles what came due before anything new: departed waiters are not granted, and what has
@@ -22,7 +21,8 @@ impl<'a> Step<'_, 'a> {
         if self.volatile.is_empty() {
             return;
         }
-        self.expire_unconfirmed();
+        let late = self.volatile.refuse_late(self.moment.now, &mut self.moment.portion);
+        self.effects.wakes.extend(late);
         // However many are late: nothing that has ended by now affects a decision.
         self.revoke();
         for token in self.volatile.sessions.take_gone() {
@@ -83,28 +83,6 @@ impl<'a> Step<'_, 'a> {
         {
             let Some(token) = self.volatile.sessions.first_ended(self.moment.now) else { return };
             self.end_session(token);
-        }
-    }
-
-    /// Revokes the levels of grants whose acknowledgments did not come in time.
-    fn expire_unconfirmed(&mut self) {
-        while self.volatile.next_late().is_some_and(|at| at.is_over_at(self.moment.now)) {
-            if !self.moment.take() {
-                self.volatile.unfinished = Some(self.moment.now.ms());
-                return;
-            }
-            match self.volatile.unsent.first_over(self.moment.now) {
-                Some((waiter, since)) => {
-                    self.volatile.leave(waiter);
-                    self.effects.wakes.push(no_acks(
-                        waiter,
-                        since,
-                        Refusal::NoAcks,
-                        self.moment.now,
-                    ));
-                }
-                None => return,
-            }
         }
     }
 }

@@ -85,7 +85,7 @@ impl Volatile {
         if !wait.is_of_several {
             acks.ask(wait.acks, Ack::Wait(waiter));
         }
-        self.unsent.insert_pending(waiter, token, asked, wait);
+        self.unsent.insert(waiter, token, asked, Some(wait));
     }
 
     /// What replicas are to acknowledge, since the last call.
@@ -153,9 +153,9 @@ impl Volatile {
         self.acks_mut().ask(acks, Ack::Deadline(token, deadline, acks));
     }
 
-    /// Refuses pending callers whose time is up, without opening the lock: their grants are
-    /// revoked with the next input.
-    pub(crate) fn late_alone(&mut self, now: Now, portion: &mut usize) -> Vec<Wake> {
+    /// Refuses pending callers whose acknowledgments did not come in time. Does not read the lock:
+    /// their grants are revoked afterward, or with the next input.
+    pub(crate) fn refuse_late(&mut self, now: Now, portion: &mut usize) -> Vec<Wake> {
         let mut wakes = Vec::new();
         while let Some((waiter, since)) = self.unsent.first_over(now) {
             let Some(left) = portion.checked_sub(1) else {
@@ -164,7 +164,7 @@ impl Volatile {
             };
             *portion = left;
             self.leave(waiter);
-            wakes.push(no_acks(waiter, since, Refusal::NoAcks, now));
+            wakes.push(refused(waiter, since, Refusal::NoAcks, now));
         }
         wakes
     }
@@ -182,19 +182,19 @@ impl Volatile {
         let Some(acks) = self.acks.as_deref_mut() else { return Vec::new() };
         acks.end(token);
         let pending = self.unsent.remove_pending(token).into_iter();
-        pending.map(|(waiter, since)| no_acks(waiter, since, Refusal::NoAcks, now)).collect()
+        pending.map(|(waiter, since)| refused(waiter, since, Refusal::NoAcks, now)).collect()
     }
 
     /// Forgets confirmations of holds that no longer exist.
     pub(crate) fn forget_acks(&mut self, is_there: impl Fn(Token) -> bool) {
-        let gone = self.acks.as_deref().map_or_else(Vec::new, |acks| acks.gone(is_there));
-        for token in gone {
-            self.acks_mut().end(token);
+        if let Some(acks) = self.acks.as_deref_mut() {
+            acks.forget_gone(is_there);
         }
     }
 }
 
-pub(crate) fn no_acks(waiter: WaiterId, since: Now, why: Refusal, now: Now) -> Wake {
+/// The refusal of a caller that has waited for acknowledgments since then.
+pub(crate) fn refused(waiter: WaiterId, since: Now, why: Refusal, now: Now) -> Wake {
     let waited_us = now.us().saturating_sub(since.us());
     Wake { waited_us, ..Wake::of(waiter, Reply::Refused(why)) }
 }

@@ -93,8 +93,8 @@ impl Confirmations {
         self.pending.remove(&token);
     }
 
-    /// The holds that no longer exist.
-    pub(crate) fn gone(&self, is_there: impl Fn(Token) -> bool) -> Vec<Token> {
-        self.pending.keys().copied().filter(|token| !is_there(*token)).collect()
+    /// Forgets the holds that no longer exist.
+    pub(crate) fn forget_gone(&mut self, is_there: impl Fn(Token) -> bool) {
+        self.pending.retain(|token, _| is_there(*token));
     }
 }

@@ -1,6 +1,7 @@
 //! Waits that end without a grant: they time out, or nobody can be granted any more.
 
 use crate::step::input::{Dismissed, Reply, Wake};
+use crate::volatile::confirm::refused;
 use crate::volatile::queue::{Entry, Place};
 use crate::volatile::slow::{Outcome, Slow};
 use crate::{ClientId, EpochMs, Now, Refusal, Token, Volatile, WaiterId};
@@ -39,7 +40,7 @@ impl Volatile {
         let lost = tokens.into_iter().flat_map(|token| self.lose(token)).collect();
         self.sessions.forget_gone();
         let mut groups = self.queue.leave_covered();
-        let mut wakes = self.late_alone(now, &mut portion);
+        let mut wakes = self.refuse_late(now, &mut portion);
         wakes.extend(self.time_out(now, slow, &mut portion, |_, _, _| None));
         self.queue.take_turns();
         while portion > 0
@@ -57,11 +58,8 @@ impl Volatile {
             }
         }
         self.queue.take_touched_groups();
-        for (waiter, since) in self.forget_pending(&mut portion) {
-            let waited_us = now.us().saturating_sub(since.us());
-            let reply = Reply::Refused(why.clone());
-            wakes.push(Wake { waited_us, ..Wake::of(waiter, reply) });
-        }
+        let pending = self.forget_pending(&mut portion).into_iter();
+        wakes.extend(pending.map(|(waiter, since)| refused(waiter, since, why.clone(), now)));
         self.unsent.forget_revoked();
         self.replaced.clear();
         self.entering.clear();
@@ -74,7 +72,7 @@ impl Volatile {
     /// while nothing may be written. Waiters that can enter because of it enter with the next
     /// input.
     pub fn time_out_alone(&mut self, now: Now, slow: Slow, mut portion: usize) -> Vec<Wake> {
-        let mut wakes = self.late_alone(now, &mut portion);
+        let mut wakes = self.refuse_late(now, &mut portion);
         wakes.extend(self.time_out(now, slow, &mut portion, |_, _, _| None));
         wakes
     }

@@ -127,34 +127,21 @@ impl UnsentReplies {
         less(self.by_until.len(), self.of_several)
     }
 
-    /// A reply is under way.
-    pub(crate) fn insert(&mut self, waiter: WaiterId, token: Token, asked: Asked) {
-        self.put(waiter, token, asked, None);
-    }
-
-    /// A reply waits for acknowledgments.
-    pub(crate) fn insert_pending(
+    /// A reply is under way, or waits for acknowledgments.
+    pub(crate) fn insert(
         &mut self,
         waiter: WaiterId,
         token: Token,
         asked: Asked,
-        wait: AckWait,
+        ack_wait: Option<AckWait>,
     ) {
-        self.by_until.insert((wait.until, waiter));
-        self.sessions = self.sessions.saturating_add(wait.begins_session().into());
-        self.of_several = self.of_several.saturating_add(wait.is_of_several.into());
-        self.put(waiter, token, asked, Some(Box::new(wait)));
-    }
-
-    fn put(
-        &mut self,
-        waiter: WaiterId,
-        token: Token,
-        asked: Asked,
-        ack_wait: Option<Box<AckWait>>,
-    ) {
+        if let Some(wait) = &ack_wait {
+            self.by_until.insert((wait.until, waiter));
+            self.sessions = self.sessions.saturating_add(wait.begins_session().into());
+            self.of_several = self.of_several.saturating_add(wait.is_of_several.into());
+        }
         let request = Some(self.levels.insert(token, waiter, asked));
-        let reply = UnsentReply { token, request, ties: false, ack_wait };
+        let reply = UnsentReply { token, request, ties: false, ack_wait: ack_wait.map(Box::new) };
         let before = self.by_waiter.insert(waiter, reply);
         debug_assert!(before.is_none(), "{waiter:?} gets two replies");
     }
