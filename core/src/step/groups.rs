@@ -75,8 +75,7 @@ impl Step<'_, '_> {
     pub(crate) fn withdraw(&mut self, owner: &[u8]) -> Reply {
         let ticket = self.volatile.queue.ticket_of(owner);
         if let Some(entry) = ticket.and_then(|place| self.volatile.queue.remove(place)) {
-            let over = entry.ended(self.moment.slow, Outcome::Cancelled, self.moment.now);
-            self.volatile.log_slow(over);
+            self.log_end(&entry, Outcome::Cancelled);
         }
         Reply::Count(ticket.is_some().into())
     }

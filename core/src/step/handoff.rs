@@ -40,8 +40,7 @@ impl Step<'_, '_> {
                 return self.stop(waiters, true);
             }
             let kind = head.kind;
-            if !self.moment.take() {
-                self.volatile.unfinished = Some(self.moment.now.ms());
+            if !self.take_item() {
                 return;
             }
             if is_over {
@@ -141,11 +140,7 @@ impl Step<'_, '_> {
         if let Some(place) = self.volatile.queue.ticket_of(owner)
             && let Some(ticket) = self.volatile.queue.remove(place)
         {
-            self.volatile.log_slow(ticket.ended(
-                self.moment.slow,
-                Outcome::Granted,
-                self.moment.now,
-            ));
+            self.log_end(&ticket, Outcome::Granted);
         }
         let mut from = Place::FIRST;
         loop {
@@ -172,13 +167,8 @@ impl Step<'_, '_> {
             if let Some(waiters) = unchecked {
                 self.stop(waiters, true);
             }
-            if self.effects.unchecked.is_some() {
+            if self.effects.unchecked.is_some() || !self.take_item() {
                 return self.volatile.entering.push(owner.into());
-            }
-            if !self.moment.take() {
-                self.volatile.unfinished = Some(self.moment.now.ms());
-                self.volatile.entering.push(owner.into());
-                return;
             }
             let Some(entry) = self.volatile.queue.remove(place) else { return };
             from = place;
@@ -216,7 +206,10 @@ impl Step<'_, '_> {
                 let reply = Reply::Refused(Refusal::NotPermitted);
                 return self.end_wait(entry, reply, Outcome::Refused);
             }
-            Some(Right::Unheard) => return self.end_unheard(waiter, entry),
+            Some(Right::Unheard) => {
+                self.log_end(entry, Outcome::Disconnected);
+                return self.effects.unheard.push(waiter);
+            }
             Some(Right::May) | None => {}
         }
         let ask = Acquire::from(entry);
@@ -238,11 +231,7 @@ impl Step<'_, '_> {
             let acks = self.volatile.acks_for(ask.acks, held, ask.depth);
             let (caller, ask) = (Parking::of(waiter, entry), Acquire { acks, ..ask });
             if self.reply_later(LateReply::grant(caller, &ask, token, held)) {
-                self.volatile.log_slow(entry.ended(
-                    self.moment.slow,
-                    Outcome::Granted,
-                    self.moment.now,
-                ));
+                self.log_end(entry, Outcome::Granted);
                 self.effects.pending.push(waiter);
                 if let Kind::Told(waiter) = entry.kind {
                     let asked = (waiter, entry.owner.clone(), entry.mode);
@@ -254,13 +243,6 @@ impl Step<'_, '_> {
         let is_granted = matches!(reply, Reply::Granted { .. });
         let outcome = if is_granted { Outcome::Granted } else { Outcome::Refused };
         self.end_wait(entry, reply, outcome);
-    }
-
-    /// Nobody would get the reply: the wait ends without an effect.
-    fn end_unheard(&mut self, waiter: WaiterId, entry: &Entry) {
-        let slow = entry.ended(self.moment.slow, Outcome::Disconnected, self.moment.now);
-        self.volatile.log_slow(slow);
-        self.effects.unheard.push(waiter);
     }
 
     /// Ends the levels whose connection departed before it could read the reply.

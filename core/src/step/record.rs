@@ -37,10 +37,25 @@ impl<'a> Step<'_, 'a> {
         entry.in_the_way = Some(names);
     }
 
+    /// A wait ends: records it if it lasted long enough to be logged.
+    pub(crate) fn log_end(&mut self, entry: &Entry, outcome: Outcome) {
+        self.volatile.log_slow(entry.ended(self.moment.slow, outcome, self.moment.now));
+    }
+
+    /// Takes one item of the portion. If that is used up, the rest is due at once, and this is
+    /// false.
+    pub(crate) fn take_item(&mut self) -> bool {
+        let has_one = self.moment.take();
+        if !has_one {
+            self.volatile.unfinished = Some(self.moment.now.ms());
+        }
+        has_one
+    }
+
     /// A wait ends: a blocked connection gets this reply.
     pub(crate) fn end_wait(&mut self, entry: &Entry, reply: Reply, outcome: Outcome) {
         let now = self.moment.now;
-        self.volatile.log_slow(entry.ended(self.moment.slow, outcome, now));
+        self.log_end(entry, outcome);
         if let Some(waiter) = entry.kind.waiter() {
             let is_withdrawn = outcome == Outcome::Cancelled;
             let wake = wake(waiter, reply, entry, now);
