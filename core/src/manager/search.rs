@@ -1,9 +1,9 @@
 //! Searches for deadlocks: which owner waits for which, before a connection is blocked.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 
-use super::{Group, LockId, Manager};
+use super::{At, Group, LockId, Manager};
+use crate::volatile::slow::{Ended, Outcome, What};
 use crate::waits_for::{self, Search, Seen, Stand, Steps, WaitGraph};
 use crate::{Acquire, GroupStand, Lock, Mode, Now, OwnPlace, Owner, Standing, Volatile, WaiterId};
 
@@ -45,8 +45,12 @@ impl Manager {
         const PAUSE_US: u64 = 1_000_000;
         let volatile = self.volatile(wait.lock.db, &wait.lock.key);
         let (mode, limit) = wait.stand.wants(volatile).unwrap_or((Mode::Write, None));
-        let limit = limit.map_or(0, NonZeroU32::get);
-        self.slowlog.add_cycle(mode.lower(), limit, cycle, now, self.slowlog_max);
+        if let Some((owner, LockId { db, key })) = cycle.first().cloned() {
+            let waits = cycle.iter().map(|(owner, id)| (owner.clone(), id.key.clone()));
+            let (outcome, what) = (Outcome::Refused, What::Cycle(waits.collect()));
+            let refused = Ended { owner, mode, limit, ms: 0, outcome, what, keys: 1 };
+            self.log_slow(At { db, key: &key, now }, Some(refused));
+        }
         let since = self.logged_at.map(|at| now.us().saturating_sub(at.us()));
         // If the clock was set back since the last line, it logs as well.
         let is_ahead = self.logged_at.is_some_and(|at| at > now);

@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
+use crate::Now;
 use crate::text::{NAME_BYTES_MAX, cut, escaped};
 use crate::volatile::owner_names::{NAMES_MAX, OwnerNames};
-use crate::volatile::slow::{Ended, Outcome, What};
-use crate::{Now, Owner};
+use crate::volatile::slow::{Ended, What};
 
-use super::{At, LockId, Manager};
+use super::{At, Manager};
 
 /// A name, cut; it is escaped only when it is asked for, since most entries are overwritten before
 /// anybody reads them.
@@ -96,11 +96,16 @@ impl SlowLog {
         self.entries.truncate(len_max);
     }
 
-    /// Logs that a wait or a hold of the lock at this key ended.
+    /// Logs that a wait or a hold of the lock at this key ended, or that a wait there was refused.
     pub(super) fn add(&mut self, db: i32, key: &[u8], over: Ended, now: Now, len_max: usize) {
         let (kind, others) = match over.what {
             What::Wait(names) => ("wait", Others::Held(names)),
             What::Hold => ("hold", Others::None),
+            What::Cycle(cycle) => {
+                let each = cycle.iter().take(NAMES_MAX);
+                let each = each.map(|(owner, key)| (name(owner.as_bytes()), name(key)));
+                ("deadlock", Others::Cycle(each.collect()))
+            }
         };
         let entry = SlowEntry {
             id: 0,
@@ -115,36 +120,6 @@ impl SlowLog {
             outcome: over.outcome.word(),
             keys: over.keys,
             others,
-        };
-        self.push(entry, len_max);
-    }
-
-    /// Logs a wait that was refused because it would have closed this cycle. The refused wait is
-    /// the cycle's first entry.
-    pub(super) fn add_cycle(
-        &mut self,
-        mode: &'static str,
-        limit: u32,
-        cycle: &[(Owner, LockId)],
-        now: Now,
-        len_max: usize,
-    ) {
-        let Some((owner, lock)) = cycle.first() else { return };
-        let each = cycle.iter().take(NAMES_MAX);
-        let others = each.map(|(owner, at)| (name(owner.as_bytes()), name(&at.key)));
-        let entry = SlowEntry {
-            id: 0,
-            unix_ms: now.ms().get(),
-            kind: "deadlock",
-            db: lock.db,
-            key: name(&lock.key),
-            owner: name(owner.as_bytes()),
-            mode,
-            limit,
-            ms: 0,
-            outcome: Outcome::Refused.word(),
-            keys: 1,
-            others: Others::Cycle(others.collect()),
         };
         self.push(entry, len_max);
     }

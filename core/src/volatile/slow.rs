@@ -92,13 +92,16 @@ pub struct Ended {
     pub keys: usize,
 }
 
-/// A wait, or a hold.
+/// A wait, a hold, or a wait that did not begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// A wait of a blocked connection or of a ticket, and who was in its way when it began.
     Wait(Rc<OwnerNames>),
     /// A hold.
     Hold,
+    /// A wait that was refused because it would have closed this cycle: each owner, with the key
+    /// for which it waits. The refused wait is the first.
+    Cycle(Vec<(Owner, Rc<[u8]>)>),
 }
 
 impl Slow {
