@@ -304,7 +304,7 @@ impl Manager {
     pub fn departed(&mut self, waiter: WaiterId, by: Outcome, now: Now) {
         if let Some(id) = self.waits.leave(waiter).or_else(|| self.tells.lock_of(waiter)) {
             self.give_up(&id, waiter, by, now);
-            self.observers.remove_told(waiter);
+            self.observers.remove(waiter);
             self.tells.end(waiter);
         }
     }
@@ -325,11 +325,7 @@ impl Manager {
             self.volatile(id.db, &id.key).and_then(|volatile| volatile.queue.blocked(waiter));
         let over = entry.and_then(|entry| entry.ended(self.slow, by, now));
         self.log_slow(At { db: id.db, key: &id.key, now }, over);
-        if self.volatile(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
-            // The waiters behind it may be able to enter now, and a grant may have to be revoked.
-            self.locks.mark(id.db, &id.key, Mark::Due, Some(now.ms()));
-            self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
-        }
+        self.leave_and_sweep(id, waiter, Some(now.ms()));
     }
 
     /// A blocked connection may have read its reply, or the server has unblocked it. From now on, a
@@ -343,15 +339,11 @@ impl Manager {
         if self.group_heard_or_forgotten(waiter) {
             return true;
         }
-        let id = &id;
-        let Some(volatile) = self.volatile(id.db, &id.key) else { return true };
-        let (is_pending, is_known) = (volatile.is_pending(waiter), volatile.knows(waiter));
-        if is_pending {
+        if self.volatile(id.db, &id.key).is_some_and(|volatile| volatile.is_pending(waiter)) {
             // Something else sent it a reply.
-            self.locks.mark(id.db, &id.key, Mark::Due, None);
-            self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
-        } else if is_known {
-            self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.heard(waiter));
+            self.leave_and_sweep(&id, waiter, None);
+        } else {
+            self.change_known(&id, waiter, |volatile| volatile.heard(waiter));
         }
         true
     }

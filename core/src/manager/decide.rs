@@ -252,21 +252,16 @@ impl Manager {
         asked: Vec<(u8, Ack)>,
         effects: &mut Effects<'_>,
     ) {
-        if let (Input::Park(_, parking) | Input::ParkRenew(_, parking), Reply::Pending) =
-            (input, &effects.reply)
-        {
-            self.waits.expect(parking.waiter, Refusal::NoAcks);
-            match input {
-                Input::Park(ask, _) => {
-                    let asked = PendingRequest::Acquire(ask.mode);
-                    self.tells.is_pending(parking.waiter, ask.owner.into(), asked);
-                }
-                Input::ParkRenew(ask, _) => {
-                    let asked = PendingRequest::Renew(ask.mode);
-                    self.tells.is_pending(parking.waiter, ask.owner.into(), asked);
-                }
-                _ => {}
+        let parked = match input {
+            Input::Park(ask, by) => Some((by.waiter, ask.owner, PendingRequest::Acquire(ask.mode))),
+            Input::ParkRenew(ask, by) => {
+                Some((by.waiter, ask.owner, PendingRequest::Renew(ask.mode)))
             }
+            _ => None,
+        };
+        if let Some((waiter, owner, asked)) = parked.filter(|_| effects.reply == Reply::Pending) {
+            self.waits.expect(waiter, Refusal::NoAcks);
+            self.tells.is_pending(waiter, owner.into(), asked);
         }
         for (waiter, owner, mode) in std::mem::take(&mut effects.told_pending) {
             self.tells.is_pending(waiter, owner, PendingRequest::Acquire(mode));

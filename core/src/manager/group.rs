@@ -94,6 +94,11 @@ impl Group {
         self.keys.get(self.reached)
     }
 
+    /// The work of coming to its next lock; `None` if it has reached all.
+    pub(super) fn coming(&self, waiter: WaiterId) -> Option<(LockId, AtLock)> {
+        Some((self.id(self.next_key()?), AtLock::Come(self.entry.arrival, waiter)))
+    }
+
     /// The locks that it has not reached yet.
     pub fn unreached(&self) -> &[Want<Rc<[u8]>>] {
         self.keys.get(self.reached..).unwrap_or_default()

@@ -14,8 +14,7 @@ impl Manager {
         for (waiter, group) in self.groups.all.iter().filter(|(_, group)| group.waits()) {
             waiting = waiting.saturating_add(1);
             for (number, key) in group.keys.iter().enumerate() {
-                let volatile = self.locks.get(group.db, &key.key);
-                let stand = volatile.and_then(|volatile| volatile.queue.group_stand(*waiter));
+                let stand = self.group_stand(group.db, &key.key, *waiter);
                 places = places.saturating_add(
                     matches!(stand, Some(GroupStand::Line | GroupStand::Turn)).into(),
                 );
@@ -27,6 +26,7 @@ impl Manager {
                     None => number >= group.reached && !(number == group.reached && group.stands),
                 };
                 // It may differ while the group is about to go back, or the queue to be served.
+                let volatile = self.locks.get(group.db, &key.key);
                 let is_unserved = volatile.is_some_and(|volatile| volatile.is_unserved);
                 let is_right = is_right || is_unserved || self.groups.is_going_back(*waiter);
                 if !is_right || has_turn != (group.turns & bit(number) != 0) {
@@ -45,8 +45,7 @@ impl Manager {
         }
         for (waiter, group) in &self.groups.leaving {
             let stands = |id: &LockId| {
-                let volatile = self.locks.get(id.db, &id.key);
-                let stand = volatile.and_then(|volatile| volatile.queue.group_stand(*waiter));
+                let stand = self.group_stand(id.db, &id.key, *waiter);
                 matches!(stand, Some(GroupStand::Line | GroupStand::Turn))
             };
             places = places.saturating_add(group.places().filter(stands).count());

@@ -124,8 +124,7 @@ impl Manager {
     /// A group that has lost this lock stands in line there again, and gives up its turns at later
     /// locks, unless it has regained the lock already. Returns how many locks it gives up.
     pub fn goes_back(&mut self, id: &LockId, waiter: WaiterId) -> usize {
-        let stand = self.locks.get(id.db, &id.key);
-        let stand = stand.and_then(|volatile| volatile.queue.group_stand(waiter));
+        let stand = self.group_stand(id.db, &id.key, waiter);
         let Some(group) = self.groups.waiting(waiter) else { return 0 };
         let number = group.number_of(&id.key).filter(|number| *number < group.reached);
         let Some(number) = number.filter(|_| stand == Some(GroupStand::Line)) else { return 0 };

@@ -18,12 +18,10 @@ impl Manager {
         group.is_told = by.is_told;
         group.entry.continue_as(by.entry);
         let places: Vec<LockId> = group.places().collect();
-        for LockId { db, key } in places {
-            if self.locks.get(db, &key).is_some_and(|volatile| volatile.knows(waiter)) {
-                self.locks.change_keeping_alarm(db, &key, |volatile| {
-                    volatile.queue.replace_group(waiter, client, lease);
-                });
-            }
+        for id in &places {
+            self.change_known(id, waiter, |volatile| {
+                volatile.queue.replace_group(waiter, client, lease);
+            });
         }
     }
 

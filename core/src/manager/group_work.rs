@@ -36,33 +36,24 @@ impl Groups {
     /// The group moves on to its next lock, or has reached all of them.
     pub(super) fn goes_on(&mut self, waiter: WaiterId) {
         let Some(group) = self.waiting(waiter) else { return };
-        match group.next_key() {
-            Some(key) => {
-                let work = (group.id(key), AtLock::Come(group.entry.arrival, waiter));
-                self.works.insert(work);
-            }
-            None => drop(self.commits.insert(waiter)),
-        }
+        match group.coming(waiter) {
+            Some(work) => self.works.insert(work),
+            None => self.commits.insert(waiter),
+        };
     }
 
     /// The group does not move on. Its next lock must be the same as when it was about to.
     pub(super) fn stays(&mut self, waiter: WaiterId) {
         self.commits.remove(&waiter);
-        if let Some(group) = self.all.get(&waiter)
-            && let Some(key) = group.next_key()
-        {
-            let work = (group.id(key), AtLock::Come(group.entry.arrival, waiter));
+        if let Some(work) = self.all.get(&waiter).and_then(|group| group.coming(waiter)) {
             self.works.remove(&work);
         }
     }
 
     /// Whether the group is about to move on.
     pub(super) fn is_moving(&self, waiter: WaiterId) -> bool {
-        self.commits.contains(&waiter)
-            || self.waiting(waiter).is_some_and(|group| {
-                let work = |key| (group.id(key), AtLock::Come(group.entry.arrival, waiter));
-                group.next_key().is_some_and(|key| self.works.contains(&work(key)))
-            })
+        let work = self.waiting(waiter).and_then(|group| group.coming(waiter));
+        self.commits.contains(&waiter) || work.is_some_and(|work| self.works.contains(&work))
     }
 
     /// Whether the group is about to go back.

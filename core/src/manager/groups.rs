@@ -9,7 +9,7 @@ use super::{At, HashMap, LockId, Manager, Mark};
 use crate::volatile::endings::wake;
 use crate::volatile::queue::Arrival;
 use crate::volatile::slow::{Ended, Outcome};
-use crate::{EpochMs, GroupStand, Now, Owner, Reply, WaiterId, Wake};
+use crate::{EpochMs, GroupStand, Now, Owner, Reply, Volatile, WaiterId, Wake};
 
 /// If many connections close in one loop iteration, groups with at most this many locks in total
 /// end at once: to remove a group's names costs as much as to give up its places.
@@ -163,16 +163,42 @@ impl Manager {
     fn lost_by(&self, waiter: WaiterId) -> Option<usize> {
         let group = self.groups.waiting(waiter)?;
         group.keys.iter().take(group.reached).position(|key| {
-            let volatile = self.locks.get(group.db, &key.key);
-            let stand = volatile.and_then(|volatile| volatile.queue.group_stand(waiter));
+            let stand = self.group_stand(group.db, &key.key, waiter);
             !matches!(stand, Some(GroupStand::Turn | GroupStand::Covered))
         })
     }
 
-    pub(super) fn leave_lock(&mut self, id: &LockId, waiter: WaiterId) {
+    /// Where a group is at this lock; `None` if it is not there.
+    pub(super) fn group_stand(&self, db: i32, key: &[u8], waiter: WaiterId) -> Option<GroupStand> {
+        self.locks.get(db, key)?.queue.group_stand(waiter)
+    }
+
+    /// Changes the volatile part of a lock that knows of this waiter.
+    pub(super) fn change_known(
+        &mut self,
+        id: &LockId,
+        waiter: WaiterId,
+        work: impl FnOnce(&mut Volatile),
+    ) {
         if self.locks.get(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
-            self.locks.change_keeping_alarm(id.db, &id.key, |volatile| volatile.leave(waiter));
+            self.locks.change_keeping_alarm(id.db, &id.key, work);
         }
+    }
+
+    /// A waiter leaves a lock that knows of it: the waiters behind it may be able to enter now, and
+    /// a grant may have to be revoked.
+    pub(super) fn leave_and_sweep(&mut self, id: &LockId, waiter: WaiterId, at: Option<EpochMs>) {
+        if self.locks.get(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
+            // Marked first, so that it is kept until it is swept.
+            self.locks.mark(id.db, &id.key, Mark::Due, at);
+            self.leave_lock(id, waiter);
+        }
+    }
+
+    pub(super) fn leave_lock(&mut self, id: &LockId, waiter: WaiterId) {
+        self.change_known(id, waiter, |volatile| {
+            volatile.leave(waiter);
+        });
     }
 
     /// Ends the wait of a group, or its grant if that was not reported, at all of its locks. The
@@ -188,10 +214,8 @@ impl Manager {
         };
         let ids = group.ids();
         // The connection ends next, and must not end the session of another grant with it.
-        for LockId { db, key } in &ids {
-            if self.locks.get(*db, key).is_some_and(|volatile| volatile.knows(waiter)) {
-                self.locks.change_keeping_alarm(*db, key, |volatile| volatile.withdraw_tie(waiter));
-            }
+        for id in &ids {
+            self.change_known(id, waiter, |volatile| volatile.withdraw_tie(waiter));
         }
         self.groups.unheard.insert(waiter, ids);
         true
@@ -213,13 +237,7 @@ impl Manager {
             self.groups.leaving.push_back((waiter, group));
             return true;
         }
-        for id in group.places() {
-            if self.locks.get(id.db, &id.key).is_some_and(|volatile| volatile.knows(waiter)) {
-                // Marked first, so that it is kept until it is swept.
-                self.locks.mark(id.db, &id.key, Mark::Due, at);
-                self.leave_lock(&id, waiter);
-            }
-        }
+        group.places().for_each(|id| self.leave_and_sweep(&id, waiter, at));
         true
     }
 
@@ -303,12 +321,8 @@ impl Manager {
         let Some(group) = self.groups.all.remove(&waiter) else {
             return self.groups.unheard.contains_key(&waiter);
         };
-        for key in group.keys.iter() {
-            if self.locks.get(group.db, &key.key).is_some_and(|volatile| volatile.knows(waiter)) {
-                self.locks.change_keeping_alarm(group.db, &key.key, |volatile| {
-                    volatile.heard(waiter);
-                });
-            }
+        for id in group.ids() {
+            self.change_known(&id, waiter, |volatile| volatile.heard(waiter));
         }
         true
     }

@@ -99,11 +99,6 @@ impl Observers {
         self.all.contains_key(&waiter)
     }
 
-    /// Removes an observer whose message nobody would read.
-    pub fn remove_told(&mut self, waiter: WaiterId) {
-        self.remove(waiter);
-    }
-
     fn of(&self, db: i32, key: &[u8]) -> Option<&Observed> {
         self.locks.get(&db)?.get(key)
     }
