@@ -237,13 +237,8 @@ impl<'a> Step<'_, 'a> {
 
     /// Renews; a blocked caller has its reply later.
     pub(crate) fn renew(&mut self, ask: Renew<'_>, parking: Option<Parking>) -> Reply {
-        let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
-        let holds: SmallVec<[Hold; 2]> = [Mode::Write, Mode::Read]
-            .into_iter()
-            .filter(asked)
-            .filter_map(|mode| self.lock.holders.hold(ask.owner, mode))
-            .filter(|hold| ask.token.is_none_or(|token| token == hold.token))
-            .collect();
+        let holds: SmallVec<[Hold; 2]> =
+            self.lock.holds_of(ask.owner, ask.mode, ask.token).collect();
         let Some(first) = holds.first().copied() else {
             return self.not_held(ask.owner, ask.mode, ask.token);
         };

@@ -102,12 +102,6 @@ impl Lock {
             }
         }
     }
-
-    /// The holds of this owner, or the one with this token.
-    pub fn holds_of(&self, owner: &[u8], token: Option<Token>) -> impl Iterator<Item = Hold> {
-        let holds = [Mode::Read, Mode::Write].map(|mode| self.holders.hold(owner, mode));
-        holds.into_iter().flatten().filter(move |hold| token.is_none_or(|only| only == hold.token))
-    }
 }
 
 impl<'a> Step<'_, 'a> {
@@ -143,8 +137,8 @@ impl<'a> Step<'_, 'a> {
     /// Ends every hold of this owner, in both modes and at any depth, or the one with this token.
     pub(crate) fn release_all(&mut self, owner: &[u8], token: Option<Token>) -> Reply {
         // READ first, so that each hold is published as released.
-        let holds: SmallVec<[Hold; 2]> = self.lock.holds_of(owner, token).collect();
-        for hold in &holds {
+        let holds: SmallVec<[Hold; 2]> = self.lock.holds_of(owner, None, token).collect();
+        for hold in holds.iter().rev() {
             self.end(hold.token, End::Released);
         }
         Reply::Count(u64::try_from(holds.len()).unwrap_or(u64::MAX))

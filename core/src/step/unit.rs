@@ -306,7 +306,7 @@ pub fn acks_to_renew<'a, L: OpenLocks<'a>>(
     in_order.sort_unstable();
     for (number, place) in in_order {
         let own = locks.look(place, |open| {
-            let holds = open.lock.holds_of(ask.owner, ask.token);
+            let holds = open.lock.holds_of(ask.owner, None, ask.token);
             holds.map(|hold| open.volatile.pending_acks(hold.token).unwrap_or(0)).max()
         })?;
         let Some(own) = own else {

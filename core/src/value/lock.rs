@@ -143,15 +143,26 @@ impl Lock {
         self.holders.shared().map_or(Ok(()), Readers::check)
     }
 
+    /// The holds of this owner, WRITE first; only the one of this mode, or with this token, if they
+    /// are given.
+    #[inline]
+    pub fn holds_of(
+        &self,
+        owner: &[u8],
+        mode: Option<Mode>,
+        token: Option<Token>,
+    ) -> impl Iterator<Item = Hold> {
+        let modes = [Mode::Write, Mode::Read].into_iter();
+        modes
+            .filter(move |held| mode.is_none_or(|only| only == *held))
+            .filter_map(|held| self.holders.hold(owner, held))
+            .filter(move |hold| token.is_none_or(|only| only == hold.token))
+    }
+
     /// The hold that a request to release names, and its remaining depth.
     #[inline]
     pub(crate) fn release_target(&self, ask: &Release<'_>) -> Option<(Hold, u16)> {
-        let asked = |mode: &Mode| ask.mode.is_none_or(|only| only == *mode);
-        let hold = [Mode::Write, Mode::Read]
-            .into_iter()
-            .filter(asked)
-            .filter_map(|mode| self.holders.hold(ask.owner, mode))
-            .find(|hold| ask.token.is_none_or(|token| token == hold.token))?;
+        let hold = self.holds_of(ask.owner, ask.mode, ask.token).next()?;
         let left = match ask.levels {
             Levels::One => hold.depth.saturating_sub(1),
             Levels::All => 0,

@@ -92,7 +92,7 @@ impl Town<'_> {
         let mut open = OpenTown { town: self, kinds, entered: Vec::new() };
         let Ok(_) = release_all(&mut open, count, OWNERS[owner], None);
         for world in &self.locks {
-            let own = world.lock.holds_of(OWNERS[owner], None).next();
+            let own = world.lock.holds_of(OWNERS[owner], None, None).next();
             assert_eq!(own, None, "{owner} holds after MRELEASE");
         }
     }
