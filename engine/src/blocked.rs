@@ -32,10 +32,12 @@ pub(crate) fn park<H: Host>(
         return Some(Reply::Refused(refusal));
     }
     let stand = own.map_or_else(|| (&ask).into(), |own| Stand::Parked(own.waiter));
+    let (lock, user) = (&parked.lock, &*parked.user);
+    let wait = parked.owner.as_ref().map(|owner| Wait { lock, owner, user, stand });
     // In a Cluster, a command can open only keys of its own slot, so the search runs after it.
     if !host.is_cluster()
-        && let Some(wait) = wait_of(&parked, stand)
-        && let Some(refusal) = deadlock(host, wait)
+        && let Some(wait) = wait
+        && let Some(refusal) = deadlock(host, wait, &GivenUp::nothing())
     {
         return Some(Reply::Refused(refusal));
     }
@@ -150,7 +152,7 @@ pub(crate) fn confirm<H: Host>(
 /// for another lease, depth, session or number of acknowledgments.
 pub(crate) fn replaces<H: Host>(host: &H, own: Option<OwnWait>) {
     if let Some(own) = own.filter(|own| own.is_granted) {
-        leave(host, own.waiter, Outcome::Disconnected);
+        sink::leave(host, own.waiter, Outcome::Disconnected);
     }
 }
 
@@ -182,8 +184,8 @@ fn waits_on<H: Host>(
             answers::send_later(host, &Wake::of(waiter, reply));
             return Err(None);
         }
-        Reply::Granted { .. } | Reply::Renewed => sink::close(host, waiter),
-        _ => leave(host, waiter, Outcome::Refused),
+        Reply::Granted { .. } | Reply::Renewed => sink::ended(host, waiter),
+        _ => sink::leave(host, waiter, Outcome::Refused),
     }
     Err(Some(reply))
 }
@@ -239,7 +241,7 @@ fn unblocked<H: Host>(host: &H, waiter: WaiterId, parked: &Parked) -> Reply {
         };
         Reply::NotNow { wait_ms }
     };
-    leave(host, waiter, Outcome::Unblocked);
+    sink::leave(host, waiter, Outcome::Unblocked);
     if !parked.is_observer() {
         host.observe(Happening::Unblocked(waiter, &reply));
     }
@@ -248,7 +250,7 @@ fn unblocked<H: Host>(host: &H, waiter: WaiterId, parked: &Parked) -> Reply {
 
 /// A blocked connection departed, or got an error instead of its reply.
 pub fn gone<H: Host>(host: &H, waiter: WaiterId) {
-    leave(host, waiter, Outcome::Disconnected);
+    sink::leave(host, waiter, Outcome::Disconnected);
 }
 
 /// A blocked connection may have read its reply by now; with `is_lost`, it never will. A grant in a
@@ -259,7 +261,7 @@ pub fn gone<H: Host>(host: &H, waiter: WaiterId) {
 /// it unblocks the connection; then perhaps a second time.
 pub fn over<H: Host>(host: &H, waiter: WaiterId, is_lost: bool) {
     if is_lost {
-        leave(host, waiter, Outcome::Disconnected);
+        sink::leave(host, waiter, Outcome::Disconnected);
     }
     let is_news = host.state(|state| {
         state.blocked.remove(&waiter);
@@ -268,18 +270,6 @@ pub fn over<H: Host>(host: &H, waiter: WaiterId, is_lost: bool) {
     if is_news {
         timers::settle(host);
     }
-}
-
-/// The connection can no longer be granted the lock, or get the reply to its grant.
-fn leave<H: Host>(host: &H, waiter: WaiterId, by: Outcome) {
-    let now = host.now();
-    host.state(|state| {
-        state.blocked.remove(&waiter);
-        state.manager.departed(waiter, by, now);
-        // A command may not open the keys of another slot.
-        state.has_late_groups |= state.manager.has_group_work();
-    });
-    timers::settle(host);
 }
 
 /// [`Deferred::Search`].
@@ -301,7 +291,7 @@ fn search_for<H: Host>(host: &H, waiter: WaiterId) {
     let Some(waits) = host.state(|state| state.manager.waits(waiter)) else { return };
     let (lock, owner, user) = (&waits.lock, &waits.owner, &*waits.user);
     let wait = Wait { lock, owner, user, stand: Stand::Parked(waiter) };
-    if let Some(refusal) = deadlock(host, wait) {
+    if let Some(refusal) = deadlock(host, wait, &GivenUp::nothing()) {
         let now = host.now();
         host.state(|state| state.manager.refuse(waiter, now));
         let reply = Reply::Refused(refusal);
@@ -310,24 +300,9 @@ fn search_for<H: Host>(host: &H, waiter: WaiterId) {
     }
 }
 
-/// The wait of a connection that is blocked, or about to be, as the search sees it; observers have
-/// none.
-fn wait_of<'a>(parked: &'a Parked, stand: Stand<'a>) -> Option<Wait<'a>> {
-    let owner = parked.owner.as_ref()?;
-    Some(Wait { lock: &parked.lock, owner, user: &parked.user, stand })
-}
-
-/// The refusal of a wait that closes a cycle, or would close one.
-pub(crate) fn deadlock<H: Host>(host: &H, wait: Wait<'_>) -> Option<Refusal> {
-    deadlock_without(host, wait, &GivenUp::nothing())
-}
-
-/// Like `deadlock`, for a caller that gives up these tickets.
-pub(crate) fn deadlock_without<H: Host>(
-    host: &H,
-    wait: Wait<'_>,
-    given_up: &GivenUp,
-) -> Option<Refusal> {
+/// The refusal of a wait that closes a cycle, or would close one, if its owner gives up these
+/// tickets.
+pub(crate) fn deadlock<H: Host>(host: &H, wait: Wait<'_>, given_up: &GivenUp) -> Option<Refusal> {
     if !host.settings().detects_deadlocks {
         return None;
     }

@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use rlock_core::grammar::{Access, Want};
+use rlock_core::grammar::Want;
 use rlock_core::manager::{At, LockId, Manager, World};
 use rlock_core::{Lock, Owner, Volatile};
 
-use crate::host::{Host, OpenKey};
+use crate::host::Host;
+use crate::unit;
 
 /// Tickets that a request withdraws if it waits.
 pub(crate) struct GivenUp {
@@ -54,15 +55,9 @@ impl<'h, H: Host> LocksLeft<'h, H> {
 
     /// Looks at a lock in its present state.
     fn see<T>(&self, id: &LockId, see: impl FnOnce(&Lock, &Volatile) -> T) -> T {
-        let host = self.host;
-        host.with_name(id, |name| {
-            let mut key = host.open(name, Access::Reads);
-            let (free, unknown) = (Lock::default(), Volatile::default());
-            let held = key.lock(&free).unwrap_or(&free);
-            host.state(|state| {
-                let volatile = state.manager.volatile(id.db, &id.key).unwrap_or(&unknown);
-                see(held, volatile)
-            })
+        unit::look(self.host, id, |lock, state| {
+            let unknown = Volatile::default();
+            see(lock, state.manager.volatile(id.db, &id.key).unwrap_or(&unknown))
         })
     }
 

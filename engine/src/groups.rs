@@ -5,14 +5,12 @@
 use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, Decided, Group, GroupWork, LockId};
 use rlock_core::slow::Outcome;
-use rlock_core::{
-    Effects, Input, Lock, OwnPlace, Parking, Refusal, Reply, Right, Unit, WaiterId, Wake,
-};
+use rlock_core::{Effects, Input, OwnPlace, Parking, Refusal, Reply, Right, Unit, WaiterId, Wake};
 
 use crate::gate;
 use crate::happening::Happening;
 use crate::held_back;
-use crate::host::{Deferred, Gate, Host, KeyName, OpenKey};
+use crate::host::{Deferred, Gate, Host, KeyName};
 use crate::open_locks::OpenKeys;
 use crate::planted::PlantedFault;
 use crate::reports::Report;
@@ -83,9 +81,6 @@ fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
             Gate::Open => done = done.saturating_add(step(host, &work, &mut told).max(1)),
             Gate::Shut => shut.push(work),
             Gate::Elsewhere => match work {
-                GroupWork::Leave(waiter, group) => {
-                    host.state(|state| state.manager.group_left(waiter, &group));
-                }
                 GroupWork::Join(_, waiters) => {
                     waiters.into_iter().for_each(|waiter| refuse(host, waiter, Refusal::TryAgain));
                 }
@@ -96,11 +91,12 @@ fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
                 GroupWork::Revoke(waiter, ids) => {
                     host.state(|state| state.manager.revoke_group(waiter, &ids, now));
                 }
-                GroupWork::Over(waiter) => time_out(host, waiter),
                 GroupWork::Serve(LockId { db, key }) => {
                     let at = At { db, key: &key, now };
                     host.state(|state| state.manager.dismiss(at, &Refusal::TryAgain));
                 }
+                // These change no key, so their gate is always open.
+                GroupWork::Leave(..) | GroupWork::Over(_) => {}
             },
         }
     }
@@ -133,7 +129,7 @@ fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
 /// Does this work. Returns its amount, counted in steps at one lock.
 fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
     match work {
-        GroupWork::Serve(id) => at_one(host, id, Input::Tick).map_or(1, |done| tell(done, told)),
+        GroupWork::Serve(id) => tick(host, id, told),
         GroupWork::Revoke(waiter, ids) => {
             let now = host.now();
             let ids = match host.has_fault(PlantedFault::PartNotRevoked) {
@@ -145,9 +141,7 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
                 state.manager.several_change(true);
             });
             for id in ids {
-                if let Ok(done) = at_one(host, id, Input::Tick) {
-                    tell(done, told);
-                }
+                tick(host, id, told);
             }
             host.state(|state| state.manager.several_change(false));
             ids.len()
@@ -158,7 +152,7 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
         GroupWork::Join(id, waiters) => join(host, id, waiters, told),
         GroupWork::Back(id, waiter) => {
             // A change that no step has seen yet may have given the group its turn back.
-            let seen = at_one(host, id, Input::Tick).map_or(1, |done| tell(done, told));
+            let seen = tick(host, id, told);
             host.state(|state| state.manager.goes_back(id, *waiter)).saturating_add(seen)
         }
         GroupWork::Commit(waiter) => {
@@ -174,6 +168,11 @@ fn step<H: Host>(host: &H, work: &GroupWork, told: &mut Vec<Report>) -> usize {
             keys
         }
     }
+}
+
+/// Handles what is due at a lock. Returns the amount of work.
+fn tick<H: Host>(host: &H, id: &LockId, told: &mut Vec<Report>) -> usize {
+    at_one(host, id, Input::Tick).map_or(1, |done| tell(done, told))
 }
 
 /// Keeps the report of a step. Returns the amount of work.
@@ -355,13 +354,9 @@ pub(crate) fn time_to_wait<H: Host>(host: &H, waiter: WaiterId) -> Option<u64> {
     let mut longest: u64 = 0;
     for key in group.unreached() {
         let (id, claim) = (group.id(key), group.claim(key));
-        let wait_ms = host.with_name(&id, |name| {
-            let mut open = host.open(name, Access::Reads);
-            let (free, at) = (Lock::default(), At { db: id.db, key: &id.key, now: host.now() });
-            let lock = open.lock(&free).unwrap_or(&free);
-            host.state(|state| {
-                state.manager.open_lock(at, &bounds, lock).group_wait_ms(waiter, claim)
-            })
+        let at = At { db: id.db, key: &id.key, now: host.now() };
+        let wait_ms = unit::look(host, &id, |lock, state| {
+            state.manager.open_lock(at, &bounds, lock).group_wait_ms(waiter, claim)
         });
         if let Some(wait_ms) = wait_ms {
             longest = longest.max(wait_ms?);

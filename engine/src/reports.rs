@@ -35,9 +35,7 @@ impl Report {
     pub(crate) fn of_answer(id: LockId, wake: Wake) -> Self {
         Self { wakes: vec![wake], ..Self::of_step(id, Effects::default()) }
     }
-}
 
-impl Report {
     /// Nobody hears of it.
     pub(crate) fn is_silent(&self) -> bool {
         let Self { has_changed, events, turns, awaits_acks, wakes, .. } = self;

@@ -143,7 +143,7 @@ pub(crate) fn park<H: Host>(
     let given_up = GivenUp::of(host, unit.wants, unit.ask.owner);
     if is_searched
         && must_wait
-        && let Some(refusal) = blocked::deadlock_without(host, wait, &given_up)
+        && let Some(refusal) = blocked::deadlock(host, wait, &given_up)
     {
         return Some(ReplyAbout { reply: Reply::Refused(refusal), number });
     }

@@ -245,39 +245,35 @@ pub(crate) fn send<H: Host>(host: &H, waiter: WaiterId, listener: Listener<'_>) 
     let message = reply::message_of(&due.id, end, &line.lock.key, owner);
     if !may_hear || !host.publish_message(&line.channel, &message) && !is_known {
         host.observe(Happening::Untold(waiter));
-        return lost(host, waiter);
+        return leave(host, waiter, Outcome::Disconnected);
     }
     if host.has_fault(PlantedFault::ToldTwice) {
         host.publish_message(&line.channel, &message);
     }
     host.observe(Happening::Told);
     if host.has_fault(PlantedFault::MessageUnheard) {
-        return lost(host, waiter);
+        return leave(host, waiter, Outcome::Disconnected);
     }
     ended(host, waiter);
 }
 
-/// A message counts as a reply that was sent: its grant is final.
-fn ended<H: Host>(host: &H, waiter: WaiterId) {
+/// The request has its reply: a message that was sent, whose grant is final, or one at once.
+pub(crate) fn ended<H: Host>(host: &H, waiter: WaiterId) {
     if host.state(|state| state.manager.heard_or_forgotten(waiter)) {
         timers::settle(host);
     }
 }
 
-/// Nobody got the reply, and nobody will.
-fn lost<H: Host>(host: &H, waiter: WaiterId) {
+/// The request can no longer be granted, or nobody can get the reply to its grant.
+pub(crate) fn leave<H: Host>(host: &H, waiter: WaiterId, by: Outcome) {
     let now = host.now();
     host.state(|state| {
-        state.manager.departed(waiter, Outcome::Disconnected, now);
+        state.blocked.remove(&waiter);
+        state.manager.departed(waiter, by, now);
         // A command may not open the keys of another slot.
         state.has_late_groups |= state.manager.has_group_work();
     });
     timers::settle(host);
-}
-
-/// A request that waits with this number gets another reply at once, and no late reply.
-pub(crate) fn close<H: Host>(host: &H, waiter: WaiterId) {
-    ended(host, waiter);
 }
 
 /// The slot of a key or of a channel, as a Cluster computes it.

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Mark, Task};
-use rlock_core::{Input, Lock, Refusal};
+use rlock_core::{Input, Refusal};
 
-use crate::host::{During, Gate, Host, OpenKey};
-use crate::{answers, carry_out, gate, groups, observers, publish, reports, timers};
+use crate::host::{During, Gate, Host};
+use crate::{answers, carry_out, gate, groups, observers, publish, reports, timers, unit};
 
 /// How long a sweep works on tasks at least, even if there is much to publish every time.
 const FOR_TASKS: Duration = Duration::from_micros(125);
@@ -115,16 +114,13 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
             host.state(|state| state.has_late_groups = true);
             is_open
         }
-        Task::See(id, why) => host.with_name(&id, |name| {
-            let mut key = host.open(name, Access::Reads);
-            let free = Lock::default();
-            let lock = key.lock(&free).unwrap_or(&free);
+        Task::See(id, why) => {
             let now = host.now();
-            host.state(|state| {
+            unit::look(host, &id, |lock, state| {
                 state.manager.see(&id, why, lock, now);
                 state.has_late_groups |= state.manager.has_group_work();
             });
             true
-        }),
+        }
     }
 }

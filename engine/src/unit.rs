@@ -3,7 +3,8 @@
 
 use std::slice;
 
-use rlock_core::manager::{At, Cause, Decided, ExpiryAction, KeyExpiry};
+use rlock_core::grammar::Access;
+use rlock_core::manager::{At, Cause, Decided, ExpiryAction, KeyExpiry, LockId};
 use rlock_core::snapshot::{self, Start};
 use rlock_core::{
     Change, Effects, End, Event, FastStep, Input, Lock, Refusal, Reply, Right, Rights, Token,
@@ -110,6 +111,19 @@ pub(crate) fn decide<'a, H: Host>(
         }
     }
     Ok((start, decided))
+}
+
+/// Looks at the lock at a key, as it is now; a free one if there is none.
+pub(crate) fn look<H: Host, T>(
+    host: &H,
+    id: &LockId,
+    look: impl FnOnce(&Lock, &mut State<H::Blocked>) -> T,
+) -> T {
+    host.with_name(id, |name| {
+        let (mut key, free) = (host.open(name, Access::Reads), Lock::default());
+        let lock = key.lock(&free).unwrap_or(&free);
+        host.state(|state| look(lock, state))
+    })
 }
 
 /// The lock at the open key; `new`, a free one, if there is no key.
