@@ -196,16 +196,17 @@ impl Serve for ShowSlowLog {
         let ctx = call.ctx;
         match call.args.slowlog {
             grammar::SlowLogRequest::Len => {
-                let len = state::with(|state| state.manager.slowlog_len());
+                let len = state::with(|state| state.manager.slowlog.count());
                 call.reply_count(u64::try_from(len).unwrap_or(u64::MAX));
             }
             grammar::SlowLogRequest::Reset => {
-                state::with(|state| state.manager.slowlog_reset());
+                state::with(|state| state.manager.slowlog.clear());
                 ctx.reply_ok();
             }
             grammar::SlowLogRequest::Get(most) => {
-                let entries: Vec<SlowEntry> =
-                    state::with(|state| state.manager.slowlog().take(most).cloned().collect());
+                let entries: Vec<SlowEntry> = state::with(|state| {
+                    state.manager.slowlog.newest().take(most).cloned().collect()
+                });
                 ctx.reply_array(entries.len());
                 entries.iter().for_each(|entry| reply_slow(ctx, entry));
             }

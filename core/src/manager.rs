@@ -57,7 +57,7 @@ use observers::Observers;
 pub use search::{Wait, World, search};
 pub use sight::{SeenHold, Sight};
 pub use slowlog::SlowEntry;
-use slowlog::SlowLog;
+pub use slowlog::SlowLog;
 use sweep::{Forgotten, Postponed};
 pub use sweep::{Next, Task};
 use tells::Tells;
@@ -133,7 +133,8 @@ pub struct Manager {
     forgotten: Vec<Forgotten>,
     /// Replies that came due outside a transition.
     outbox: Vec<Wake>,
-    slowlog: SlowLog,
+    /// The latest long waits, long holds and refused cycles.
+    pub slowlog: SlowLog,
     expiries: Expiries,
     acks: AckQueue,
     /// As in [`Manager::expects_keys`].

@@ -75,10 +75,10 @@ fn the_slow_log_has_a_bound_and_goes_on_counting() {
         server.holds(b"k", "a", None);
         server.ask(b"k", Input::Release(release(b"a")));
     }
-    assert_eq!(server.manager.slowlog_len(), 9);
+    assert_eq!(server.manager.slowlog.count(), 9);
     assert!(server.slowlog()[8].starts_with("4 hold k a write=0 0 released"), "the last nine");
-    server.manager.slowlog_reset();
-    assert_eq!(server.manager.slowlog_len(), 0);
+    server.manager.slowlog.clear();
+    assert_eq!(server.manager.slowlog.count(), 0);
     server.holds(b"k", "a", None);
     server.ask(b"k", Input::Force(None));
     assert_eq!(server.slowlog(), ["13 hold k a write=0 0 forced []"]);

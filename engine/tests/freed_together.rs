@@ -245,7 +245,7 @@ fn the_slow_log_names_the_lock_at_which_a_group_waited_last() {
         held.split(' ').for_each(|key| drop(host.ask(1, &format!("release {key} x-{key}"))));
         assert_eq!(host.turn().len(), 1);
         let shown = host.state_of(|state| {
-            let all = state.manager.slowlog();
+            let all = state.manager.slowlog.newest();
             all.map(|one| (one.key(), one.mode.to_owned(), one.limit)).collect::<Vec<_>>()
         });
         let (mode, limit) = match owed {

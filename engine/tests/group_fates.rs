@@ -200,7 +200,7 @@ fn the_slow_log_has_one_entry_for_a_group() {
     host.ask(1, "release b bob");
     assert_eq!(host.turn(), ["2: #2"]);
     let shown = host.state_of(|state| {
-        let all = state.manager.slowlog();
+        let all = state.manager.slowlog.newest();
         all.map(|one| (one.owner(), one.key(), one.keys, one.outcome, one.ms)).collect::<Vec<_>>()
     });
     assert_eq!(shown, [("ann".into(), "b".into(), 3, "granted", 200)], "it waited at b");

@@ -77,9 +77,9 @@ impl SlowEntry {
     }
 }
 
-/// The newest entry first.
+/// The entries, the newest first.
 #[derive(Default)]
-pub(super) struct SlowLog {
+pub struct SlowLog {
     entries: VecDeque<SlowEntry>,
     last: u64,
 }
@@ -124,15 +124,18 @@ impl SlowLog {
         self.push(entry, len_max);
     }
 
-    pub(super) fn newest(&self) -> impl Iterator<Item = &SlowEntry> {
+    /// Its entries, the newest first.
+    pub fn newest(&self) -> impl Iterator<Item = &SlowEntry> {
         self.entries.iter()
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// Number of its entries.
+    pub fn count(&self) -> usize {
         self.entries.len()
     }
 
-    pub(super) fn clear(&mut self) {
+    /// Empties it.
+    pub fn clear(&mut self) {
         self.entries.clear();
     }
 }
@@ -147,20 +150,5 @@ impl Manager {
         for over in over {
             self.slowlog.add(db, key, over, now, self.slowlog_max);
         }
-    }
-
-    /// Its entries, the newest first.
-    pub fn slowlog(&self) -> impl Iterator<Item = &SlowEntry> {
-        self.slowlog.newest()
-    }
-
-    /// Number of its entries.
-    pub fn slowlog_len(&self) -> usize {
-        self.slowlog.len()
-    }
-
-    /// Empties it.
-    pub fn slowlog_reset(&mut self) {
-        self.slowlog.clear();
     }
 }

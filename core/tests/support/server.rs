@@ -148,7 +148,7 @@ impl Server {
             let holders = holders.join(",");
             format!("{id} {kind} {key} {owner} {mode}={limit} {ms} {outcome} [{holders}]")
         };
-        self.manager.slowlog().map(line).collect()
+        self.manager.slowlog.newest().map(line).collect()
     }
 
     /// Does one task of the sweep. False if there is none.
