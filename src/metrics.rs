@@ -109,10 +109,10 @@ static ACKS: Buckets = [const { AtomicU64::new(0) }; BOUNDS.len()];
 #[inline(always)]
 pub fn observe(happening: Happening<'_>) {
     match happening {
-        Happening::Decided { changes, events, reply, asks, replaced, now, .. } => {
-            count(changes, events, reply, asks, now);
-            for token in replaced {
-                count_hold(now.us().saturating_sub(token.get()));
+        Happening::Decided { at, asks, done } => {
+            count(done.changes, done.events, done.reply, asks, at.now);
+            for token in done.replaced {
+                count_hold(at.now.us().saturating_sub(token.get()));
             }
         }
         Happening::Acquired(Reply::NotNow { .. }) => add(Metric::Refused, 1),

@@ -5,8 +5,9 @@ use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Decided};
 use rlock_core::{Input, Reply};
 
+use crate::happening::Done;
 use crate::host::{During, Host, KeyName};
-use crate::unit::{Done, RequestError, answer, decide, open, pass_on, publish_events};
+use crate::unit::{RequestError, answer, decide, open, pass_on, publish_events};
 use crate::{groups, reports, timers};
 
 /// Decides a client's request about the lock at `name`, and carries out the effects.

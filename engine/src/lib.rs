@@ -42,7 +42,7 @@ pub mod timers;
 pub mod unit;
 mod unsaved;
 
-pub use happening::Happening;
+pub use happening::{Done, Happening};
 pub use host::{Content, Deferred, During, Gate, Host, KeyName, OpenKey, Replication, Settings};
 pub use planted::PlantedFault;
 pub use state::State;

@@ -7,12 +7,13 @@ use rlock_core::grammar::{Access, Want};
 use rlock_core::manager::{At, Bounds, Decided, LockId};
 use rlock_core::{Input, Lock, Now, OpenLock, OpenLocks, Refusal, Reply, Token};
 
+use crate::happening::Done;
 use crate::host::{Content, During, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
 use crate::reports::{self, Report};
 use crate::state::State;
 use crate::timers;
-use crate::unit::{self, Done, RequestError};
+use crate::unit::{self, RequestError};
 use crate::unsaved::{self, Unsaved};
 
 use decisions::{Decision, Decisions, ToPublish};

@@ -125,8 +125,7 @@ pub(crate) fn park<H: Host>(
     };
     let (db, owner) = (host.db(), Owner::from(unit.ask.owner));
     if must_wait && host.state(|state| state.manager.is_line_too_long(db, unit)) {
-        let wait_ms = if let Reply::NotNow { wait_ms } = reply { wait_ms } else { None };
-        return Some(ReplyAbout { reply: Reply::NotNow { wait_ms }, number });
+        return Some(ReplyAbout { reply, number });
     }
     let own = told_wait(host, unit.wants, false, asked);
     let is_late = must_wait || asked.tell.is_some() && acks > 0;

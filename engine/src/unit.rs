@@ -1,18 +1,13 @@
 //! The parts of a step at one key: open, decide, save, replicate, publish, reply. A step changes
 //! one key, or several.
 
-use std::slice;
-
 use rlock_core::grammar::Access;
 use rlock_core::manager::{At, Cause, Decided, ExpiryAction, KeyExpiry, LockId};
 use rlock_core::snapshot::{self, Start};
-use rlock_core::{
-    Change, Effects, End, Event, FastStep, Input, Lock, Refusal, Reply, Right, Rights, Token,
-    WaiterId,
-};
+use rlock_core::{Change, Effects, End, Event, Input, Lock, Refusal, Right, Rights, WaiterId};
 use smallvec::SmallVec;
 
-use crate::happening::Happening;
+use crate::happening::{Done, Happening};
 use crate::host::{Content, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
 use crate::sink::{self, Audience};
@@ -183,47 +178,6 @@ pub(crate) fn life_of<H: Host>(host: &H, lock: &Lock, name: &H::Name<'_>) -> Key
     host.state(|state| state.manager.life(lock, db, name.bytes()))
 }
 
-/// The results of a decision, to be carried out.
-#[derive(Clone, Copy)]
-pub(crate) struct Done<'e> {
-    pub(crate) changes: &'e [Change<'e>],
-    pub(crate) events: &'e [Event],
-    pub(crate) reply: &'e Reply,
-    pub(crate) pending: &'e [WaiterId],
-    pub(crate) replaced: &'e [Token],
-    /// Whether a replica can derive everything from the request, which is then replicated
-    /// unchanged.
-    pub(crate) is_request_enough: bool,
-}
-
-impl<'e> From<&'e FastStep<'_>> for Done<'e> {
-    fn from(step: &'e FastStep<'_>) -> Self {
-        let FastStep { change, event, reply, is_request_enough } = step;
-        Self {
-            changes: slice::from_ref(change),
-            events: event.as_slice(),
-            is_request_enough: *is_request_enough,
-            ..Self::of_reply(reply)
-        }
-    }
-}
-
-impl<'e> From<&'e Effects<'_>> for Done<'e> {
-    fn from(effects: &'e Effects<'_>) -> Self {
-        let Effects { reply, changes, events, pending, replaced, .. } = effects;
-        let is_request_enough = effects.is_request_enough;
-        Self { changes, events, reply, pending, replaced, is_request_enough }
-    }
-}
-
-impl<'e> Done<'e> {
-    /// Nothing but this reply.
-    pub(crate) const fn of_reply(reply: &'e Reply) -> Self {
-        let (changes, events, pending, replaced) = (&[], &[], &[], &[]);
-        Self { changes, events, reply, pending, replaced, is_request_enough: false }
-    }
-}
-
 /// Replicates the changes, and reports them. Later parts may call other modules, which may change
 /// keys: so every key must be closed before them.
 #[inline(always)]
@@ -244,19 +198,7 @@ pub(crate) fn pass_on<H: Host>(
 /// Reports a decision whose changes have been replicated.
 #[inline(always)]
 pub(crate) fn report<H: Host>(host: &H, at: At<'_>, asks: Option<&[u8]>, done: Done<'_>) {
-    let Done { changes, events, reply, pending, replaced, .. } = done;
-    let At { db, key, now } = at;
-    host.observe(Happening::Decided {
-        db,
-        key,
-        changes,
-        events,
-        reply,
-        asks,
-        pending,
-        replaced,
-        now,
-    });
+    host.observe(Happening::Decided { at, asks, done });
 }
 
 /// Publishes the events of a step at one key, which it may have changed.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use rlock_core::{Change, ClientId, Mode, Reply, Token, WaiterId, Wake};
-use rlock_engine::Happening;
+use rlock_engine::{Done, Happening};
 
 use crate::host::Running;
 use crate::keyspace::{Key, KeyRef, Slot, Value};
@@ -31,9 +31,10 @@ pub(crate) fn kept(change: &Change<'_>) -> Change<'static> {
 impl Server {
     pub(crate) fn observe(&mut self, running: &Running, happening: Happening<'_>) {
         match happening {
-            Happening::Decided { db, key, changes, events, reply, pending, .. } => {
+            Happening::Decided { at, done, .. } => {
+                let Done { changes, events, reply, pending, .. } = done;
                 self.note_pending();
-                let key: Key = key.into();
+                let (db, key): (i32, Key) = (at.db, at.key.into());
                 self.begins(db, &key, changes);
                 for change in changes {
                     if let Change::Granted { token, .. } = change {

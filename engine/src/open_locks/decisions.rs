@@ -5,8 +5,9 @@ use rlock_core::snapshot::{self, Start};
 use rlock_core::{Effects, FastStep, Now, Reply};
 use smallvec::SmallVec;
 
+use crate::happening::Done;
 use crate::host::{Host, KeyName};
-use crate::unit::{self, Done};
+use crate::unit;
 
 /// Decisions in the order in which they were made.
 pub(crate) struct Decisions<'a> {

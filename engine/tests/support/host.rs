@@ -9,8 +9,8 @@ use rlock_core::manager::LockId;
 use rlock_core::{Change, ClientId, EpochMs, Lock, Now, Reply};
 use rlock_engine::reply::Replies;
 use rlock_engine::{
-    Content, Deferred, During, Gate, Happening, Host, KeyName, OpenKey, PlantedFault, Replication,
-    Settings, State, events,
+    Content, Deferred, Done, During, Gate, Happening, Host, KeyName, OpenKey, PlantedFault,
+    Replication, Settings, State, events,
 };
 
 use super::{MapHost, Slot, Value, Waiting};
@@ -117,8 +117,8 @@ impl Host for MapHost {
     }
 
     fn observe(&self, happening: Happening<'_>) {
-        if let Happening::Decided { changes, .. } = happening {
-            for change in changes {
+        if let Happening::Decided { done, .. } = happening {
+            for change in done.changes {
                 if let Change::Granted { token, .. } = change {
                     self.world().issued.push(token.get());
                 }
@@ -408,9 +408,10 @@ impl MapHost {
     fn seen_line(&self, happening: Happening<'_>) -> String {
         match happening {
             Happening::TooFewReplicas => "too few replicas".into(),
-            Happening::Decided { key, changes, events, reply, pending, .. } => {
+            Happening::Decided { at, done, .. } => {
+                let Done { changes, events, reply, pending, .. } = done;
                 let (changes, events, pending) = (changes.len(), events.len(), pending.len());
-                let (name, reply) = (self.named(key), self.reply_line(reply));
+                let (name, reply) = (self.named(at.key), self.reply_line(reply));
                 format!(
                     "decided {name} {changes} changes {events} events {pending} pending: {reply}"
                 )
