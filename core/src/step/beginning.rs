@@ -2,23 +2,24 @@
 
 use std::borrow::Cow;
 
-use crate::step::input::Reply;
+use crate::step::input::{Acquire, Reply};
 use crate::step::refusal::Instead;
-use crate::{Change, FastStep, Hold, LeaseMs, Mode, Refusal, Step, Token};
+use crate::{Change, Hold, LeaseMs, Mode, Refusal, Step, Token};
 
 impl<'a> Step<'_, 'a> {
-    /// Begins a new hold.
-    pub(crate) fn begin_hold(&mut self, owner: Cow<'a, [u8]>, mode: Mode, lease: LeaseMs) -> Reply {
-        self.make_way(&owner, mode);
-        let Some(begun) = self.lock.begin(owner, mode, lease, self.moment.now, self.moment.tokens)
-        else {
+    /// Begins a new hold, with this token or the next one.
+    pub(crate) fn begin_hold(
+        &mut self,
+        owner: Cow<'a, [u8]>,
+        ask: &Acquire<'_>,
+        token: Option<Token>,
+    ) -> Reply {
+        let now = self.moment.now;
+        self.make_way(&owner, ask.mode);
+        let Some(token) = token.or_else(|| self.moment.tokens.issue(now)) else {
             return Reply::Refused(Refusal::NoTokenLeft);
         };
-        self.tell(begun)
-    }
-
-    /// Adds the change to the effects of the step. Returns the reply.
-    pub(crate) fn tell(&mut self, begun: FastStep<'a>) -> Reply {
+        let begun = self.lock.begin(owner, ask, now, token);
         self.effects.events.extend(begun.event);
         self.effects.changes.push(begun.change);
         begun.reply

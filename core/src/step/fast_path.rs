@@ -2,7 +2,7 @@
 //! lock has no waiters and no sessions.
 //!
 //! These requests need none of the preparations of [`crate::Step::apply`], and have the same
-//! results: on both paths, [`Lock::begin`] issues tokens and [`Lock::replay`] makes every change.
+//! results: on both paths, [`Lock::begin`] begins a hold and [`Lock::replay`] makes every change.
 //! `core/tests/laws.rs` compares the two.
 
 use std::borrow::Cow;
@@ -11,7 +11,7 @@ use smallvec::smallvec;
 
 use crate::step::input::{Acquire, Effects, Input, Levels, Release, Reply};
 use crate::volatile::slow::Slow;
-use crate::{Change, End, Event, LeaseMs, Lock, Mode, Now, Token, Tokens};
+use crate::{Change, End, Event, Lock, Now, Token, Tokens};
 
 /// What a plain request did.
 #[must_use = "a change that is not carried out is a lost grant"]
@@ -65,7 +65,8 @@ impl Lock {
         if !self.is_plain(ask) {
             return None;
         }
-        self.begin(Cow::Borrowed(ask.owner), ask.mode, ask.lease, now, tokens)
+        let token = tokens.issue(now)?;
+        Some(self.begin(Cow::Borrowed(ask.owner), ask, now, token))
     }
 
     /// Whether the lock is free, and nothing is to be remembered of the grant.
@@ -93,31 +94,17 @@ impl Lock {
         Some(FastStep { change, event, reply: Reply::Count(0), is_request_enough: true })
     }
 
-    /// Begins a new hold; `None` if there is no token left.
+    /// Begins a new hold with this token, which exceeds every token before it.
     #[inline]
     pub(crate) fn begin<'a>(
         &mut self,
         owner: Cow<'a, [u8]>,
-        mode: Mode,
-        lease: LeaseMs,
-        now: Now,
-        tokens: &mut Tokens,
-    ) -> Option<FastStep<'a>> {
-        Some(self.begin_with(owner, mode, lease, now, tokens.issue(now)?))
-    }
-
-    /// Begins a new hold with this token, which exceeds every token before it.
-    #[inline]
-    pub(crate) fn begin_with<'a>(
-        &mut self,
-        owner: Cow<'a, [u8]>,
-        mode: Mode,
-        lease: LeaseMs,
+        ask: &Acquire<'_>,
         now: Now,
         token: Token,
     ) -> FastStep<'a> {
-        let deadline = now.after(lease);
-        let change = Change::Granted { owner, mode, token, deadline };
+        let deadline = now.after(ask.lease);
+        let change = Change::Granted { owner, mode: ask.mode, token, deadline };
         let event = self.replay(&change);
         let reply = Reply::Granted { token, remaining_ms: deadline.left_at(now) };
         FastStep { change, event, reply, is_request_enough: false }
@@ -130,7 +117,7 @@ impl Lock {
         now: Now,
     ) -> Option<FastStep<'a>> {
         let token = token.filter(|_| self.is_plain(ask))?;
-        Some(self.begin_with(Cow::Borrowed(ask.owner), ask.mode, ask.lease, now, token))
+        Some(self.begin(Cow::Borrowed(ask.owner), ask, now, token))
     }
 
     fn release_all_fast<'a>(

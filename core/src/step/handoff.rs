@@ -225,7 +225,7 @@ impl Step<'_, '_> {
                 Reply::Refused(Refusal::TooManySessions)
             }
             (None, Some(hold)) => self.reenter(ask.depth, ask.lease, hold),
-            (None, None) => self.begin_hold(Cow::Owned(ask.owner.to_vec()), ask.mode, ask.lease),
+            (None, None) => self.begin_hold(Cow::Owned(ask.owner.to_vec()), &ask, None),
         };
         if let Reply::Granted { token, .. } = reply {
             let acks = self.volatile.acks_for(ask.acks, held, ask.depth);

@@ -48,35 +48,36 @@ impl<'a> Step<'_, 'a> {
             _ if acks > 0 && parking.is_none() => return Reply::MustConfirm,
             _ => {}
         }
-        // Where the order of the sessions matters, all of them enter in the same portion.
-        if ask.session.is_some() && parking.is_none() && self.stop_for_own(ask.owner) {
-            return Reply::Count(0);
-        }
         if ask.patience == Patience::Take && held.is_none() {
             self.force(None);
         }
-        let reply = match held {
-            Some(hold) => self.reenter(ask.depth, ask.lease, hold),
-            None => self.begin_hold(Cow::Borrowed(ask.owner), ask.mode, ask.lease),
-        };
-        self.report_grant(&Acquire { acks, ..ask }, reply, parking, held)
+        self.grant(Acquire { acks, ..ask }, held, None, parking)
     }
 
-    /// Records what was granted to an owner that had this hold before, and grants what is a
-    /// re-entry now. The owner learns of the grant at once, unless a caller waits for the reply.
-    pub(crate) fn report_grant(
+    /// Grants an owner what it asks for, and then what is a re-entry: a level of the hold that it
+    /// has, or a new hold, with this token or the next one. The owner learns of it at once, unless
+    /// a caller waits for the reply.
+    pub(crate) fn grant(
         &mut self,
-        ask: &Acquire<'_>,
-        granted: Reply,
-        caller: Option<Parking>,
+        ask: Acquire<'a>,
         held: Option<Hold>,
+        token: Option<Token>,
+        caller: Option<Parking>,
     ) -> Reply {
+        // Where the order of the sessions matters, all of them enter in the same portion.
+        if ask.session.is_some() && caller.is_none() && self.stop_for_own(ask.owner) {
+            return Reply::Count(0);
+        }
+        let granted = match held {
+            Some(hold) => self.reenter(ask.depth, ask.lease, hold),
+            None => self.begin_hold(Cow::Borrowed(ask.owner), &ask, token),
+        };
         let Reply::Granted { token, .. } = granted else { return granted };
         let Some(caller) = caller else {
-            self.granted_at_once(ask, token);
+            self.granted_at_once(&ask, token);
             return granted;
         };
-        let is_pending = self.reply_later(LateReply::grant(caller, ask, token, held));
+        let is_pending = self.reply_later(LateReply::grant(caller, &ask, token, held));
         if is_pending && caller.is_of_several {
             self.effects.pending.push(caller.waiter);
         }

@@ -1,8 +1,6 @@
 //! One lock of a request for several: whether the owner can acquire it, and the grant. The caller
 //! examines every lock before it changes any.
 
-use std::borrow::Cow;
-
 use smallvec::SmallVec;
 
 use crate::step::admission::{Claim, has_predecessor};
@@ -113,25 +111,13 @@ impl<'a> Step<'_, 'a> {
         token: Option<Token>,
         caller: Option<Parking>,
     ) -> Reply {
-        // If the requests have sessions, whose order matters, all of them re-enter in one portion.
-        if ask.session.is_some() && caller.is_none() && self.stop_for_own(ask.owner) {
-            return Reply::Count(0);
-        }
         caller.map(|caller| self.volatile.queue.leave_group(caller.waiter));
         let held = self.lock.holders.hold(ask.owner, ask.mode);
-        let reply = match (held, token) {
-            (Some(hold), _) => self.reenter(ask.depth, ask.lease, hold),
-            (None, Some(token)) => {
-                self.make_way(ask.owner, ask.mode);
-                let owner = Cow::Borrowed(ask.owner);
-                let begun =
-                    self.lock.begin_with(owner, ask.mode, ask.lease, self.moment.now, token);
-                self.tell(begun)
-            }
-            // The lock was judged to be covered by the owner's hold.
-            (None, None) => return Reply::Refused(Refusal::NoTokenLeft),
-        };
-        self.report_grant(&ask, reply, caller, held)
+        // The lock was judged to be covered by the owner's hold.
+        if held.is_none() && token.is_none() {
+            return Reply::Refused(Refusal::NoTokenLeft);
+        }
+        self.grant(ask, held, token, caller)
     }
 
     /// Ends every hold of this owner, in both modes and at any depth, or the one with this token.
