@@ -120,17 +120,18 @@ pub(crate) fn park<H: Host>(
     let ReplyAbout { reply, number } = decided;
     let must_wait = reply != Reply::MustConfirm;
     let reply = if must_wait { reply } else { Reply::NotNow { wait_ms: None } };
+    let about = |reply| Some(ReplyAbout { reply, number });
     let Some(want) = unit.wants.iter().find(|want| want.number == number) else {
-        return Some(ReplyAbout { reply, number });
+        return about(reply);
     };
     let (db, owner) = (host.db(), Owner::from(unit.ask.owner));
     if must_wait && host.state(|state| state.manager.is_line_too_long(db, unit)) {
-        return Some(ReplyAbout { reply, number });
+        return about(reply);
     }
     let own = told_wait(host, unit.wants, false, asked);
     let is_late = must_wait || asked.tell.is_some() && acks > 0;
     if is_late && let Err(refusal) = blocked::may_begin(host, asked, own.is_some()) {
-        return Some(ReplyAbout { reply: Reply::Refused(refusal), number });
+        return about(Reply::Refused(refusal));
     }
     let lock = LockId { db, key: want.key.into() };
     let parked = sink::asker(host, lock.clone(), asked);
@@ -144,11 +145,11 @@ pub(crate) fn park<H: Host>(
         && must_wait
         && let Some(refusal) = blocked::deadlock(host, wait, &given_up)
     {
-        return Some(ReplyAbout { reply: Reply::Refused(refusal), number });
+        return about(Reply::Refused(refusal));
     }
     let waiter = blocked::number_of(host, None);
     let Some(parking) = sink::open(host, waiter, names, parked, asked, true) else {
-        return Some(ReplyAbout { reply, number });
+        return about(reply);
     };
     stand(host, unit, asked, parking, Some(&lock).filter(|_| is_searched));
     blocked::replaces(host, own);

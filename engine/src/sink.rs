@@ -153,10 +153,9 @@ impl Audience {
             host.have_listeners(&channels).into_iter()
         };
         let is_asked = !host.has_fault(PlantedFault::ListenersNotAsked);
-        let is_checked = !host.has_fault(PlantedFault::ChannelRightsForgotten);
         for ((user, channel), hears) in &mut all {
             let listens = listening.next() == Some(true) || !is_asked;
-            *hears = listens && (!is_checked || host.may_publish(user.as_deref(), channel));
+            *hears = listens && may_publish(host, user.as_deref(), channel);
         }
         Self(all)
     }
