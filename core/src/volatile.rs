@@ -114,6 +114,17 @@ impl Volatile {
             && !self.has_to_settle()
     }
 
+    /// Takes one item of the portion. If that is used up, the rest is due at once, and this is
+    /// false.
+    pub(crate) fn take_item(&mut self, portion: &mut usize, now: Now) -> bool {
+        let left = portion.checked_sub(1);
+        *portion = left.unwrap_or(0);
+        if left.is_none() {
+            self.unfinished = Some(now.ms());
+        }
+        left.is_some()
+    }
+
     /// Whether any next input has to end something first.
     pub(crate) fn has_to_settle(&self) -> bool {
         self.unsent.has_revoked()

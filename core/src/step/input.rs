@@ -73,13 +73,6 @@ impl<'t> StepContext<'t> {
     /// How many items a transition serves by default: work for some hundred microseconds.
     pub const PORTION: usize = 256;
 
-    /// Takes one; false if the portion is used up.
-    pub(crate) fn take(&mut self) -> bool {
-        let left = self.portion.checked_sub(1);
-        self.portion = left.unwrap_or(0);
-        left.is_some()
-    }
-
     /// When a confirmation is too late: the earliest of the caller's patience, the setting, and the
     /// hold's deadline.
     pub(crate) fn late_at(&self, ends_at: Option<EpochMs>, deadline: EpochMs) -> EpochMs {

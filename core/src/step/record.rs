@@ -42,14 +42,9 @@ impl<'a> Step<'_, 'a> {
         self.volatile.log_slow(entry.ended(self.moment.slow, outcome, self.moment.now));
     }
 
-    /// Takes one item of the portion. If that is used up, the rest is due at once, and this is
-    /// false.
+    /// Takes one item of the portion, as [`Volatile::take_item`].
     pub(crate) fn take_item(&mut self) -> bool {
-        let has_one = self.moment.take();
-        if !has_one {
-            self.volatile.unfinished = Some(self.moment.now.ms());
-        }
-        has_one
+        self.volatile.take_item(&mut self.moment.portion, self.moment.now)
     }
 
     /// A wait ends: a blocked connection gets this reply.

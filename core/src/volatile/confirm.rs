@@ -158,11 +158,9 @@ impl Volatile {
     pub(crate) fn refuse_late(&mut self, now: Now, portion: &mut usize) -> Vec<Wake> {
         let mut wakes = Vec::new();
         while let Some((waiter, since)) = self.unsent.first_over(now) {
-            let Some(left) = portion.checked_sub(1) else {
-                self.unfinished = Some(now.ms());
+            if !self.take_item(portion, now) {
                 break;
-            };
-            *portion = left;
+            }
             self.leave(waiter);
             wakes.push(refused(waiter, since, Refusal::NoAcks, now));
         }

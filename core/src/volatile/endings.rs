@@ -86,11 +86,9 @@ impl Volatile {
     ) -> Vec<Wake> {
         let mut wakes = Vec::new();
         while let Some(place) = self.queue.first_ended(now) {
-            let Some(left) = portion.checked_sub(1) else {
-                self.unfinished = Some(now.ms());
+            if !self.take_item(portion, now) {
                 break;
-            };
-            *portion = left;
+            }
             let wait_ms = self.queue.get(place).and_then(|entry| wait_ms(self, place, entry));
             if let Some(entry) = self.queue.remove(place) {
                 self.log_slow(entry.ended(slow, Outcome::TimedOut, now));
