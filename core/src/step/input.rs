@@ -335,6 +335,13 @@ pub enum Reply {
     Refused(Refusal),
 }
 
+impl Default for Reply {
+    /// The reply to nobody.
+    fn default() -> Self {
+        Self::Count(0)
+    }
+}
+
 /// The reply to a blocked connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wake {
@@ -380,7 +387,7 @@ pub struct Dismissed {
 /// What a transition did. The lock has changed already; this is what has to be replicated,
 /// published and replied.
 #[must_use = "an effect that is not carried out is a lost grant"]
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Effects<'a> {
     /// For the caller.
     pub reply: Reply,
@@ -412,24 +419,4 @@ pub struct Effects<'a> {
     /// costs the server less: the only change is the end of a hold, [`crate::Lock::replay_release`]
     /// derives it from the request on an equal lock, and replaying it twice is harmless.
     pub is_request_enough: bool,
-}
-
-impl Default for Effects<'_> {
-    fn default() -> Self {
-        Self {
-            reply: Reply::Count(0),
-            changes: SmallVec::new(),
-            replaced: Vec::new(),
-            events: SmallVec::new(),
-            wakes: Vec::new(),
-            pending: Vec::new(),
-            told_pending: Vec::new(),
-            unheard: Vec::new(),
-            awaits_acks: false,
-            turns: Vec::new(),
-            lost: Vec::new(),
-            unchecked: None,
-            is_request_enough: false,
-        }
-    }
 }
