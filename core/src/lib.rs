@@ -79,7 +79,6 @@ mod volatile;
 pub mod waits_for;
 
 pub use step::Step;
-pub use step::admission::Claim;
 pub use step::fast_path::FastStep;
 pub use step::input::{
     Acquire, Dismissed, Effects, Input, Levels, Parking, Patience, Release, Renew, Reply, Right,

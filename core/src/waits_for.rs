@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 
 use crate::text::quoted;
 use crate::volatile::queue::{Arrival, Place};
-use crate::{Claim, Lock, Mode, Now, Owner, Volatile, WaiterId};
+use crate::{Acquire, Lock, Mode, Now, Owner, Volatile, WaiterId};
 
 /// How many locks, holders and waiters one search visits before it gives up: it runs inside a
 /// command.
@@ -92,9 +92,9 @@ pub enum Stand<'a> {
     /// The blocked connection with this number.
     Parked(WaiterId),
     /// A caller with this request.
-    Asking(Claim<'a>),
+    Asking(Acquire<'a>),
     /// A group that has yet to reach the lock.
-    Coming(Claim<'a>, Arrival),
+    Coming(Acquire<'a>, Arrival),
 }
 
 impl Stand<'_> {
@@ -185,20 +185,20 @@ pub fn log_line(cycle: &[(Owner, &[u8])], unsaid: u64) -> String {
 
 /// What decides who must wait for whom: a place in the queue, and the mode.
 struct Stance<'a> {
-    claim: Claim<'a>,
+    claim: Acquire<'a>,
     place: Option<Place>,
 }
 
-impl Claim<'_> {
+impl Acquire<'_> {
     /// The mode in which it waits: WRITE if every other reader must release first. With a higher
     /// limit, any reader may release, so it waits for none of them in particular.
-    fn waits_as(self) -> Mode {
+    fn waits_as(&self) -> Mode {
         if self.limit == Some(NonZeroU32::MIN) { Mode::Write } else { self.mode }
     }
 
     /// The mode in which others see it: that of a writer if it may have to wait for readers,
     /// because everybody behind it then waits for it.
-    fn stands_as(self) -> Mode {
+    fn stands_as(&self) -> Mode {
         if self.limit.is_some() { Mode::Write } else { self.mode }
     }
 }
@@ -288,7 +288,7 @@ impl Lock {
         if holds(claim.mode) || holds(Mode::Write) {
             return Vec::new();
         }
-        let upgrades = |ask: &Claim<'_>| ask.mode == Mode::Write && ask.upgrade;
+        let upgrades = |ask: &Acquire<'_>| ask.mode == Mode::Write && ask.upgrade;
         let upgrade = match who {
             Stand::Asking(ask) => Some(ask).filter(upgrades),
             Stand::Parked(_) | Stand::Coming(..) => None,
@@ -362,7 +362,7 @@ fn ahead(
         if entry.kind.is_ticket() {
             continue;
         }
-        let stands_as = Claim::from(entry).stands_as();
+        let stands_as = Acquire::from(entry).stands_as();
         if entry.owner.as_bytes() == owner {
             seen.leave_out(owner, Some(at), stands_as);
         } else if mode.meets(stands_as) {

@@ -74,7 +74,7 @@ impl Locks {
         self.at(name);
         self.seen.clear();
         let mut steps = Steps::default();
-        let who = Stand::Asking(ask.into());
+        let who = Stand::Asking(*ask);
         let first = self.look(name, who, &mut steps);
         let wait = (name, WaiterId::from(u64::MAX));
         search(self, &Owner::from(ask.owner), wait, first, &mut steps)
@@ -266,7 +266,7 @@ fn one_that_stands_behind_its_own_wait_waits_for_what_that_one_waits_for() {
     assert_eq!(locks.waits("a", Mode::Write, "1"), NOBODY);
     assert_eq!(locks.waits("r", Mode::Write, "2"), ["r", "a"]);
     let ask = acquire(b"a", Mode::Read, 1000);
-    let who = Stand::Asking((&ask).into());
+    let who = Stand::Asking(ask);
     locks.seen.clear();
     let first = locks.look("1", who, &mut Steps::default());
     assert_eq!(first, [Owner::from(&b"r"[..])], "its own WRITE waits for the reader");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::server::{Key, Server};
 use crate::support::{World, acquire, lease, release, renew};
 use rlock_core::manager::{At, LockId, Manager, Mark, Parked, Task, Wait, World as Locks, search};
-use rlock_core::waits_for::Search;
+use rlock_core::waits_for::{Search, Stand};
 use rlock_core::{
     Acquire, Change, ClientId, Effects, End, Event, Input, Lock, Mode, Now, Parking, Patience,
     Refusal, Reply, StepContext, Volatile, WaiterId,
@@ -407,7 +407,7 @@ fn search_past(reads: usize, writes: usize) -> (Search<LockId>, Duration) {
     let lock = LockId { db: 0, key: b"k".as_slice().into() };
     let owner = b"stranger".as_slice().into();
     let user = b"default";
-    let wait = Wait { lock: &lock, owner: &owner, user, stand: (&ask).into() };
+    let wait = Wait { lock: &lock, owner: &owner, user, stand: Stand::Asking(ask) };
     let mut found = None;
     let took = takes(|| found = Some(search(&mut hands, wait, now)));
     (found.unwrap(), took)

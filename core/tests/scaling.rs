@@ -11,8 +11,8 @@ use crate::support::{World, acquire, lease, release, renew};
 use allocation_counter::measure;
 use rlock_core::manager::At;
 use rlock_core::{
-    Acquire, Claim, Input, Lock, Mode, Now, Parking, Patience, Release, Renew, Reply, Standing,
-    WaiterId, snapshot,
+    Acquire, Input, Lock, Mode, Now, Parking, Patience, Release, Renew, Reply, Standing, WaiterId,
+    snapshot,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -436,10 +436,10 @@ fn judging_a_request_without_its_owners_ticket_copies_no_long_queue() {
         }
         let _ = server.decide(&mut lock, b"k", Input::Release(release(b"holder")));
         let at = At { db: 0, key: b"k", now: server.now() };
-        let claim = Claim::from(&acquire(b"own", Mode::Write, 1000));
+        let claim = acquire(b"own", Mode::Write, 1000);
         let (manager, bounds) = (&server.manager, &server.bounds);
         taken(|| {
-            let standing = manager.open_lock(at, bounds, &lock).standing_without_ticket(claim);
+            let standing = manager.open_lock(at, bounds, &lock).standing_without_ticket(&claim);
             assert_eq!(standing, Standing::Barred { wait_ms: None });
         })
     };

@@ -31,7 +31,7 @@ pub(crate) fn park<H: Host>(
     if let Err(refusal) = may_begin(host, said, own.is_some()) {
         return Some(Reply::Refused(refusal));
     }
-    let stand = own.map_or_else(|| (&ask).into(), |own| Stand::Parked(own.waiter));
+    let stand = own.map_or(Stand::Asking(ask), |own| Stand::Parked(own.waiter));
     let (lock, user) = (&parked.lock, &*parked.user);
     let wait = parked.owner.as_ref().map(|owner| Wait { lock, owner, user, stand });
     // In a Cluster, a command can open only keys of its own slot, so the search runs after it.

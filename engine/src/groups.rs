@@ -356,7 +356,7 @@ pub(crate) fn time_to_wait<H: Host>(host: &H, waiter: WaiterId) -> Option<u64> {
         let (id, claim) = (group.id(key), group.claim(key));
         let at = At { db: id.db, key: &id.key, now: host.now() };
         let wait_ms = unit::look(host, &id, |lock, state| {
-            state.manager.open_lock(at, &bounds, lock).group_wait_ms(waiter, claim)
+            state.manager.open_lock(at, &bounds, lock).group_wait_ms(waiter, &claim)
         });
         if let Some(wait_ms) = wait_ms {
             longest = longest.max(wait_ms?);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::LockId;
 use crate::grammar::Want;
 use crate::volatile::queue::Arrival;
-use crate::{Acquire, Claim, Entry, Kind, Parking, WaiterId};
+use crate::{Acquire, Entry, Kind, Parking, WaiterId};
 
 /// A request for several locks that waits.
 #[derive(Clone, Debug)]
@@ -124,8 +124,8 @@ impl Group {
     }
 
     /// Its claim to one of its locks.
-    pub fn claim<'g>(&'g self, want: &Want<Rc<[u8]>>) -> Claim<'g> {
-        Claim { mode: want.mode, limit: want.limit, ..Claim::from(&self.entry) }
+    pub fn claim<'g>(&'g self, want: &Want<Rc<[u8]>>) -> Acquire<'g> {
+        Acquire { mode: want.mode, limit: want.limit, ..Acquire::from(&self.entry) }
     }
 
     /// The locks at which the group has a place or may have one: up to the lock at which it stands

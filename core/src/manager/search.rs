@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{At, Group, LockId, Manager};
 use crate::volatile::slow::{Ended, Outcome, What};
 use crate::waits_for::{self, Search, Seen, Stand, Steps, WaitGraph};
-use crate::{Acquire, GroupStand, Lock, Mode, Now, OwnPlace, Owner, Standing, Volatile, WaiterId};
+use crate::{GroupStand, Lock, Mode, Now, OwnPlace, Owner, Standing, Volatile, WaiterId};
 
 /// The server's locks, as the search sees them. No borrow lasts across calls, because the server
 /// may call the module while it opens a key.
@@ -187,7 +187,7 @@ impl<W: World> DbWaitGraph<'_, W> {
         while let Some(next) = group.keys.get(number).filter(|_| steps.take()) {
             let (now, claim) = (self.now, group.claim(next));
             let standing = self.world.lock(&group.id(next), |lock, volatile| {
-                lock.judge(volatile, claim, OwnPlace::None, volatile.grace, now)
+                lock.judge(volatile, &claim, OwnPlace::None, volatile.grace, now)
             });
             if !matches!(standing, Standing::Open | Standing::Covered(_)) {
                 break;
@@ -195,12 +195,5 @@ impl<W: World> DbWaitGraph<'_, W> {
             number = number.saturating_add(1);
         }
         Some((group, number))
-    }
-}
-
-/// A caller that is not blocked yet, for [`Wait::stand`].
-impl<'a> From<&Acquire<'a>> for Stand<'a> {
-    fn from(ask: &Acquire<'a>) -> Self {
-        Self::Asking(ask.into())
     }
 }

@@ -1,43 +1,14 @@
 //! Admission: whether something is in the way of a request.
 
-use std::num::NonZeroU32;
-
 use crate::volatile::owner_names::NAMES_MAX;
 use crate::volatile::queue::{Entry, Place};
 use crate::{Acquire, EpochMs, Hold, Lock, Mode, Now, Patience, Reply, Step, Volatile, WaiterId};
 
-/// What a request wants of a lock.
-#[derive(Clone, Copy, Debug)]
-pub struct Claim<'a> {
-    /// The owner.
-    pub owner: &'a [u8],
-    /// The mode.
-    pub mode: Mode,
-    /// Whether WRITE may be added to the owner's READ.
-    pub upgrade: bool,
-    /// READ only while fewer than this many other owners hold READ.
-    pub limit: Option<NonZeroU32>,
-}
-
-impl<'a> From<&Acquire<'a>> for Claim<'a> {
-    fn from(ask: &Acquire<'a>) -> Self {
-        let Acquire { owner, mode, upgrade, limit, .. } = *ask;
-        Self { owner, mode, upgrade, limit }
-    }
-}
-
-impl<'a> From<&'a Entry> for Claim<'a> {
-    fn from(entry: &'a Entry) -> Self {
-        let Entry { mode, upgrade, limit, .. } = *entry;
-        Self { owner: entry.owner.as_bytes(), mode, upgrade, limit }
-    }
-}
-
 impl Lock {
     /// The latest deadline of the holds that exclude this request regardless of its limit; `None`
     /// if there is none.
-    pub(crate) fn blocked_until(&self, claim: Claim<'_>) -> Option<EpochMs> {
-        let Claim { owner, mode, upgrade, .. } = claim;
+    pub(crate) fn blocked_until(&self, claim: &Acquire<'_>) -> Option<EpochMs> {
+        let Acquire { owner, mode, upgrade, .. } = *claim;
         match mode {
             Mode::Read => match self.holders.writer() {
                 Some((writer, hold)) if writer != owner => Some(hold.deadline),
@@ -50,7 +21,7 @@ impl Lock {
 
     /// How many holds must end before the claim has room under its limit. READ holders count, and
     /// so do `turns` tickets that have their turn for READ.
-    pub(crate) fn excess_holders(&self, claim: Claim<'_>, turns: usize) -> usize {
+    pub(crate) fn excess_holders(&self, claim: &Acquire<'_>, turns: usize) -> usize {
         let Some(limit) = claim.limit else { return 0 };
         let reads = self.holders.hold(claim.owner, Mode::Read).is_some();
         let others = self.holders.reader_count().saturating_sub(reads.into());
@@ -59,7 +30,7 @@ impl Lock {
     }
 
     /// Like [`Lock::excess_holders`], for a request without a turn.
-    fn excess_holders_for_line(&self, volatile: &Volatile, claim: Claim<'_>) -> usize {
+    fn excess_holders_for_line(&self, volatile: &Volatile, claim: &Acquire<'_>) -> usize {
         match claim.limit {
             Some(_) => self.excess_holders(claim, volatile.queue.read_turn_count()),
             None => 0,
@@ -74,8 +45,7 @@ impl Lock {
         if self.is_free() {
             return self.must_confirm(volatile, ask);
         }
-        let claim = Claim::from(ask);
-        self.blocked_until(claim)?;
+        self.blocked_until(ask)?;
         let holds = |mode| self.holders.hold(ask.owner, mode).is_some();
         let is_plain = matches!(ask.patience, Patience::Block | Patience::Tell)
             && ask.max_queue.is_none()
@@ -90,14 +60,14 @@ impl Lock {
             || volatile
                 .queue
                 .head()
-                .is_some_and(|(_, head)| !self.is_shut_to(volatile, head.into()))
+                .is_some_and(|(_, head)| !self.is_shut_to(volatile, &head.into()))
         {
             return None;
         }
         let ticket = volatile.queue.ticket_of(ask.owner);
         let has_predecessor = has_predecessor(volatile, false, ticket);
         Some(Reply::MustWait {
-            wait_ms: self.estimated_wait_ms(volatile, claim, ticket, has_predecessor, now),
+            wait_ms: self.estimated_wait_ms(volatile, ask, ticket, has_predecessor, now),
         })
     }
 
@@ -117,7 +87,7 @@ impl Lock {
     pub(crate) fn is_open_to(
         &self,
         volatile: &Volatile,
-        claim: Claim<'_>,
+        claim: &Acquire<'_>,
         is_before_line: bool,
         place: Option<Place>,
     ) -> bool {
@@ -128,7 +98,7 @@ impl Lock {
 
     /// Whether there is room under its limit. A turn is checked when it is given, and later only
     /// under a smaller limit; turns behind it do not count then.
-    fn has_room(&self, volatile: &Volatile, claim: Claim<'_>, place: Option<Place>) -> bool {
+    fn has_room(&self, volatile: &Volatile, claim: &Acquire<'_>, place: Option<Place>) -> bool {
         let queue = &volatile.queue;
         let Some(turn) = place.filter(|place| queue.has_turn(*place)) else {
             return self.excess_holders_for_line(volatile, claim) == 0;
@@ -137,14 +107,14 @@ impl Lock {
     }
 
     /// Whether the turn, which was given for another claim, also serves this one.
-    fn keeps_turn(&self, volatile: &Volatile, claim: Claim<'_>, turn: Place) -> bool {
+    fn keeps_turn(&self, volatile: &Volatile, claim: &Acquire<'_>, turn: Place) -> bool {
         let given = volatile.queue.get(turn).and_then(|entry| entry.limit);
         claim.limit.is_none_or(|limit| given.is_some_and(|given| given <= limit))
     }
 
     /// Whether a hold, the limit or a turn keeps out a waiter that has no turn, regardless of its
     /// place.
-    pub(crate) fn is_shut_to(&self, volatile: &Volatile, claim: Claim<'_>) -> bool {
+    pub(crate) fn is_shut_to(&self, volatile: &Volatile, claim: &Acquire<'_>) -> bool {
         self.blocked_until(claim).is_some() || self.excess_holders_for_line(volatile, claim) > 0
     }
 
@@ -152,17 +122,17 @@ impl Lock {
     pub(crate) fn owners_in_the_way<'l>(
         &'l self,
         volatile: &Volatile,
-        claim: Claim<'l>,
-    ) -> impl Iterator<Item = &'l [u8]> {
+        claim: &Acquire<'l>,
+    ) -> impl Iterator<Item = &'l [u8]> + use<'l> {
         // A reader without a limit waits for a writer, or for no holder.
         let is_in = claim.mode == Mode::Write || self.is_shut_to(volatile, claim);
         let most = if is_in { NAMES_MAX } else { 0 };
-        let owners = self.holders.owners();
-        owners.filter(move |owner| *owner != claim.owner).take(most)
+        let (owners, own) = (self.holders.owners(), claim.owner);
+        owners.filter(move |owner| *owner != own).take(most)
     }
 
     /// When the next hold expires whose end may let a waiter in; `None` if no hold is in the way.
-    pub(crate) fn next_opening(&self, volatile: &Volatile, claim: Claim<'_>) -> Option<EpochMs> {
+    pub(crate) fn next_opening(&self, volatile: &Volatile, claim: &Acquire<'_>) -> Option<EpochMs> {
         self.blocked_until(claim).or_else(|| {
             let is_full = self.excess_holders_for_line(volatile, claim) > 0;
             self.holders.earliest_deadline().filter(|_| is_full)
@@ -176,7 +146,7 @@ impl Lock {
     pub(crate) fn estimated_wait_ms(
         &self,
         volatile: &Volatile,
-        claim: Claim<'_>,
+        claim: &Acquire<'_>,
         place: Option<Place>,
         has_predecessor: bool,
         now: Now,
@@ -199,7 +169,7 @@ impl Lock {
     }
 
     /// Whether a session keeps a hold that excludes this request regardless of its limit.
-    fn is_kept(&self, volatile: &Volatile, claim: Claim<'_>) -> bool {
+    fn is_kept(&self, volatile: &Volatile, claim: &Acquire<'_>) -> bool {
         let is_tied = |hold: Hold| volatile.sessions.get(hold.token).is_some();
         if claim.mode == Mode::Read {
             return self.holders.writer().is_some_and(|(_, hold)| is_tied(hold));
@@ -231,7 +201,7 @@ impl Lock {
         now: Now,
     ) -> Option<u64> {
         let has_predecessor = has_predecessor(volatile, false, Some(place));
-        self.estimated_wait_ms(volatile, entry.into(), Some(place), has_predecessor, now)
+        self.estimated_wait_ms(volatile, &entry.into(), Some(place), has_predecessor, now)
     }
 
     /// The reply to a blocked connection whose wait ends now without a grant, like
@@ -251,7 +221,8 @@ impl Lock {
     /// next input.
     pub fn has_void_turns(&self, volatile: &Volatile, now: Now) -> bool {
         let Some(turn) = volatile.queue.first_turn() else { return false };
-        let is_barred = self.blocked_until(turn.into()).is_some_and(|until| !until.is_over_at(now));
+        let is_barred =
+            self.blocked_until(&turn.into()).is_some_and(|until| !until.is_over_at(now));
         // The first of several turns may belong to the writer itself; WRITE excludes the turns of
         // other owners.
         is_barred || volatile.queue.has_several_turns() && self.writer_at(now).is_some()
@@ -271,7 +242,7 @@ impl Lock {
             return volatile.unfinished;
         }
         let head =
-            volatile.queue.head().and_then(|(_, head)| self.next_opening(volatile, head.into()));
+            volatile.queue.head().and_then(|(_, head)| self.next_opening(volatile, &head.into()));
         // If somebody waits, the expiry of each hold is published in time; and a group that is
         // covered by a hold, and therefore stands in no line, must know when that hold ends.
         let is_awaited = !volatile.queue.is_empty() || volatile.queue.has_covered();
@@ -282,7 +253,7 @@ impl Lock {
 
 impl Step<'_, '_> {
     /// Gives up turns behind this one, if its new limit leaves no room for both.
-    pub(crate) fn put_off_behind(&mut self, claim: Claim<'_>, turn: Option<Place>) {
+    pub(crate) fn put_off_behind(&mut self, claim: &Acquire<'_>, turn: Option<Place>) {
         let Some(turn) = turn else { return };
         if !self.lock.keeps_turn(self.volatile, claim, turn)
             && self.lock.excess_holders_for_line(self.volatile, claim) > 1

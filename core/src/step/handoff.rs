@@ -68,7 +68,7 @@ impl Step<'_, '_> {
 
     /// Whether the first in line can enter now.
     fn enters(&self, place: Place, head: &Entry) -> bool {
-        self.lock.is_open_to(self.volatile, head.into(), true, Some(place))
+        self.lock.is_open_to(self.volatile, &head.into(), true, Some(place))
     }
 
     /// Law 6: the first in line cannot be granted the lock, unless this step stopped and continues

@@ -2,8 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::step::admission::Claim;
-use crate::step::input::{Effects, Input, StepContext};
+use crate::step::input::{Acquire, Effects, Input, StepContext};
 use crate::step::several::{OwnPlace, Standing};
 use crate::volatile::owner_names::OwnerNames;
 use crate::volatile::queue::Place;
@@ -39,13 +38,13 @@ impl OpenLock<'_> {
     }
 
     /// How a newcomer stands here, given its owner's holds and its own place in the queue.
-    pub fn standing(&self, claim: Claim<'_>, place: OwnPlace) -> Standing {
+    pub fn standing(&self, claim: &Acquire<'_>, place: OwnPlace) -> Standing {
         self.lock.judge(self.volatile, claim, place, self.grace, self.now)
     }
 
     /// How a newcomer would stand here if its owner's ticket were withdrawn and the waiters behind
     /// it were served. Nothing changes.
-    pub fn standing_without_ticket(&self, claim: Claim<'_>) -> Standing {
+    pub fn standing_without_ticket(&self, claim: &Acquire<'_>) -> Standing {
         let Self { lock, volatile, .. } = *self;
         let is_stranger = lock.holds_of(claim.owner, None, None).next().is_none()
             && volatile.queue.blocked_of(claim.owner, Place::FIRST).next().is_none();
@@ -55,7 +54,7 @@ impl OpenLock<'_> {
         let has_others = || volatile.queue.others_in_line(claim.owner) > 0;
         if is_plain
             && has_others()
-            && lock.blocked_until(Claim { upgrade: true, ..claim }).is_some()
+            && lock.blocked_until(&Acquire { upgrade: true, ..*claim }).is_some()
         {
             return self.standing(claim, OwnPlace::Ticket);
         }
@@ -95,7 +94,7 @@ impl OpenLock<'_> {
 
     /// The estimated wait at a lock that the group has not reached, as in [`crate::Reply::NotNow`];
     /// `None` if nothing is in its way.
-    pub fn group_wait_ms(&self, waiter: WaiterId, claim: Claim<'_>) -> Option<Option<u64>> {
+    pub fn group_wait_ms(&self, waiter: WaiterId, claim: &Acquire<'_>) -> Option<Option<u64>> {
         if self.volatile.queue.group_stand(waiter) == Some(GroupStand::Line) {
             return Some(self.lock.estimated_wait_of(self.volatile, waiter, self.now));
         }

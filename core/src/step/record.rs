@@ -31,7 +31,7 @@ impl<'a> Step<'_, 'a> {
         if self.moment.slow.wait_ms.is_none() {
             return;
         }
-        let owners = || self.lock.owners_in_the_way(self.volatile, (&*entry).into());
+        let owners = || self.lock.owners_in_the_way(self.volatile, &(&*entry).into());
         let before = self.volatile.queue.last().and_then(|last| last.in_the_way.as_ref());
         let names = OwnerNames::shared(before, self.moment.names, self.moment.names_max, owners);
         entry.in_the_way = Some(names);

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
-use crate::step::admission::{Claim, has_predecessor};
+use crate::step::admission::has_predecessor;
 use crate::step::confirm::LateReply;
 use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Reply};
 use crate::volatile::kind::Kind;
@@ -120,15 +120,14 @@ impl<'a> Step<'_, 'a> {
         if is_upgrade && !ask.upgrade {
             return Err(Reply::Refused(Refusal::UpgradeWouldDeadlock));
         }
-        let claim = Claim::from(ask);
         let ticket = self.volatile.queue.ticket_of(ask.owner);
         let turn = ticket.filter(|place| self.volatile.queue.has_turn(*place));
         // Without QUEUE and BLOCK, a ticket counts only if it has its turn.
         let place = if ask.patience == Patience::None { turn } else { ticket };
         let owns_write = self.lock.holders.hold(ask.owner, Mode::Write).is_some();
-        let is_open = !owns_write && self.lock.is_open_to(self.volatile, claim, is_upgrade, place);
+        let is_open = !owns_write && self.lock.is_open_to(self.volatile, ask, is_upgrade, place);
         if is_open {
-            self.put_off_behind(claim, turn);
+            self.put_off_behind(ask, turn);
         }
         let may_enter = owns_write || takes || is_open;
         if may_enter && self.volatile.grace.is_none() {
@@ -142,7 +141,7 @@ impl<'a> Step<'_, 'a> {
             Some(grace) if may_enter => Some(grace.wait_from(self.moment.now)),
             _ => self.lock.estimated_wait_ms(
                 self.volatile,
-                claim,
+                ask,
                 ticket,
                 has_predecessor,
                 self.moment.now,

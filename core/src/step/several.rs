@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use crate::step::admission::{Claim, has_predecessor};
+use crate::step::admission::has_predecessor;
 use crate::step::input::{Acquire, Parking, Reply};
 use crate::volatile::queue::Place;
 use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
@@ -51,7 +51,7 @@ impl Lock {
     pub fn judge(
         &self,
         volatile: &Volatile,
-        claim: Claim<'_>,
+        claim: &Acquire<'_>,
         place: OwnPlace,
         grace: Option<EpochMs>,
         now: Now,
@@ -87,7 +87,7 @@ impl Lock {
     }
 
     /// The owner's own turn; or its ticket, if nobody else waits.
-    fn own_way(&self, volatile: &Volatile, claim: Claim<'_>, place: OwnPlace) -> Option<Place> {
+    fn own_way(&self, volatile: &Volatile, claim: &Acquire<'_>, place: OwnPlace) -> Option<Place> {
         let queue = &volatile.queue;
         match place {
             OwnPlace::None => None,

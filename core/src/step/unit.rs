@@ -2,7 +2,6 @@
 //! or none. The rules are here; the caller opens the locks and carries out the decisions.
 
 use crate::grammar::Want;
-use crate::step::admission::Claim;
 use crate::step::input::{Acquire, Input, Parking, Renew, Reply};
 use crate::step::open_lock::OpenLock;
 use crate::step::several::{OwnPlace, Standing};
@@ -94,14 +93,9 @@ pub struct Ready {
 }
 
 impl<'a> Unit<'_, 'a> {
-    /// What is asked of one of the locks.
-    fn ask(&self, want: &Want<&[u8]>) -> Acquire<'a> {
-        Acquire { mode: want.mode, limit: want.limit, depth: Some(1), ..self.ask }
-    }
-
     /// The claim of the request to one of its locks.
-    pub fn claim(&self, want: &Want<&[u8]>) -> Claim<'a> {
-        Claim::from(&self.ask(want))
+    pub fn claim(&self, want: &Want<&[u8]>) -> Acquire<'a> {
+        Acquire { mode: want.mode, limit: want.limit, depth: Some(1), ..self.ask }
     }
 
     /// A reply that is not about a particular lock: it names the first lock of the request.
@@ -125,7 +119,7 @@ impl<'a> Unit<'_, 'a> {
         let mut all = Vec::with_capacity(self.wants.len());
         for (place, want) in self.wants.iter().enumerate() {
             let claim = self.claim(want);
-            let judge = |open: OpenLock<'_>| open.judgment(open.standing(claim, self.place));
+            let judge = |open: OpenLock<'_>| open.judgment(open.standing(&claim, self.place));
             let judged = locks
                 .look(place, |open| if open.is_overdue() { None } else { Some(judge(open)) })?;
             all.push(match judged {
@@ -150,7 +144,7 @@ impl<'a> Unit<'_, 'a> {
         let mut all = Vec::with_capacity(self.wants.len());
         for (place, want) in self.wants.iter().enumerate() {
             let claim = self.claim(want);
-            let judge = |open: OpenLock<'_>| open.judgment(open.standing_without_ticket(claim));
+            let judge = |open: OpenLock<'_>| open.judgment(open.standing_without_ticket(&claim));
             all.push(locks.look(place, judge)?);
         }
         Ok(self.verdict(&all))
@@ -220,7 +214,7 @@ impl<'a> Unit<'_, 'a> {
         let Ready { judged: Judged { acks, .. }, token } = ready;
         let mut newest = None;
         for (place, want) in self.wants.iter().enumerate() {
-            let enter = Input::Enter { ask: Acquire { acks, ..self.ask(want) }, token, caller };
+            let enter = Input::Enter { ask: Acquire { acks, ..self.claim(want) }, token, caller };
             if let Reply::Granted { token, remaining_ms } = locks.decide(place, enter)? {
                 let (other, ms) = newest.unwrap_or((token, remaining_ms));
                 newest = Some((token.max(other), remaining_ms.min(ms)));

@@ -209,7 +209,7 @@ impl<'p> Town<'p> {
         let seen = self.locks.iter().map(|_| Seen::default()).collect();
         let mut looking = Looking { locks: &self.locks, seen };
         let mut steps = Steps::default();
-        let who = Stand::Asking(ask.into());
+        let who = Stand::Asking(*ask);
         let first = looking.look(lock, who, &mut steps);
         let (owner, wait) = (Owner::from(ask.owner), (lock, WaiterId::from(u64::MAX)));
         let found = search(&mut looking, &owner, wait, first, &mut steps);

@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 
 use rlock_core::manager::{At, Bounds, LockId, Manager, Mark, Parked, SlowEntry, Task, Wait};
 use rlock_core::slow::Slow;
+use rlock_core::waits_for::Stand;
 use rlock_core::{
     Acquire, ClientId, Effects, Input, Lock, Mode, Now, Owner, Parking, Patience, Reply, Rights,
     Wake,
@@ -132,7 +133,7 @@ impl Server {
         let (owner, lock) = &cycle[0];
         let ask = acquire(owner.as_bytes(), Mode::Read, 1000);
         let ask = Acquire { limit: NonZeroU32::new(1), ..ask };
-        let wait = Wait { lock, owner, user: b"default", stand: (&ask).into() };
+        let wait = Wait { lock, owner, user: b"default", stand: Stand::Asking(ask) };
         let now = self.now();
         self.manager.deadlock(&wait, cycle, now)
     }
