@@ -209,6 +209,8 @@ pub enum Deed {
     Event(i32, Key),
     /// The server sent a message with this token.
     Message(Token),
+    /// The caller or a blocked connection gets this token as its reply.
+    Reply(Token),
 }
 
 impl Waiting {

@@ -7,7 +7,7 @@ use rlock_engine::{Done, Happening};
 
 use crate::host::Running;
 use crate::keyspace::{Key, KeyRef, Slot, Value};
-use crate::notes::{Asked, Note, Noted, Pending};
+use crate::notes::{Asked, Deed, Note, Noted, Pending};
 use crate::seen::Kind;
 use crate::server::Server;
 use crate::words::Said;
@@ -85,6 +85,7 @@ impl Server {
         else {
             return;
         };
+        self.deeds.push(Deed::Reply(*token));
         if running.is_for_several {
             let asks: Vec<Asked> = std::iter::once(asked).chain(&running.others).cloned().collect();
             self.granted_all(client, &asks, *token, *remaining_ms, None, &[]);
@@ -157,6 +158,9 @@ impl Server {
         let is_told = self.tells.answered(wake, &running.words);
         if is_told && self.goes_unheard(wake.waiter) {
             return;
+        }
+        if let (Reply::Granted { token, .. }, false) = (&wake.reply, is_told) {
+            self.deeds.push(Deed::Reply(*token));
         }
         let Some(waiting) = self.waiting_of(wake.waiter) else { return };
         match (&wake.reply, waiting.is_for_several) {

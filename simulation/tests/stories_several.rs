@@ -110,6 +110,22 @@ fn a_wait_that_is_cancelled_when_its_owner_is_granted_leaves_nothing() {
     keeps_the_laws(21_005_670);
 }
 
+/// A request for several locks gives its owner holds with one token. One of them expires, and
+/// `RENAME` moves another one to its key, where the owner releases it.
+#[test]
+fn a_hold_that_rename_brings_may_have_the_token_of_the_one_that_ended() {
+    keeps_the_laws(81_000_006_511);
+    keeps_the_laws(89_000_006_268);
+}
+
+/// A group re-enters a hold that began in the same step, for a caller or for a blocked connection.
+/// Its message comes after that of a reader who was granted later.
+#[test]
+fn a_group_that_reenters_comes_after_whom_it_did_not_wait_for() {
+    keeps_the_laws(82_000_003_743);
+    keeps_the_laws(90_000_005_482);
+}
+
 /// A group reaches a lock where a hold of its own connection's session has expired. The step there
 /// stops, to check the next owner's permission, and continues.
 #[test]

@@ -198,7 +198,7 @@ pub fn promoted(
     let others = machines.iter().enumerate().filter(|(at, other)| *at != node && other.is_up);
     let others: Vec<&Server> = others.map(|(_, other)| &other.server).collect();
     for promise in promises.iter_mut() {
-        if promise.facts.iter().any(|(_, fact)| matches!(fact, Fact::Ended(_))) {
+        if promise.has_ended() {
             continue;
         }
         let lasts = promise.bound(&server.history).is_some_and(|bound| bound.end() > now_ms);

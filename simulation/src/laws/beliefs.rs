@@ -183,7 +183,7 @@ impl Judge<'_> {
             return Some(Kind::SessionCut);
         }
         if !history.has(old.at) {
-            let is_ended = old.facts.iter().any(|(_, fact)| matches!(fact, Fact::Ended(_)));
+            let is_ended = old.has_ended();
             let mut acked = old.acked.iter().filter(|acked| acked.at == old.at);
             let is_acked = acked.clone().next().is_some();
             // By then, another server was the primary.

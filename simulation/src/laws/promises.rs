@@ -67,26 +67,40 @@ impl Promise {
         if !history.has(self.at) {
             return None;
         }
-        let mut bound = Bound { until: 0, cut: None };
-        for (at, fact) in &self.facts {
+        let mut bound = Some(Bound { until: 0, cut: None });
+        for (_, fact) in self.facts.iter().filter(|(at, _)| history.has(*at)) {
+            let until = bound.map_or(0, |bound| bound.until);
             match fact {
-                _ if !history.has(*at) => {}
-                Fact::Ended(_) => return None,
-                Fact::Until(ms) => bound = Bound { until: bound.until.max(*ms), cut: None },
+                Fact::Ended(_) => bound = None,
+                // After a RENAME, a hold that ended may be followed by another one with its token,
+                // from the same request for several locks.
+                Fact::Until(ms) => bound = Some(Bound { until: until.max(*ms), cut: None }),
                 Fact::Tampered(ms) => {
-                    bound.cut = Some(bound.cut.map_or(*ms, |cut| cut.min(*ms)));
+                    if let Some(Bound { cut, .. }) = &mut bound {
+                        *cut = Some(cut.map_or(*ms, |cut| cut.min(*ms)));
+                    }
                 }
             }
         }
-        Some(bound)
+        bound
     }
 
     /// How it ended for a server with these effects.
     pub fn end(&self, history: &History) -> Option<How> {
-        self.facts.iter().find_map(|(at, fact)| match fact {
-            Fact::Ended(how) if history.has(*at) => Some(*how),
-            _ => None,
-        })
+        let mut end = None;
+        for (_, fact) in self.facts.iter().filter(|(at, _)| history.has(*at)) {
+            match fact {
+                Fact::Ended(how) => end = Some(*how),
+                Fact::Until(_) => end = None,
+                Fact::Tampered(_) => {}
+            }
+        }
+        end
+    }
+
+    /// Whether it ended on any server.
+    pub fn has_ended(&self) -> bool {
+        self.facts.iter().any(|(_, fact)| matches!(fact, Fact::Ended(_)))
     }
 
     /// Everything in it on which the future depends.
@@ -237,7 +251,10 @@ impl Promises {
             self.released_no_more(token, at.reign, asked.key_ref(), at.number);
         }
         let known = self.all.iter_mut().rev().find(|promise| {
-            promise.at.reign == at.reign && promise.token == token && promise.is_of(asked.key_ref())
+            promise.at.reign == at.reign
+                && promise.token == token
+                && promise.is_of(asked.key_ref())
+                && (promise.mode == asked.mode || !promise.has_ended())
         });
         if let Some(known) = known {
             known.facts.push((at, Fact::Until(until)));

@@ -103,7 +103,8 @@ pub fn in_order(deeds: &[Deed]) -> Result<(), Broken> {
             format!("{token:?}: {deeds:?}")
         })?;
         // A re-entry has the token of the hold that existed before.
-        let is_last = told.contains(token) || told.iter().all(|before| before < token);
+        let is_reentry = told.contains(token) || deeds.contains(&Deed::Reply(*token));
+        let is_last = is_reentry || told.iter().all(|before| before < token);
         must(is_last, "messages come as they were granted", || format!("{token:?}: {deeds:?}"))?;
         told.push(*token);
     }
