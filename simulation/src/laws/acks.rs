@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use rlock_core::{Change, ClientId, Token};
 
 use super::facts::{Fact, How};
-use super::promises::{Acked, Promises};
+use super::promise::Acked;
+use super::promises::Promises;
 use super::rest::Rest;
 use super::{Broken, Reign, must};
 use crate::history::Point;

@@ -4,7 +4,8 @@
 use rlock_core::{ClientId, Mode};
 
 use super::facts::{Bound, Fact, How};
-use super::promises::{Promise, Promises};
+use super::promise::Promise;
+use super::promises::Promises;
 use super::{Broken, Hearing, Reign, must};
 use crate::client::Actor;
 use crate::command::{Ask, Command};

@@ -6,6 +6,7 @@ mod beliefs;
 mod facts;
 mod groups;
 mod learn;
+mod promise;
 mod promises;
 mod replicas;
 mod rest;
