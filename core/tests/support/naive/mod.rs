@@ -336,7 +336,7 @@ impl Naive {
             if is_full(usize::MAX)
                 && let Some(place) = turn
             {
-                self.queue[place..].iter_mut().for_each(|one| one.is_turn = false);
+                self.give_up_turns(place);
             }
             return Ok(());
         }

@@ -53,10 +53,10 @@ impl Naive {
         };
         let is_own = |one: &Waiting| one.kind == Kind::Ticket && one.owner == ask.owner;
         if let Some(place) = self.queue.iter().position(is_own) {
-            // A turn that is given up postpones those behind it, too.
             if self.queue[place].is_turn {
-                self.queue[place..].iter_mut().for_each(|one| one.is_turn = false);
+                self.give_up_turns(place);
             }
+            let place = self.queue.iter().position(is_own).unwrap();
             if !is_upgrade || self.queue[place].is_in_front {
                 new.is_in_front = self.queue[place].is_in_front;
                 self.queue[place] = new;
@@ -68,10 +68,22 @@ impl Naive {
         self.queue.insert(place, new);
     }
 
+    /// A turn that is given up postpones those behind it, too. They then stand behind upgrades,
+    /// even if they are upgrades themselves, and ahead of everybody else.
+    pub(super) fn give_up_turns(&mut self, place: usize) {
+        let lost = self.queue.split_off(place);
+        let (mut lost, rest): (Vec<_>, Vec<_>) = lost.into_iter().partition(|one| one.is_turn);
+        lost.iter_mut().for_each(|one| one.is_turn = false);
+        let all = std::mem::take(&mut self.queue).into_iter().chain(rest);
+        let is_ahead = |one: &Waiting| one.is_turn || one.is_in_front;
+        let (ahead, behind): (Vec<_>, Vec<_>) = all.partition(is_ahead);
+        self.queue = [ahead, lost, behind].concat();
+    }
+
     pub(super) fn serve(&mut self, limits: Limits, told: &mut Told) {
         let is_shut = |one: &Waiting| self.is_shut(&one.owner, one.mode, one.upgrade, None);
         if self.queue.iter().any(|one| one.is_turn && is_shut(one)) {
-            self.queue.iter_mut().for_each(|one| one.is_turn = false);
+            self.give_up_turns(0);
         }
         while let Some(place) = self.queue.iter().position(|one| !one.is_turn) {
             let head = self.queue[place].clone();
