@@ -77,10 +77,11 @@ pub(crate) fn later<H: Host>(host: &H, waiters: Vec<WaiterId>) {
 
 /// [`Deferred::Answer`].
 pub(crate) fn send_late<H: Host>(host: &H) {
-    let (late, has_rest): (Vec<WaiterId>, bool) = host.state(|state| {
+    let late: Vec<WaiterId> = host.state(|state| {
         let portion = state.late.len().min(LATE_MAX);
-        (state.late.drain(..portion).collect(), !state.late.is_empty())
+        state.late.drain(..portion).collect()
     });
+    let has_rest = host.state(|state| !state.late.is_empty());
     let audience = Audience::of_decided(host, late.iter().copied());
     for waiter in late {
         sink::send(host, waiter, Listener::Unknown(&audience));

@@ -55,15 +55,15 @@ pub(super) enum AtLock {
 impl Group {
     /// A group that has not reached any lock: this caller asks for these locks.
     pub fn new(db: i32, wants: &[Want<&[u8]>], ask: &Acquire<'_>, caller: &Parking) -> Self {
-        let own = |(number, want): (usize, &Want<&[u8]>)| Want {
+        let keys = wants.iter().enumerate().map(|(number, want)| Want {
             key: want.key.into(),
             mode: want.mode,
             limit: want.limit,
             number,
-        };
+        });
         Self {
             db,
-            keys: wants.iter().enumerate().map(own).collect(),
+            keys: keys.collect(),
             entry: ask.entry_of(Kind::Group(caller.waiter), caller),
             is_told: false,
             reached: 0,
