@@ -5,7 +5,6 @@ use rlock_core::{ClientId, Mode, Owner, Token};
 use super::facts::{Bound, Fact, How};
 use crate::history::{History, Point};
 use crate::keyspace::{Key, KeyRef};
-use crate::notes::{Asked, Pending};
 use crate::printer::Printer;
 use crate::seen::Kind;
 
@@ -81,15 +80,12 @@ impl Promise {
 
     /// How it ended for a server with these effects.
     pub fn end(&self, history: &History) -> Option<How> {
-        let mut end = None;
-        for (_, fact) in self.facts.iter().filter(|(at, _)| history.has(*at)) {
-            match fact {
-                Fact::Ended(how) => end = Some(*how),
-                Fact::Until(_) => end = None,
-                Fact::Tampered(_) => {}
-            }
-        }
-        end
+        let mut newest = self.facts.iter().rev().filter(|(at, _)| history.has(*at));
+        newest.find_map(|(_, fact)| match fact {
+            Fact::Ended(how) => Some(Some(*how)),
+            Fact::Until(_) => Some(None),
+            Fact::Tampered(_) => None,
+        })?
     }
 
     /// Whether it ended on any server.
@@ -110,22 +106,6 @@ impl Promise {
                 Fact::Ended(how) => to.add(*how as u8),
             }
         }
-    }
-
-    /// A blocked connection will get the grant, or its renewal, as a reply.
-    pub fn is_told_to(
-        &mut self,
-        client: Option<ClientId>,
-        asked: &Asked,
-        pending: &Pending,
-        us: u64,
-    ) {
-        self.us = if self.told == self.pending { us } else { self.us };
-        self.pending = self.pending.saturating_sub(1);
-        self.session = client.filter(|_| asked.session).or(self.session);
-        self.clients.extend(client);
-        let until = pending.granted_at.after(asked.lease).get();
-        self.acked.push(Acked { at: pending.at, until, us });
     }
 
     /// The last deadline that was confirmed.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rlock_core::{ClientId, Owner, Token};
 
 use super::facts::{Bound, Fact, How, Renewal};
-use super::promise::Promise;
+use super::promise::{Acked, Promise};
 use super::{Broken, must};
 use crate::history::{History, Point};
 use crate::keyspace::{Key, KeyRef, LockName, Slot};
@@ -183,7 +183,12 @@ impl Promises {
         let (token, reign) = (pending.token, pending.at.reign);
         self.released_no_more(token, reign, asked.key_ref(), u64::MAX);
         if let Some(promise) = self.of_reign(asked, pending.token, pending.at) {
-            promise.is_told_to(client, asked, pending, us);
+            promise.us = if promise.told == promise.pending { us } else { promise.us };
+            promise.pending = promise.pending.saturating_sub(1);
+            promise.session = client.filter(|_| asked.session).or(promise.session);
+            promise.clients.extend(client);
+            let until = pending.granted_at.after(asked.lease).get();
+            promise.acked.push(Acked { at: pending.at, until, us });
         }
     }
 
