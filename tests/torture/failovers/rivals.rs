@@ -30,7 +30,7 @@ struct Rival {
     claims: Vec<usize>,
 }
 
-/// What the stranger was told about one lock.
+/// A lock that the stranger was granted.
 struct Grant {
     token: i64,
     at_ms: i64,
@@ -57,14 +57,13 @@ impl Rivals {
         self.0.iter_mut().for_each(|rival| rival.holder.say("go"));
     }
 
-    /// Ends the round for them, and adds what they had been told when the primary died.
+    /// Ends the round for them, and adds what they held for certain when the primary died.
     pub fn add_claims(&mut self, fallen_ms: i64, claims: &mut Vec<Claim>) {
         for rival in &mut self.0 {
             rival.holder.say("stop");
-            let told = until_done(&mut rival.holder).iter().map(|line| claim(line)).collect();
-            let told: Vec<Claim> = told;
             let from = claims.len();
-            claims.extend(told.into_iter().filter(|claim| claim.told_ms <= fallen_ms));
+            let all = until_done(&mut rival.holder).into_iter().map(|line| claim(&line));
+            claims.extend(all.filter(|claim| claim.told_ms <= fallen_ms));
             rival.claims = (from..claims.len()).collect();
         }
     }
@@ -72,8 +71,8 @@ impl Rivals {
     /// Lets strangers ask for the locks at the server that took over.
     pub fn ask(&mut self, port: u16, claims: &[Claim]) {
         for rival in &mut self.0 {
-            let keys = rival.claims.iter().map(|place| claims[*place].key.as_str());
-            let keys: Vec<&str> = keys.collect();
+            let keys: Vec<&str> =
+                rival.claims.iter().map(|place| claims[*place].key.as_str()).collect();
             rival.stranger.say(&format!("ask {port} {}", keys.join(" ")));
         }
     }
