@@ -30,6 +30,9 @@ const CLOSING: &str = "all of these connections close";
 const INFO: &str = "INFO rlock with the queues, vs INFO with as many keys";
 const QUEUES: &str = "RLOCK.QUEUES with the queues, vs KEYS with one match";
 
+/// Makes a primary a replica; of whom does not matter.
+const DEMOTE: &str = "REPLICAOF 127.0.0.1 1";
+
 /// A step may take at most this many milliseconds longer than the server's own work does.
 const MORE_MS: f64 = 5.0;
 
@@ -128,6 +131,11 @@ fn slowest_ping(server: &Server, work: impl FnOnce()) -> f64 {
     })
 }
 
+/// The lease in milliseconds of a hold that begins now and ends at this time.
+fn lease_until(ends_ms: i64) -> i64 {
+    (ends_ms - now_ms()).max(1)
+}
+
 fn for_s(seconds: u64) {
     thread::sleep(Duration::from_secs(seconds));
 }
@@ -153,7 +161,7 @@ fn leases(slowest: &mut Slowest, count: usize) {
     let server = server(&["rlock.max-tickets", &count.to_string()]);
     let ends_ms = now_ms() + fill_ms;
     all(&server, count, |n| {
-        format!("RLOCK.ACQUIRE lock:{n} holder LEASE {}", (ends_ms - now_ms()).max(1))
+        format!("RLOCK.ACQUIRE lock:{n} holder LEASE {}", lease_until(ends_ms))
     });
     let ms = slowest_ping(&server, || {
         all(&server, count, |n| format!("RLOCK.ACQUIRE lock:{n} next QUEUE 60000"));
@@ -193,7 +201,7 @@ fn demotion(slowest: &mut Slowest, count: usize) {
     let demote = |server: &Server| {
         let mut admin = server.client();
         slowest_ping(server, || {
-            admin.ask("REPLICAOF 127.0.0.1 1");
+            admin.ask(DEMOTE);
             until(60_000, || admin.info_number("clients", "blocked_clients") == 0);
             for_s(1);
         })

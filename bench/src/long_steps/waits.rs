@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use super::{CORE, RLOCK, Slowest, all, slowest_ping};
+use super::{CORE, DEMOTE, RLOCK, Slowest, all, lease_until, slowest_ping};
 use crate::crowd::exchange_all;
 use crate::stage::{on_its_core, server};
 use rlock_testkit::{Server, Waiter, now_ms, until};
@@ -44,10 +44,9 @@ fn wait(command: &str, n: usize) -> String {
 fn permits(slowest: &mut Slowest, count: usize) {
     let (server, mut connection) = listening(count);
     let ends_ms = ends_ms(count);
-    let acquire =
-        |owner, n| format!("RLOCK.ACQUIRE permits {owner}:{n} READ LIMIT {}", count.min(1_000_000));
+    let acquire = |owner, n| format!("RLOCK.ACQUIRE permits {owner}:{n} READ LIMIT {count}");
     exchange_all(&mut connection, count, |n| {
-        format!("{} LEASE {}", acquire("holder", n), (ends_ms - now_ms()).max(1))
+        format!("{} LEASE {}", acquire("holder", n), lease_until(ends_ms))
     });
     exchange_all(&mut connection, count, |n| wait(&acquire("next", n), n));
     until_just_before(ends_ms);
@@ -61,7 +60,7 @@ fn groups(slowest: &mut Slowest, count: usize) {
     let (server, mut connection) = listening(count);
     let ends_ms = ends_ms(count);
     exchange_all(&mut connection, LOCKS, |n| {
-        format!("RLOCK.ACQUIRE lock:{n} holder LEASE {}", (ends_ms - now_ms()).max(1))
+        format!("RLOCK.ACQUIRE lock:{n} holder LEASE {}", lease_until(ends_ms))
     });
     exchange_all(&mut connection, count, |n| {
         let (one, other) = (n % LOCKS, (n * 7 + 1) % LOCKS);
@@ -79,18 +78,13 @@ fn groups(slowest: &mut Slowest, count: usize) {
 
 /// A writer releases a lock for which readers wait. Another time, the primary becomes a replica.
 fn readers(slowest: &mut Slowest, count: usize) {
-    for is_demoted in [false, true] {
+    for (step, line) in [(READERS, "RLOCK.RELEASE shared writer"), (DEMOTION, DEMOTE)] {
         let (server, mut connection) = listening(count);
         let mut admin = server.client();
         admin.granted("RLOCK.ACQUIRE shared writer LEASE 600000");
         exchange_all(&mut connection, count, |n| {
             wait(&format!("RLOCK.ACQUIRE shared reader:{n} READ"), n)
         });
-        let (step, line) = if is_demoted {
-            (DEMOTION, "REPLICAOF 127.0.0.1 1")
-        } else {
-            (READERS, "RLOCK.RELEASE shared writer")
-        };
         let ms = slowest_ping(&server, || {
             admin.ask(line);
             (0..count).for_each(|_| drop(connection.answer()));
@@ -108,7 +102,7 @@ fn readers(slowest: &mut Slowest, count: usize) {
     });
     slowest.note(READERS, CORE, ms);
     let ms = slowest_ping(&alone, || {
-        alone.client().ask("REPLICAOF 127.0.0.1 1");
+        alone.client().ask(DEMOTE);
         thread::sleep(Duration::from_secs(1));
     });
     slowest.note(DEMOTION, CORE, ms);
