@@ -279,10 +279,7 @@ class IO(Wire):
             problem = translated(error, link.address)
             if isinstance(error, AttributeError):
                 problem = Broken("the connection was closed")  # by another task meanwhile
-            if isinstance(problem, Broken):
-                self.drop(link)
-                self.route.forget(link.address)
-            raise problem from error
+            raise self.unread(link, problem) from error
         link.used = now()
         return reply
 

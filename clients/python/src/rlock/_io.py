@@ -210,11 +210,7 @@ class IO(Wire):
             self.drop(link)
             raise Broken("the connection was closed") from error
         except Exception as error:
-            problem = translated(error, link.address)
-            if isinstance(problem, Broken):
-                self.drop(link)
-                self.route.forget(link.address)
-            raise problem from error
+            raise self.unread(link, translated(error, link.address)) from error
         link.used = now()
         return reply
 

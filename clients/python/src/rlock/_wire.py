@@ -58,6 +58,13 @@ class Wire(Inboxes):
         if self.is_closed or not link.is_open or not self._pool(link.address).give(link):
             self.drop(link)
 
+    def unread(self: Any, link: Link, problem: Exception) -> Exception:
+        """Drops the connection if the problem of reading from it is that it has ended. Returns the problem."""
+        if isinstance(problem, Broken):
+            self.drop(link)
+            self.route.forget(link.address)
+        return problem
+
     def identify(self: Any, key: str, until: float) -> Steps:
         """What the server of that key says that it is."""
         link = yield from self._opening(key, until, is_brief=True)
