@@ -3,19 +3,19 @@
 use rlock_core::grammar::Access;
 use rlock_core::grammar::commands::COMMANDS;
 
-pub const ACQUIRE_USAGE: &str = "RLOCK.ACQUIRE key owner [READ | WRITE] [LEASE ms] [LIMIT n] \
+const ACQUIRE_USAGE: &str = "RLOCK.ACQUIRE key owner [READ | WRITE] [LEASE ms] [LIMIT n] \
                                  [BLOCK ms | QUEUE ms] [MAXQUEUE n] [UPGRADE] [SESSION] [DEPTH n] \
                                  [ACKS n] [WITHTTL] [TELL channel id]";
-pub const RELEASE_USAGE: &str = "RLOCK.RELEASE key owner [READ | WRITE] [TOKEN t] [DEPTH n | ALL]";
-pub const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t] [ACKS n] \
+const RELEASE_USAGE: &str = "RLOCK.RELEASE key owner [READ | WRITE] [TOKEN t] [DEPTH n | ALL]";
+const RENEW_USAGE: &str = "RLOCK.RENEW key owner [READ | WRITE] [LEASE ms] [TOKEN t] [ACKS n] \
                                [TELL channel id]";
 const MACQUIRE_USAGE: &str = "RLOCK.MACQUIRE numkeys key [key ...] owner [READ | WRITE | MODES \
                               mode [mode ...]] [LEASE ms] [BLOCK ms] [MAXQUEUE n] [SESSION] \
                               [ACKS n] [WITHTTL] [TELL channel id]";
 const MRENEW_USAGE: &str = "RLOCK.MRENEW numkeys key [key ...] owner [LEASE ms] [TOKEN t] [ACKS n] \
                             [TELL channel id]";
-pub const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";
-pub const HOLDS_USAGE: &str = "RLOCK.HOLDS key owner [READ | WRITE]";
+const FORCE_USAGE: &str = "RLOCK.FORCE key [READ | WRITE]";
+const HOLDS_USAGE: &str = "RLOCK.HOLDS key owner [READ | WRITE]";
 
 /// For each command: its usage, its arity (as the server counts), and what it does to its key.
 #[test]

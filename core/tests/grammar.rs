@@ -9,8 +9,6 @@ use rlock_core::grammar::{Arguments, Command, Limits};
 use rlock_core::text::quoted;
 use rlock_core::{LeaseMs, Mode, Token};
 
-use crate::commands::{ACQUIRE_USAGE, FORCE_USAGE, HOLDS_USAGE, RELEASE_USAGE, RENEW_USAGE};
-
 fn limits() -> Limits {
     Limits {
         default_lease: LeaseMs::new(30_000).unwrap(),
@@ -259,24 +257,24 @@ fn an_option_is_given_once_and_not_beside_its_opposite() {
 
 #[test]
 fn a_word_that_is_not_known_is_told_with_the_whole_command() {
-    for (command, line, word, usage) in [
-        (&ACQUIRE, "k a SHARED", "SHARED", ACQUIRE_USAGE),
-        (&ACQUIRE, "k a READ LEASE 5 6", "6", ACQUIRE_USAGE),
-        (&ACQUIRE, "k a ALL", "ALL", ACQUIRE_USAGE),
-        (&ACQUIRE, "k a TOKEN 5", "TOKEN", ACQUIRE_USAGE),
-        (&ACQUIRE, "k a LEASE=5", "LEASE=5", ACQUIRE_USAGE),
-        (&RELEASE, "k a LEASE 5", "LEASE", RELEASE_USAGE),
-        (&RENEW, "k a DEPTH 1", "DEPTH", RENEW_USAGE),
-        (&FORCE, "k a", "a", FORCE_USAGE),
-        (&HOLDS, "k a ALL", "ALL", HOLDS_USAGE),
-        (&CHECK, "k 5 6", "6", "RLOCK.CHECK key token [READ | WRITE]"),
-        (&HELP, "me", "me", "RLOCK.HELP"),
+    for (command, line, word) in [
+        (&ACQUIRE, "k a SHARED", "SHARED"),
+        (&ACQUIRE, "k a READ LEASE 5 6", "6"),
+        (&ACQUIRE, "k a ALL", "ALL"),
+        (&ACQUIRE, "k a TOKEN 5", "TOKEN"),
+        (&ACQUIRE, "k a LEASE=5", "LEASE=5"),
+        (&RELEASE, "k a LEASE 5", "LEASE"),
+        (&RENEW, "k a DEPTH 1", "DEPTH"),
+        (&FORCE, "k a", "a"),
+        (&HOLDS, "k a ALL", "ALL"),
+        (&CHECK, "k 5 6", "6"),
+        (&HELP, "me", "me"),
     ] {
-        let told = format!("ERR syntax error at '{word}': the syntax is {usage}");
+        let told = format!("ERR syntax error at '{word}': the syntax is {}", command.usage());
         assert_eq!(refusal(command, line), told, "{line}");
     }
     let empty = read_words(&FORCE, &[b"k", b""]).map(|_| ()).unwrap_err();
-    assert_eq!(empty, format!("ERR syntax error at '': the syntax is {FORCE_USAGE}"));
+    assert_eq!(empty, format!("ERR syntax error at '': the syntax is {}", FORCE.usage()));
 }
 
 #[test]

@@ -319,3 +319,14 @@ fn every_file_of_tests_is_a_module_of_its_program() {
         assert!(count > 5, "{folder} has only {count} modules");
     }
 }
+
+/// `scripts/mutants.sh` makes each file a program of its own, with nothing but `support` beside it.
+#[test]
+fn no_file_of_tests_uses_another() {
+    for (path, text) in sources_in(&["core/tests", "engine/tests"]) {
+        let uses = text.lines().filter_map(|line| line.strip_prefix("use crate::"));
+        for used in uses {
+            assert!(used.starts_with("support"), "{path} uses {used}");
+        }
+    }
+}

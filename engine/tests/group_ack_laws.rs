@@ -4,31 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::MapHost;
+use crate::support::noise::Noise;
 use crate::support::replica::primary;
 
-pub const KEYS: [&str; 3] = ["a", "b", "c"];
-pub const OWNERS: [&str; 3] = ["ann", "bob", "cy"];
-
-/// A small random number generator: histories are the same on every machine.
-pub struct Noise(pub u64);
-
-impl Noise {
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-
-    pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[usize::try_from(self.below(u64::try_from(all.len()).unwrap())).unwrap()]
-    }
-
-    pub fn keys(&mut self) -> Vec<&'static str> {
-        let bits = 1 + self.below(7);
-        (0..3).filter(|bit| bits & (1 << bit) != 0).map(|bit| KEYS[bit]).collect()
-    }
-}
+const KEYS: [&str; 3] = ["a", "b", "c"];
+const OWNERS: [&str; 3] = ["ann", "bob", "cy"];
 
 /// What a connection asked for.
 struct Asked {
@@ -139,7 +119,7 @@ impl Course {
     }
 
     fn any_deed(&mut self) {
-        let (owner, keys) = (self.noise.one_of(&OWNERS), self.noise.keys());
+        let (owner, keys) = (self.noise.one_of(&OWNERS), self.noise.some_of(&KEYS));
         let (acks, key) = (self.noise.below(4) > 0, self.noise.one_of(&KEYS));
         let words = if acks { "ACKS 1" } else { "" };
         let lease = self.noise.one_of(&[300, 3000, 9000]);

@@ -3,11 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::group_ack_laws::{KEYS, Noise, OWNERS};
 use crate::support::MapHost;
+use crate::support::noise::Noise;
 use crate::support::replica::primary;
 use rlock_core::WaiterId;
 use rlock_engine::{Gate, Host, acks, blocked, events};
+
+const KEYS: [&str; 3] = ["a", "b", "c"];
+const OWNERS: [&str; 3] = ["ann", "bob", "cy"];
 
 /// What a connection asked for.
 #[derive(Clone, Debug)]
@@ -155,7 +158,7 @@ impl Storm {
 
     /// A request, or something that happens to a key or a connection.
     fn deed(&mut self) {
-        let (owner, mut keys) = (self.noise.one_of(&OWNERS), self.noise.keys());
+        let (owner, mut keys) = (self.noise.one_of(&OWNERS), self.noise.some_of(&KEYS));
         let key = self.noise.one_of(&KEYS);
         let acks = self.noise.one_of(&["", "ACKS 1", "ACKS 1", "ACKS 1", "ACKS 2"]);
         let lease = self.noise.one_of(&[400, 3000, 9000]);

@@ -4,25 +4,10 @@
 use std::collections::BTreeMap;
 
 use crate::support::MapHost;
+use crate::support::noise::Noise;
 
 const KEYS: [&str; 5] = ["a", "a:1", "b", "c", "d"];
 const OWNERS: u64 = 6;
-
-/// A small random number generator: histories are the same on every machine.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-
-    fn place(&mut self, end: usize) -> usize {
-        usize::try_from(self.below(end as u64)).unwrap()
-    }
-}
 
 /// The holds of each owner, and its waits by connection.
 struct Town {
@@ -58,24 +43,24 @@ impl Town {
     }
 
     /// The owner requests a key after all that it holds, or releases everything.
-    fn acts(&mut self, client: u64, dice: &mut Dice) {
+    fn acts(&mut self, client: u64, noise: &mut Noise) {
         if self.waits.contains_key(&client) {
             return;
         }
         let from = self.held.get(&client).and_then(|held| held.iter().max()).map_or(0, |k| k + 1);
-        let behind: Vec<usize> = (from..KEYS.len()).filter(|_| dice.below(2) == 0).collect();
-        if behind.is_empty() || dice.below(3) == 0 {
+        let behind: Vec<usize> = (from..KEYS.len()).filter(|_| noise.below(2) == 0).collect();
+        if behind.is_empty() || noise.below(3) == 0 {
             return self.releases(client);
         }
-        if dice.below(3) == 0 {
-            let (key, mode) = (behind[0], ["WRITE", "READ", "LIMIT 2"][dice.place(3)]);
+        if noise.below(3) == 0 {
+            let (key, mode) = (behind[0], ["WRITE", "READ", "LIMIT 2"][noise.place(3)]);
             let line = format!("acquire {} o{client} {mode} BLOCK 0", KEYS[key]);
             let said = self.host.ask(client, &line);
             return self.told(client, &said, vec![key]);
         }
         let keys: Vec<&str> = behind.iter().rev().map(|key| KEYS[*key]).collect();
         let modes: Vec<&str> =
-            keys.iter().map(|_| ["WRITE", "READ", "1", "2"][dice.place(4)]).collect();
+            keys.iter().map(|_| ["WRITE", "READ", "1", "2"][noise.place(4)]).collect();
         let (count, keys, modes) = (keys.len(), keys.join(" "), modes.join(" "));
         let line = format!("macquire {count} {keys} o{client} MODES {modes} BLOCK 0");
         let said = self.host.ask(client, &line);
@@ -93,14 +78,14 @@ impl Town {
 
 #[test]
 fn whoever_keeps_the_order_is_in_no_cycle_and_is_granted() {
-    let (mut dice, mut granted) = (Dice(0x0c7e7), 0);
+    let (mut noise, mut granted) = (Noise(0x0c7e7), 0);
     for round in 0..1500 {
         let (held, waits) = (BTreeMap::new(), BTreeMap::new());
         let mut town = Town { host: MapHost::primary(), held, waits, granted: 0 };
         town.host.world().is_cluster = round % 2 == 0;
         for _ in 0..30 {
-            let client = 1 + dice.below(OWNERS);
-            town.acts(client, &mut dice);
+            let client = 1 + noise.below(OWNERS);
+            town.acts(client, &mut noise);
         }
         for _ in 0..OWNERS * 4 {
             let free: Vec<u64> =

@@ -3,30 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::MapHost;
+use crate::support::noise::Noise;
 use crate::support::small::every_history;
 
 const KEYS: [&str; 4] = ["a", "a:1", "b", "c"];
 const OWNERS: [&str; 4] = ["ann", "bob", "cy", "dan"];
-
-/// A small random number generator: histories are the same on every machine.
-struct Noise(u64);
-
-impl Noise {
-    fn place(&mut self, len: usize) -> usize {
-        usize::try_from(self.below(u64::try_from(len).unwrap())).unwrap()
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.place(all.len())]
-    }
-}
 
 /// A step and its time.
 #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@ mod model;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::support::MapHost;
+use crate::support::noise::Noise;
 use crate::support::small::every_history;
 use model::{KEYS, Mode, Naive, OWNERS, Said, Wants};
 use rlock_core::Lock;
@@ -153,15 +154,12 @@ fn number_of(owner: &[u8]) -> usize {
     OWNERS.iter().position(|name| name.as_bytes() == owner).unwrap()
 }
 
-/// A small random number generator: histories are the same on every machine.
-struct Chance(u64);
+/// What happens next.
+struct Chance(Noise);
 
 impl Chance {
     fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from((self.0 >> 11) % end as u64).unwrap()
+        self.0.place(end)
     }
 
     fn mode(&mut self) -> Mode {
@@ -201,7 +199,7 @@ impl Chance {
 /// M7, M8, M13-M16, M18, M19, and that no waiter is stuck.
 #[test]
 fn groups_wait_and_are_granted_as_in_a_naive_model() {
-    let (mut chance, mut granted) = (Chance(0x6709), 0);
+    let (mut chance, mut granted) = (Chance(Noise(0x6709)), 0);
     for _ in 0..2600 {
         let mut world = World::new();
         for _ in 0..12 + chance.below(20) {

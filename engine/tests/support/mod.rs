@@ -6,6 +6,7 @@
 
 mod channels;
 mod host;
+pub mod noise;
 mod record;
 pub mod replica;
 pub mod small;
