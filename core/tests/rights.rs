@@ -3,9 +3,10 @@
 
 use crate::support::server::{Key, Server};
 use crate::support::{acquire, release};
-use rlock_core::manager::At;
+use rlock_core::manager::{At, LockId, Parked};
 use rlock_core::{
-    Effects, Event, Input, Lock, Mode, Refusal, Reply, Right, Rights, StepContext, WaiterId,
+    Acquire, ClientId, Effects, Event, Input, Lock, Mode, Owner, Parking, Patience, Refusal, Reply,
+    Right, Rights, StepContext, WaiterId,
 };
 
 /// Decides with these permissions, then with those that the step asks for.
@@ -81,4 +82,31 @@ fn a_request_is_decided_when_those_before_it_have_entered() {
     let (effects, stops) = decide_checked(&mut server, &mut lock, ask, &[]);
     assert_eq!((stops, effects.wakes[0].waiter.get()), (1, waiter));
     assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");
+}
+
+/// A step ends the hold that the session of the asking connection relied on, and stops for the
+/// permission of the next waiter.
+#[test]
+fn who_is_parked_while_its_session_ends_leaves_no_place() {
+    let mut server = Server::new();
+    server.holds(b"k", "a", Some(2));
+    server.waits(b"k", "b", Mode::Read, 3);
+    server.pass_ms(1100);
+    let waiter = server.manager.next_waiter();
+    let (client, id) = (Some(ClientId::from(2)), LockId { db: 0, key: (*b"k").into() });
+    let parked = Parked::new(client, id, Owner::from(&b"c"[..]), (*b"default").into(), false);
+    server.manager.park_begins(waiter, parked);
+    let since = server.now();
+    let parking = Parking { waiter, client, since, ends_at: None, is_of_several: false };
+    let ask = Acquire { patience: Patience::Block, ..acquire(b"c", Mode::Write, 1000) };
+    let mut lock = server.keys.remove(b"k" as Key).unwrap();
+    let park = Input::Park(ask, parking);
+    let (effects, stops) = decide_checked(&mut server, &mut lock, park, &[]);
+    assert_eq!(stops, 1, "it asks for the permission of the next waiter");
+    server.keys.insert(b"k", lock);
+    server.tell(effects.wakes);
+    let answers = server.manager.take_answers();
+    server.tell(answers);
+    assert_eq!(server.manager.totals().waiters, 0, "nobody who waits is left");
+    assert_eq!(server.closed(), [2]);
 }
