@@ -16,9 +16,6 @@ const LINGER_MS: u64 = 1000;
 /// # Errors
 /// The caller cannot be blocked, or there are too few replicas.
 pub(crate) fn may_confirm<H: Host>(host: &H, acks: u8, is_told: bool) -> Result<(), Refusal> {
-    if acks == 0 {
-        return Ok(());
-    }
     if !is_told && host.denies_blocking() {
         return Err(Refusal::CannotConfirm);
     }

@@ -362,7 +362,7 @@ fn a_connection_is_answered_once() {
 fn a_ticket_that_has_its_turn_is_published_after_the_changes() {
     let host = MapHost::primary();
     host.ask(1, "acquire k ann");
-    host.ask(2, "acquire k b\u{7}b QUEUE 60000");
+    host.ask(2, "acquire k b\u{7}\0b QUEUE 60000");
     host.take_log();
     host.ask(1, "release k ann");
     assert_eq!(
@@ -371,8 +371,8 @@ fn a_ticket_that_has_its_turn_is_published_after_the_changes() {
             "seen: decided k 1 changes 1 events 0 pending: Count(0)",
             "signalled k",
             "published rlock.released k",
-            "published rlock.turn:b\u{7}b k",
-            "seen: turn k b\u{7}b",
+            "published rlock.turn:b\u{7}\\x00b k",
+            "seen: turn k b\u{7}\0b",
         ]
     );
 }
