@@ -3,6 +3,7 @@
 import * as args from './args.js';
 import { NotAcquired } from './errors.js';
 import type { Hold } from './handle.js';
+import type { LockOptions } from './options.js';
 
 export interface AcquireOptions {
   /** How long to wait. Default: forever (Infinity); 0 does not wait. */
@@ -10,6 +11,20 @@ export interface AcquireOptions {
   /** Gives up the wait: `acquire` rejects with its reason, and nothing is left behind. It does not end the hold. */
   signal?: AbortSignal | undefined;
 }
+
+/** Aborted when the lock is lost; then `error` says why. */
+export interface UsingSignal extends AbortSignal {
+  readonly error: Error | undefined;
+}
+
+export type UsingOptions = AcquireOptions & Pick<LockOptions, 'owner' | 'maxQueue' | 'session'>;
+
+/** The work that runs while the locks are held. */
+export type Using<T> = (signal: UsingSignal, hold: Hold) => Promise<T> | T;
+
+// All options, which the compiler checks.
+export const OF_ACQUIRE: Record<keyof AcquireOptions, 1> = { wait: 1, signal: 1 };
+export const OF_USING: Record<keyof UsingOptions, 1> = { ...OF_ACQUIRE, owner: 1, maxQueue: 1, session: 1 };
 
 /** What can be acquired. */
 export interface Acquires {
