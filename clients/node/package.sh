@@ -36,10 +36,13 @@ package_test() {
     local library
     for library in ioredis redis; do
         check "node-$library: ends, silence, mistakes" node tests/faults.mjs "$library"
+        check "node-$library: sessions and elections" node tests/sessions.mjs "$library"
+        check "node-$library: late replies and losses, which come as messages" node tests/messages.mjs "$library"
+        check "node-$library: renewals, and the clocks" node tests/renewals.mjs "$library"
         check "node-$library: every argument, one signal for many waits" node tests/arguments.mjs "$library"
         check "node-$library: every address, and every error that lasts" node tests/addresses.mjs "$library" "$tools/servers/default/redis-server" "$RLOCK_MODULE"
         check "node-$library: listeners, counters, OpenTelemetry, extend" node tests/telemetry.mjs "$library"
-        check "node-$library: losses, waits after a pause, one connection that breaks" node tests/holds.mjs "$library"
+        check "node-$library: losses, several locks, waits after a pause, one connection that breaks" node tests/holds.mjs "$library"
         check "node-$library: one run in each interval" node tests/once.mjs "$library"
         check "node-$library: one of many keys" node tests/any.mjs "$library"
         check "node-$library: a process that shuts down" node tests/drain.mjs "$library"

@@ -78,6 +78,32 @@ await test('an argument that is wrong is named, with its range and its unit, and
   assert(count > 380, `${count} arguments`);
 });
 
+await test('an unknown option is refused by its name', async () => {
+  const unknown = (name) => ({ name: 'TypeError', message: new RegExp(`^unknown option '${name}'`) });
+  assert.throws(() => new Locks(own, { retryCount: 0 }), unknown('retryCount'));
+  await say(own, 'RLOCK.ACQUIRE', 'options', 'somebody');
+  await assert.rejects(locks.using(['options'], 5_000, { retryCount: 0 }, never), unknown('retryCount'));
+  await assert.rejects(locks.using(['options'], 5_000, { wait: 0, automaticExtensionThreshold: 1 }, never), unknown('automaticExtensionThreshold'));
+  await assert.rejects(locks.lock('options').acquire({ timeout: 10 }), unknown('timeout'));
+  await assert.rejects(locks.lock('options').using({ toString: 10 }, never), unknown('toString'));
+  await assert.rejects(locks.lock('options').acquire(10), { name: 'TypeError', message: 'options must be an object, not 10' });
+  for (const make of [(o) => locks.lock('options', o), (o) => locks.readLock('options', o), (o) => locks.permit('options', 2, o)]) {
+    assert.throws(() => make({ ttl: 1_000 }), unknown('ttl'));
+  }
+  // A missing number means no limit, so it must not be accepted.
+  for (const most of [undefined, null, NaN, '2', 1.5]) {
+    const refused = { name: 'TypeError', message: `limit must be an integer from 1 to 1000000 permits, not ${most === '2' ? '"2"' : most}` };
+    assert.throws(() => locks.permit('options', most), refused);
+    assert.throws(() => limit('options', most), refused);
+  }
+  assert.throws(() => locks.all(['a', 'b'], { upgrade: true }), unknown('upgrade'));
+  assert.throws(() => locks.election('options', { session: true }), unknown('session'));
+  await assert.rejects(locks.election('options').campaign({ waiting: 1 }), unknown('waiting'));
+  assert.throws(() => locks.election('options').observe({ wait: 1 }), unknown('wait'));
+  assert.equal(await holders(own, 'options'), 1);
+  await say(own, 'RLOCK.FORCE', 'options');
+});
+
 await test('what is at the ends of the ranges is taken', async () => {
   const at = async (options, wait = 0) => (await locks.lock('args:ends', options).acquire({ wait })).release();
   for (const options of [{ lease: 604_800_000 }, { lease: 1_000, session: true }, { maxQueue: 1_000_000 }, { acks: 0 }, { owner: 'x'.repeat(512) }, { owner: undefined }]) await at(options);

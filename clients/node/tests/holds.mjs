@@ -1,11 +1,11 @@
-// One client library (argv[2]) at the server on $PORT: apparent losses, waits after a pause, one connection that
-// breaks, texts of errors. Each line of output is a test that passed.
+// One client library (argv[2]) at the server on $PORT: apparent losses, several locks, waits after a pause, one
+// connection that breaks, texts of errors. Each line of output is a test that passed.
 
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createClientPool } from 'redis';
-import { LockLost, Locks, NotAcquired, NotHeld } from '../dist/esm/index.js';
-import { closed, holders, own, port, relayed, say, test, until, waiting } from './common.mjs';
+import { limit, LockLost, Locks, NotAcquired, NotHeld, read } from '../dist/esm/index.js';
+import { closed, connect, holders, library, own, port, relayed, say, test, until, waiting } from './common.mjs';
 
 await test('an extension during the release is no loss', async () => {
   const locks = new Locks(own);
@@ -141,6 +141,52 @@ await test('nobody overtakes the release of what is left of several', async () =
   await next.release();
   await locks.close();
   relay.close();
+});
+
+await test('several locks are one hold, and the loss of one is that of all', async () => {
+  const locks = new Locks(own);
+  for (const ones of [[], ['a', read('a')], [limit('a', 1), limit('a', 2)]]) assert.throws(() => locks.all(ones), RangeError);
+  const all = locks.all(['sb', 'sa', read('sc'), limit('sp', 2), 'sa'], { lease: 3_000 });
+  const hold = await all.acquire();
+  assert.deepEqual(hold.keys, ['sa', 'sb', 'sc', 'sp']);
+  for (const key of hold.keys) assert.equal(await holders(own, key), 1, key);
+  const next = all.acquire({ wait: 10_000 });
+  await until('it waits', async () => (await waiting(own, 'sa')) === 1);
+  await hold.release();
+  const second = await next;
+  await say(own, 'RLOCK.FORCE', 'sb');
+  await until('the loss is told', () => second.signal.aborted);
+  await assert.rejects(second.release(), LockLost);
+  for (const key of hold.keys) assert.equal(await holders(own, key), 0, key);
+  await locks.close();
+});
+
+await test('an owner holds a key by itself, or with others', async () => {
+  const locks = new Locks(own);
+  const all = locks.all(['ma', 'mb'], { owner: 'me' });
+  const hold = await all.acquire();
+  for (const key of ['ma', 'mb']) await assert.rejects(locks.lock(key, { owner: 'me' }).acquire({ wait: 0 }), RangeError);
+  await hold.release();
+  const single = await locks.lock('mb', { owner: 'me' }).acquire({ wait: 0 });
+  await assert.rejects(all.acquire({ wait: 0 }), RangeError);
+  assert.equal(await holders(own, 'ma'), 0);
+  await single.release();
+  await (await all.acquire({ wait: 0 })).release();
+  await locks.close();
+});
+
+await test('two names of one server have one owner', async () => {
+  const other = await connect(port, library === 'ioredis' ? { host: 'localhost' } : { socket: { port, host: 'localhost', reconnectStrategy: false } });
+  const [one, two] = [new Locks(own), new Locks(other)];
+  const outer = await one.lock('names', { owner: 'me' }).acquire();
+  const inner = await two.lock('names', { owner: 'me' }).acquire({ wait: 0 });
+  assert.equal(inner.token, outer.token);
+  await inner.release();
+  assert.equal(await holders(own, 'names'), 1);
+  await outer.release();
+  await one.close();
+  await two.close();
+  closed(other);
 });
 
 await test('an error of the work is not replaced by a loss that it may come of', async () => {
