@@ -3,36 +3,17 @@
 // that passed.
 
 import assert from 'node:assert/strict';
-import { execFileSync, spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Cluster, Redis } from 'ioredis';
 import { createClient, createClientPool, createCluster, createSentinel } from 'redis';
 import { Locks, NoPermission, Unavailable } from '../dist/esm/index.js';
+import { clientOf, folder, freePort, library, module, only, started, until } from './own-servers.mjs';
 
-const [library, program, module, only] = process.argv.slice(2);
 const isIo = library === 'ioredis';
-const folder = mkdtempSync(join(tmpdir(), 'rlock-addresses-'));
-const servers = new Set();
-process.on('exit', () => {
-  for (const server of servers) server.kill('SIGKILL');
-  rmSync(folder, { recursive: true, force: true });
-});
-
-async function freePort() {
-  const server = net.createServer();
-  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  return port < 50_000 ? port : freePort();
-}
-
-async function until(what, isSo) {
-  for (const end = Date.now() + 20_000; !(await isSo()); await sleep(10)) assert(Date.now() < end, what);
-}
 
 async function test(name, work) {
   if (only && !name.includes(only)) return;
@@ -49,11 +30,8 @@ async function start(options = [], { isBare = false, isSentinel = false } = {}) 
     writeFileSync(conf, [`port ${port}`, 'bind 127.0.0.1', `dir ${dir}`, ...options, ''].join('\n'));
     words = [conf, '--sentinel'];
   }
-  servers.add(spawn(program, words.map(String), { stdio: 'ignore' }));
-  const client = new Redis({ port, host: '127.0.0.1', retryStrategy: () => 20 });
-  client.on('error', () => {});
-  await client.ping();
-  return { port, client };
+  started(...words);
+  return { port, client: await clientOf(port) };
 }
 
 /** Certificates for those hosts, from one authority; each is valid for this many days. */

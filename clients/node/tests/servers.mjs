@@ -2,58 +2,30 @@
 // restart, nodes with new addresses, Sentinel. Each line of output is a test that passed.
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import net from 'node:net';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Cluster, Redis } from 'ioredis';
 import { createClient, createCluster, createSentinel } from 'redis';
 import { Locks } from '../dist/esm/index.js';
-
-const [library, program, module, only] = process.argv.slice(2);
-const folder = mkdtempSync(join(tmpdir(), 'rlock-servers-'));
-const servers = new Set();
-process.on('exit', () => {
-  for (const server of servers) server.kill('SIGKILL');
-  rmSync(folder, { recursive: true, force: true });
-});
-
-/** A node of a cluster also uses the port 10 000 above its own. */
-async function freePort() {
-  const server = net.createServer();
-  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  return port < 55_000 ? port : freePort();
-}
-
-async function until(what, isSo) {
-  for (const end = Date.now() + 20_000; !(await isSo()); await sleep(10)) assert(Date.now() < end, what);
-}
+import { clientOf, folder, freePort, killAll, library, module, only, started, until } from './own-servers.mjs';
 
 async function test(name, work) {
   if (only && !name.includes(only)) return;
   await work();
-  for (const server of servers) server.kill('SIGKILL');
-  servers.clear();
+  killAll();
   console.log(`ok ${name}`);
 }
 
 async function start({ port, host = '127.0.0.1' }, ...options) {
   const words = ['--port', port, '--bind', host, '--dir', folder, '--save', '', '--loadmodule', module, ...options];
-  const server = spawn(program, words.map(String), { stdio: 'ignore' });
-  servers.add(server);
-  const client = new Redis({ port, host, retryStrategy: () => 20 });
-  client.on('error', () => {});
-  await client.ping();
+  const server = started(...words);
+  const client = await clientOf(port, host);
   const stop = async () => {
     client.disconnect();
     const ended = new Promise((resolve) => server.once('exit', resolve));
     server.kill('SIGKILL');
     await ended;
-    servers.delete(server);
   };
   const info = async (section, field) => new RegExp(`^${field}:(.*)\r$`, 'm').exec(await client.info(section))?.[1];
   return { client, server, stop, info };
@@ -212,7 +184,7 @@ await test('a Sentinel client for another database waits there', async () => {
   const primary = await start({ port });
   const conf = join(folder, 'sentinel.conf');
   writeFileSync(conf, `port ${sentinelPort}\ndir ${folder}\nsentinel monitor main 127.0.0.1 ${port} 1\n`);
-  servers.add(spawn(program, [conf, '--sentinel'], { stdio: 'ignore' }));
+  started(conf, '--sentinel');
   const nodes = [{ host: '127.0.0.1', port: sentinelPort }];
   const watcher = new Redis({ port: sentinelPort, retryStrategy: () => 20 });
   watcher.on('error', () => {});

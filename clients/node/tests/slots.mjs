@@ -2,40 +2,17 @@
 // and waits for keys whose slot is being moved. Each line of output is a test that passed.
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
-import net from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Cluster, Redis } from 'ioredis';
+import { Cluster } from 'ioredis';
 import { createCluster } from 'redis';
 import { Locks } from '../dist/esm/index.js';
-
-const [library, program, module] = process.argv.slice(2);
-const folder = mkdtempSync(join(tmpdir(), 'rlock-slots-'));
-
-/** A node also uses the port 10 000 above its own. */
-async function freePort() {
-  const server = net.createServer();
-  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  return port < 55_000 ? port : freePort();
-}
-
-async function until(what, isSo) {
-  for (const end = Date.now() + 20_000; !(await isSo()); await sleep(10)) assert(Date.now() < end, what);
-}
+import { clientOf, folder, freePort, library, module, started, until } from './own-servers.mjs';
 
 async function start(name) {
   const port = await freePort();
   const words = ['--port', port, '--bind', '127.0.0.1', '--dir', folder, '--save', '', '--cluster-enabled', 'yes', '--cluster-allow-replica-migration', 'no', '--loadmodule', module];
-  const server = spawn(program, [...words, '--cluster-config-file', `${name}.conf`].map(String), { stdio: 'ignore' });
-  process.on('exit', () => server.kill('SIGKILL'));
-  const client = new Redis({ port, host: '127.0.0.1' });
-  client.on('error', () => {});
-  await client.ping();
+  started(...words, '--cluster-config-file', `${name}.conf`);
+  const client = await clientOf(port);
   const accepted = async () => Number(/total_connections_received:(\d+)/.exec(await client.info('stats'))[1]);
   return { port, client, accepted, id: await client.cluster('MYID') };
 }
@@ -130,5 +107,4 @@ console.log('ok an observer goes on when the slot has been moved');
 }
 
 await locks.close();
-rmSync(folder, { recursive: true });
 process.exit(0);
