@@ -14,8 +14,9 @@ import time
 
 from long_runs import arguments, played
 from resp import Refused, ask, lock_info
-from run import Runner, kept_waiting, waits
+from runner import Runner
 from servers import KINDS, TROUBLE, until
+from stalls import kept_waiting, waits
 
 #: The errors that a worker may get in a storm.
 EXPECTED = {"Cancelled", "Unavailable", "Lost", "NotHeld", "Deadlock", "NoReplicas"}
