@@ -81,22 +81,11 @@ final class Acquisition {
         return told.told() != Told.NIL || waits != Machine.FOREVER || options.maxQueue() != Options.UNSET;
     }
 
-    // Only a server can say which locks these are, and thereby under which name.
     private void identify() throws InterruptedException {
         long pause = Machine.FIRST_PAUSE;
         while (!locks.isIdentified()) {
-            locks.refuseDraining();
-            RuntimeException failure;
-            try {
-                locks.service(key, locks.links.limit(Machine.after(metBy, Machine.LATE)));
-                return;
-            } catch (ServerException error) {
-                if (!Machine.passes(error.code())) throw LockException.of(error);
-                failure = error;
-            } catch (LinkException nobody) {
-                failure = nobody;
-            }
-            locks.links.refresh();
+            RuntimeException failure = meet();
+            if (failure == null) return;
             long left = metBy - Clock.now();
             if (left > 0) sleep(Math.min(pause, left));
             if (Clock.now() >= metBy) throw unavailable(failure);
@@ -106,6 +95,26 @@ final class Acquisition {
             }
             pause = Math.min(2 * pause, Machine.LONGEST_PAUSE);
         }
+    }
+
+    /**
+     * Asks the server which one it is: only a server can say which locks these are, and thereby under which name. Returns
+     * null, or why it did not answer; throws what does not pass.
+     */
+    RuntimeException meet() {
+        locks.refuseDraining();
+        RuntimeException failure;
+        try {
+            locks.service(key, locks.links.limit(Machine.after(metBy, Machine.LATE)));
+            return null;
+        } catch (ServerException error) {
+            if (!Machine.passes(error.code())) throw LockException.of(error);
+            failure = error;
+        } catch (LinkException nobody) {
+            failure = nobody;
+        }
+        locks.links.refresh();
+        return failure;
     }
 
     private void sleep(long millis) throws InterruptedException {

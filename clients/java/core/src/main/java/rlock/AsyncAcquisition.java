@@ -4,8 +4,6 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.function.BooleanSupplier;
-import rlock.Driver.LinkException;
-import rlock.Driver.ServerException;
 import rlock.LockListener.Result;
 import rlock.Machine.Event;
 import rlock.Machine.Tell;
@@ -87,23 +85,15 @@ final class AsyncAcquisition {
         inTurn(() -> {
             if (isOver()) return;
             try {
-                locks.refuseDraining();
-                locks.service(key, locks.links.limit(Machine.after(common.metBy, Machine.LATE)));
-                sit();
-                return;
-            } catch (ServerException error) {
-                if (!Machine.passes(error.code())) {
-                    fail(LockException.of(error));
+                trouble = common.meet();
+                if (trouble == null) {
+                    sit();
                     return;
                 }
-                trouble = error;
-            } catch (LinkException nobody) {
-                trouble = nobody;
-            } catch (IllegalStateException closed) {
-                fail(closed);
+            } catch (LockException | IllegalStateException failed) {
+                fail(failed);
                 return;
             }
-            locks.links.refresh();
             long left = common.metBy - Clock.now();
             if (left <= 0) fail(common.unavailable(trouble));
             else locks.after(Math.min(pause, left), () -> identify(Math.min(2 * pause, Machine.LONGEST_PAUSE)));
