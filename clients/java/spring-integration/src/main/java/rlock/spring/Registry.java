@@ -5,13 +5,17 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.Lock;
+import org.springframework.integration.support.locks.ExpirableLockRegistry;
+import org.springframework.integration.support.locks.RenewableLockRegistry;
+import org.springframework.integration.util.CheckedCallable;
+import org.springframework.integration.util.CheckedRunnable;
 import rlock.KeyLock;
 import rlock.Locks;
 
-/** What the registries for all versions of Spring Integration have in common. Each registry is its own owner. */
-final class Registry {
+/** The registry for all versions of Spring Integration, apart from its locks. Each registry is its own owner. */
+abstract class Registry<L extends Lock> implements ExpirableLockRegistry<L>, RenewableLockRegistry<L> {
     private static final AtomicInteger COUNT = new AtomicInteger();
-    final Duration expireAfter;
+    private final Duration expireAfter;
     private final Locks locks;
     private final String prefix;
     private final String client = "-r" + COUNT.incrementAndGet();
@@ -22,7 +26,7 @@ final class Registry {
         this.expireAfter = expireAfter;
     }
 
-    KeyLock lock(String key) {
+    final KeyLock lock(String key) {
         return locks.lock(prefix + key).owner(() -> locks.threadOwner() + client).lease(expireAfter);
     }
 
@@ -31,15 +35,49 @@ final class Registry {
         throw new IllegalArgumentException("the key is a String, not " + lockKey);
     }
 
-    interface Body<T, E extends Throwable> {
-        T run() throws E;
+    /** Does nothing: only locks that are held are kept. */
+    @Override
+    public void expireUnusedOlderThan(long age) {}
+
+    @Override
+    public <E extends Throwable> void executeLocked(Object lockKey, CheckedRunnable<E> body) throws E, InterruptedException {
+        executeLocked(lockKey, called(body));
     }
 
-    /** Runs the body under that lock. The body's own exception is more important than the loss of the lock. */
-    static <T, E extends Throwable> T under(Lock lock, Body<T, E> body) throws E {
+    @Override
+    public <T, E extends Throwable> T executeLocked(Object lockKey, CheckedCallable<T, E> body) throws E, InterruptedException {
+        L lock = obtain(lockKey);
+        lock.lockInterruptibly();
+        return under(lock, body);
+    }
+
+    @Override
+    public <E extends Throwable> void executeLocked(Object lockKey, Duration wait, CheckedRunnable<E> body)
+            throws E, InterruptedException, TimeoutException {
+        executeLocked(lockKey, wait, called(body));
+    }
+
+    @Override
+    public <T, E extends Throwable> T executeLocked(Object lockKey, Duration wait, CheckedCallable<T, E> body)
+            throws E, InterruptedException, TimeoutException {
+        L lock = obtain(lockKey);
+        if (!lock.tryLock(wait.toMillis(), TimeUnit.MILLISECONDS))
+            throw new TimeoutException("The lock [%s] was not acquired in time: %s".formatted(lock, wait));
+        return under(lock, body);
+    }
+
+    private static <E extends Throwable> CheckedCallable<Void, E> called(CheckedRunnable<E> body) {
+        return () -> {
+            body.run();
+            return null;
+        };
+    }
+
+    /** Calls the body, and unlocks. The body's own exception is more important than the loss of the lock. */
+    private static <T, E extends Throwable> T under(Lock lock, CheckedCallable<T, E> body) throws E {
         Throwable failure = null;
         try {
-            return body.run();
+            return body.call();
         } catch (Throwable failed) {
             failure = failed;
             throw failed;
@@ -57,17 +95,14 @@ final class Registry {
         }
     }
 
-    static <L extends Lock> L locked(L lock) throws InterruptedException {
-        lock.lockInterruptibly();
-        return lock;
+    @Override
+    public void renewLock(Object lockKey) {
+        renewLock(lockKey, expireAfter);
     }
 
-    static <L extends Lock> L locked(L lock, Duration wait) throws InterruptedException, TimeoutException {
-        if (lock.tryLock(wait.toMillis(), TimeUnit.MILLISECONDS)) return lock;
-        throw new TimeoutException("The lock [%s] was not acquired in time: %s".formatted(lock, wait));
-    }
-
-    void renew(Object lockKey, Duration ttl) {
+    /** Moves the deadline of this thread's lock to a later time, never to an earlier one. */
+    @Override
+    public void renewLock(Object lockKey, Duration ttl) {
         try {
             lock((String) lockKey).renew(ttl);
         } catch (IllegalMonitorStateException notHeld) {

@@ -10,10 +10,10 @@ import rlock.LockLostException;
 
 /** A lock of a registry. Locks of the same registry and key are equal. */
 class RegistryLock implements Lock {
-    private final Registry registry;
+    private final Registry<?> registry;
     private final String key;
 
-    RegistryLock(Registry registry, String key) {
+    RegistryLock(Registry<?> registry, String key) {
         this.registry = registry;
         this.key = key;
     }
