@@ -6,31 +6,18 @@
 set -euo pipefail
 checkout=$(cd "$1" && pwd)
 cd "$(dirname "$0")"
+. ../server.sh
 classes=${CLASSES:-RedissonLockTest RedissonFairLockTest RedissonReadWriteLockTest RedissonFencedLockTest RedissonMultiLockTest
     RedissonFasterMultiLockTest RedissonSpinLockTest RedissonNonReentrantLockTest RedissonNonReentrantFairLockTest
     RedissonLockExpirationRenewalTest RedissonPermitExpirableSemaphoreTest}
-
-folder=$(mktemp -d)
-pids=()
-trap 'kill "${pids[@]}" 2>/dev/null; wait; rm -rf "$folder"' EXIT
-
-server() {
-    local port=$1
-    shift
-    mkdir "$folder/$port"
-    (cd "$folder/$port" && exec "$RLOCK_SERVER" --port "$port" --bind 127.0.0.1 --save '' \
-        --notify-keyspace-events KEA --loadmodule "$RLOCK_MODULE" "$@" >log) &
-    pids+=($!)
-    until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do kill -0 $!; sleep 0.1; done
-}
 
 # servers: starts a single one at $PORT, and a Cluster with one node at $CLUSTER_PORT.
 servers() {
     local reply
     # A Cluster's bus uses its port + 10000, which must not be in the range of outgoing connections.
     export PORT=$((30000 + RANDOM % 2000)) CLUSTER_PORT=$((10000 + RANDOM % 10000))
-    server "$PORT"
-    server "$CLUSTER_PORT" --cluster-enabled yes --cluster-announce-ip 127.0.0.1
+    server "$PORT" --notify-keyspace-events KEA
+    server "$CLUSTER_PORT" --notify-keyspace-events KEA --cluster-enabled yes --cluster-announce-ip 127.0.0.1
     exec 3<>"/dev/tcp/127.0.0.1/$CLUSTER_PORT"
     printf 'CLUSTER ADDSLOTSRANGE 0 16383\r\n' >&3
     read -r reply <&3

@@ -5,21 +5,8 @@
 set -euo pipefail
 checkout=$(cd "$1" && pwd)
 cd "$(dirname "$0")"
+. ../server.sh
 maven=(mvn --batch-mode ${M2:+-Dmaven.repo.local="$M2"})
-
-folder=$(mktemp -d)
-pids=()
-trap 'kill "${pids[@]}" 2>/dev/null; wait; rm -rf "$folder"' EXIT
-
-server() {
-    local port=$1
-    shift
-    mkdir "$folder/$port"
-    (cd "$folder/$port" && exec "$RLOCK_SERVER" --port "$port" --bind 127.0.0.1 --save '' \
-        --notify-keyspace-events KEd --loadmodule "$RLOCK_MODULE" "$@" >log) &
-    pids+=($!)
-    until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do kill -0 $!; sleep 0.1; done
-}
 
 util=org/springframework/integration/redis/util
 
@@ -29,7 +16,7 @@ tests() {
     mkdir -p "$target/theirs/$util"
     cp "$checkout/spring-integration-redis/src/test/java/$util/RedisLockRegistryTests.java" "$target/theirs/$util/"
     export PORT=$((20000 + RANDOM % 10000))
-    server "$PORT"
+    server "$PORT" --notify-keyspace-events KEd
     "${maven[@]}" -DbuildTo="$target" -Dregistry="$2" -Dmaven.test.failure.ignore ${ONLY:+-Dtest="$ONLY"} test >"$target.txt" 2>&1 || {
         tail -n 30 "$target.txt"
         return 1
