@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import random
 import socket
 import threading
 from typing import Any, Callable, Optional
@@ -16,7 +15,7 @@ from ._errors import Broken, Refused, Silent, Unsent
 from ._inbox import Inbox, Post
 from ._links import Address, packed, translated
 from ._machine.words import FOREVER, Words
-from ._pool import IdleConnections, Link, Queued
+from ._pool import IdleConnections, Link, OnceBase, Queued
 from ._wire import Wire
 
 
@@ -88,20 +87,14 @@ class Pool(IdleConnections):
         self.waiters.clear()
 
 
-class Once:
-    """Work that may take long, and that one task does for all callers that need it."""
-
-    def __init__(self) -> None:
-        self.running: dict[Any, asyncio.Task[Any]] = {}
-        self.failed: dict[Any, tuple[float, str]] = {}
+class Once(OnceBase):
+    """A task does it."""
 
     def begin(self, name: Any, work: Callable[[], Any]) -> asyncio.Task[Any]:
         """The task that does the work. Raises Unsent if the work failed a moment ago for other callers."""
-        task = self.running.get(name)
+        task: Optional[asyncio.Task[Any]] = self.running.get(name)
         if task is None:
-            again_at, error = self.failed.get(name, (0.0, ""))
-            if now() < again_at:
-                raise Unsent(error)
+            self._raise_recent_failure(name)
             task = self.running[name] = asyncio.ensure_future(self._work(name, work))
         return task
 
@@ -132,11 +125,7 @@ class Once:
             self.failed.pop(name, None)
             return None
         except Exception as error:
-            problem = translated(error)
-            if not isinstance(problem, Broken):
-                return problem
-            self.failed[name] = (now() + core.DIALS * (0.5 + random.random()), str(problem))
-            return Unsent(str(problem))
+            return self._record_failure(name, error)
         finally:
             del self.running[name]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import selectors
 import threading
 import time
@@ -18,7 +17,7 @@ from ._hands import acquires, happens
 from ._inbox import Inbox, Post
 from ._links import Address, packed, translated
 from ._machine.words import Words
-from ._pool import Link, Pool
+from ._pool import Link, OnceBase, Pool
 from ._wire import Wire
 
 
@@ -41,13 +40,12 @@ def _stays_closed(*_: Any, **__: Any) -> None:
     raise ConnectionError("the connection was closed")
 
 
-class Once:
-    """Work that may take long, and that one thread does for all callers that need it."""
+class Once(OnceBase):
+    """A thread does it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.lock = threading.Lock()
-        self.running: dict[Any, Once.Run] = {}
-        self.failed: dict[Any, tuple[float, str]] = {}
 
     class Run:
         def __init__(self) -> None:
@@ -58,11 +56,9 @@ class Once:
         """Waits for the work. Raises Broken if it failed a moment ago for other callers, or is not done in time; then
         the work continues."""
         with self.lock:
-            run = self.running.get(name)
+            run: Optional[Once.Run] = self.running.get(name)
             if run is None:
-                again_at, error = self.failed.get(name, (0.0, ""))
-                if now() < again_at:
-                    raise Unsent(error)
+                self._raise_recent_failure(name)
                 run = Once.Run()
                 # Started first: after an interrupt, there must be no name that nobody works for.
                 threading.Thread(target=self._work, args=(name, work, run), name="rlock-dial", daemon=True).start()
@@ -79,9 +75,7 @@ class Once:
             work()
             self.failed.pop(name, None)
         except Exception as error:
-            run.error = translated(error)
-            if isinstance(run.error, Broken):
-                self.failed[name] = (now() + core.DIALS * (0.5 + random.random()), str(run.error))
+            run.error = self._record_failure(name, error)
         finally:
             with self.lock:
                 self.running.pop(name, None)

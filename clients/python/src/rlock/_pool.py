@@ -1,4 +1,4 @@
-"""The idle connections to one server, and the callers that wait for one."""
+"""The idle connections to one server, and the callers that wait for one, or for other work that one of them does."""
 
 from __future__ import annotations
 
@@ -91,6 +91,33 @@ class IdleConnections:
         return now() >= first.since + core.LATE and now() >= self.dialed + core.DIALS
 
 
+def rests_until() -> float:
+    """Until when a server that could not be reached is left alone."""
+    return now() + core.DIALS * (0.5 + random.random())
+
+
+class OnceBase:
+    """Work that may take long, and that one thread or task does for all callers that need it."""
+
+    def __init__(self) -> None:
+        self.running: dict[Any, Any] = {}
+        self.failed: dict[Any, tuple[float, str]] = {}
+
+    def _raise_recent_failure(self, name: Any) -> None:
+        """Raises Unsent if the work failed a moment ago for other callers."""
+        again_at, error = self.failed.get(name, (0.0, ""))
+        if now() < again_at:
+            raise Unsent(error)
+
+    def _record_failure(self, name: Any, error: Exception) -> Exception:
+        """Returns the error for the callers."""
+        problem = translated(error)
+        if not isinstance(problem, Broken):
+            return problem
+        self.failed[name] = rests_until(), str(problem)
+        return Unsent(str(problem))
+
+
 class Pool(IdleConnections):
     """Each connection that is returned or opened wakes one of the waiting callers."""
 
@@ -175,7 +202,7 @@ class Pool(IdleConnections):
         """A server that could not be reached is left alone for a moment."""
         with self.lock:
             if isinstance(problem, Broken):
-                self.rests_until, self.error = now() + core.DIALS * (0.5 + random.random()), str(problem)
+                self.rests_until, self.error = rests_until(), str(problem)
             self.is_dialing = False
             while self.waiters:
                 waiter = self.waiters.pop()
