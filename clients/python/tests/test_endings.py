@@ -193,7 +193,7 @@ async def test_a_level_that_was_released_is_not_told_of_a_loss_by_a_loop(server)
 def test_sessions_begin_while_those_of_another_client_are_being_closed(server):
     closing, locks = (rlock.Locks(redis.Redis(port=server.one.port)) for _ in range(2))
     ending = [rlock.Lock(closing, f"a{n}", session=True).acquire() for n in range(8)]
-    closing.io.close()  # its first half, which may take a second
+    _sync.run(closing.io.closing())  # its first half, which may take a second
     holds = [rlock.Lock(locks, f"b{n}", session=True, lease=3).acquire() for n in range(16)]
     closing.close()
     assert all(each.lost.wait(5) for each in ending) and all(each.held for each in holds)

@@ -335,23 +335,14 @@ class IO(Wire):
                 await asyncio.sleep(0.001)  # the loop was blocked: what has come meanwhile is yet to be read
         return post.take()
 
-    async def close(self) -> None:
-        """Ends the waits, gives what they left a moment to be undone, and closes all connections."""
-        self.is_draining = self.is_closing = True
-        for link in list(self.links):
-            if link not in self._pool(link.address).idle:
-                self.drop(link)
-        await asyncio.sleep(0)
-        end = now() + 1.0
-        while self.jobs and now() < end:  # they have something to undo, or not
-            await asyncio.sleep(0.005)
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def _wait_for_cleanup(self, until: float) -> None:
         if self.tasks:
-            await asyncio.wait(set(self.tasks), timeout=max(0.0, end - now()))
-        self.is_closed = True
+            await asyncio.wait(set(self.tasks), timeout=max(0.0, until - now()))
+
+    def _stop_waiters(self) -> None:
         for pool in self.pools.values():
             pool.none_comes()
         for task in [*self.tasks, *self.once.running.values(), *(inbox.task for inbox in self.inboxes.values())]:
             task.cancel()
-        for link in list(self.links):
-            self.drop(link)
-        self.pools.clear()

@@ -289,19 +289,12 @@ class IO(Wire):
             came.wait(core.LATE)  # this process was suspended: what has come meanwhile is yet to be read
         return post.take()
 
-    def close(self) -> None:
-        """Ends the waits, gives what they left a moment to be undone, and closes all connections."""
-        self.is_draining = self.is_closing = True
-        for link in list(self.links):
-            if link not in self._pool(link.address).idle:
-                self.drop(link)
-        end = now() + 1.0
-        while self.jobs and now() < end:  # they have something to undo, or not
-            time.sleep(0.005)
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _wait_for_cleanup(self, until: float) -> None:
         for done in list(self.cleaning):
-            done.wait(max(0.0, end - now()))
-        self.is_closed = True
-        for link in list(self.links):
-            self.drop(link)
+            done.wait(max(0.0, until - now()))
+
+    def _stop_waiters(self) -> None:
         for pool in list(self.pools.values()):
             pool.close()

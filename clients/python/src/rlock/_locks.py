@@ -354,7 +354,7 @@ class LocksBase(Generic[C]):
 
     def _closing(self) -> Steps:
         """Holds are no longer renewed, and those of sessions end now."""
-        yield self.io.close()
+        yield from self.io.closing()
         for tenure in self._tenures():
             if tenure.state == "held" and tenure.options.session:
                 self._keeper.lose(tenure)

@@ -169,6 +169,23 @@ class Wire(Inboxes):
         if isinstance(error, Silent):
             self.distrust(link.address, sent)
 
+    def closing(self: Any) -> Steps:
+        """Ends the waits, gives what they left a moment to be undone, and closes all connections."""
+        self.is_draining = self.is_closing = True
+        for link in list(self.links):
+            if link not in self._pool(link.address).idle:
+                self.drop(link)
+        yield self.sleep(0)  # a task whose connection ended finds that out
+        end = now() + 1.0
+        while self.jobs and now() < end:  # they have something to undo, or not
+            yield self.sleep(0.005)
+        yield self._wait_for_cleanup(end)
+        self.is_closed = True
+        self._stop_waiters()
+        for link in list(self.links):
+            self.drop(link)
+        self.pools.clear()
+
     def _subscribing(self: Any, key: str, where: Optional[Address], name: Any) -> Steps:
         """Opens an inbox, unless another call has done so."""
         if self.is_new(name):
