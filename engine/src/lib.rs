@@ -9,7 +9,7 @@
 //!                  │                   └▶ answers ─▶ the host asks for the reply: blocked::reply
 //!                  └▶ blocked (the caller waits)
 //! a timer       run_deferred ─▶ sweep ─▶ carry_out …
-//! a callback    events ─▶ the manager is told, a timer is set
+//! a callback    events ─▶ the manager notes it, a timer is set
 //! before sleep  acks ─▶ answers, publish
 //! ```
 

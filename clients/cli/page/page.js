@@ -426,7 +426,7 @@ function follow() {
   });
 }
 
-// As the server tells names: bytes outside of printable ASCII as \xhh.
+// As the server writes names: bytes outside of printable ASCII as \xhh.
 function nameOf(hex) {
   const bytes = hex.match(/../g) ?? [];
   return bytes.map((pair) => {

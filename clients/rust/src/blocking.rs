@@ -331,15 +331,15 @@ impl Hold {
         self.runtime.run(waiting).unwrap_or(true)
     }
 
-    /// Calls `tell` on a thread of its own when the hold is lost: it may block, and acquire locks. If the hold is
-    /// released, `tell` is dropped.
-    pub fn on_loss(&self, tell: impl FnOnce() + Send + 'static) {
+    /// Calls `report` on a thread of its own when the hold is lost: it may block, and acquire locks. If the hold is
+    /// released, `report` is dropped.
+    pub fn on_loss(&self, report: impl FnOnce() + Send + 'static) {
         let loss = self.loss.clone();
         if let Some(runtime) = &self.runtime.runtime {
             runtime.spawn(async move {
                 let is_lost = loss.ended().await;
                 // Dropping it may block as well: it may own another hold.
-                let end = move || if is_lost { tell() } else { drop(tell) };
+                let end = move || if is_lost { report() } else { drop(report) };
                 let _ = tokio::task::spawn_blocking(end).await;
             });
         }

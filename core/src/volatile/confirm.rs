@@ -27,7 +27,7 @@ impl Volatile {
         self.levels_remain(token);
     }
 
-    /// Levels were released or revoked. If the owner was told of none that are left, the hold is
+    /// Levels were released or revoked. If no reply has named any that is left, the hold is
     /// pending again.
     pub(crate) fn levels_remain(&mut self, token: Token) {
         let Some(acks) = self.acks.as_deref_mut() else { return };

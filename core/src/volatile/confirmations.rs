@@ -18,7 +18,7 @@ pub enum Ack {
 pub enum Confirmation {
     /// The hold needs no acknowledgments.
     None,
-    /// Not yet, so nobody has been told of the hold.
+    /// Not yet, so no reply has named the hold.
     Pending,
     /// Enough of them have.
     Done,
@@ -38,7 +38,7 @@ impl Confirmation {
 /// Confirmations of the holds of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Confirmations {
-    /// How many acknowledgments each pending hold needs; `None` once its owner was told of it.
+    /// How many acknowledgments each pending hold needs; `None` once a reply has named it.
     pending: BTreeMap<Token, Option<u8>>,
     /// What the replicas have not been asked for yet.
     asked: Vec<(u8, Ack)>,

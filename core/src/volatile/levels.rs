@@ -104,7 +104,7 @@ impl LevelRequests {
         self.last
     }
 
-    /// A request stands: its owner was told.
+    /// A request stands: its owner knows of its levels.
     pub(crate) fn stands(&mut self, token: Token, number: u64) {
         self.take(token, number, DepthChange::asked);
     }
@@ -128,7 +128,7 @@ impl LevelRequests {
         }
     }
 
-    /// Another request for levels of this hold was granted, and its owner told.
+    /// Another request for levels of this hold was granted, and answered.
     pub(crate) fn told(&mut self, token: Token, depth: Option<u16>) {
         self.add_last(token, DepthChange::asked(depth));
     }
@@ -142,7 +142,8 @@ impl LevelRequests {
     }
 
     /// The owner released one level; `left` levels remain. It released one that it knew of: who
-    /// asked for a depth asked for the one below, but is still to hold the lock when it is told.
+    /// asked for a depth asked for the one below, but is still to hold the lock when the reply
+    /// comes.
     pub(crate) fn release_one(&mut self, token: Token, left: u16) {
         for (_, request) in self.all.range_mut((token, 0)..=(token, u64::MAX)) {
             request.before = request.before.saturating_sub(1);

@@ -65,8 +65,8 @@ impl AckWait {
 pub(crate) struct UnsentReply {
     /// The hold.
     pub(crate) token: Token,
-    /// Its request for levels; `None` if the owner was told otherwise that it holds. Then only the
-    /// session is left open.
+    /// Its request for levels; `None` if another reply has said that the owner holds. Then only
+    /// the session is left open.
     pub(crate) request: Option<u64>,
     /// The hold was tied to its connection with the grant.
     pub(crate) ties: bool,
@@ -234,8 +234,8 @@ impl UnsentReplies {
         lost > 0
     }
 
-    /// The owner was told otherwise that it holds: the replies under way no longer matter, but for
-    /// the sessions that they tie.
+    /// Another reply has said that the owner holds: the replies under way no longer matter, but
+    /// for the sessions that they tie.
     pub(crate) fn owner_knows(&mut self, token: Token) {
         let told = self.levels.of(token).filter(|(_, it)| self.ack_wait(it.waiter).is_none());
         let told: Vec<_> = told.map(|(number, it)| (number, it.waiter)).collect();

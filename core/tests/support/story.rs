@@ -189,7 +189,7 @@ impl Story {
         said
     }
 
-    /// What others are told.
+    /// The replies to others.
     fn say_others(&self, effects: &Effects<'_>, said: &mut String) {
         for wake in &effects.wakes {
             let reply = self.reply(&wake.reply, b"");

@@ -278,8 +278,8 @@ impl Unheard {
     }
 }
 
-/// Law: no hold is tied to a closed connection, not even until the next sweep: a request before the
-/// sweep would be told of a hold that is about to end.
+/// Law: no hold is tied to a closed connection, not even until the next sweep: the reply to a
+/// request before the sweep would name a hold that is about to end.
 pub fn ties(server: &Server) -> Result<(), Broken> {
     for (db, key, slot) in server.keys.iter() {
         let Some(volatile) = server.state.manager.volatile(db, key) else { continue };
