@@ -164,11 +164,6 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// Whether it may end holds.
-    pub fn ends_holds(&self) -> bool {
-        matches!(self, Mark::Wiped(_) | Mark::Failover)
-    }
-
     /// Whether it ends queues.
     fn ends_queues(&self) -> bool {
         matches!(self, Mark::Restart | Mark::Failover)

@@ -174,16 +174,18 @@ fn torture() -> ExitCode {
         say(workload, kind, &outcome);
         sum.operations += outcome.operations;
         sum.holds += outcome.holds;
-        sum.windows += outcome.windows;
+        sum.linear.add(outcome.linear);
+        sum.judged_ns += outcome.judged_ns;
         sum.blows += outcome.blows;
         sum.violations.extend(outcome.violations);
     }
-    let Outcome { operations, holds, windows, blows, violations, .. } = sum;
+    let Outcome { operations, holds, linear, judged_ns, blows, violations, .. } = sum;
     println!(
-        "{operations} operations checked, {holds} holds compared, {windows} windows tested for \
-         linearizability, {blows} blows, {} violations, SEED={seed}",
+        "{operations} operations checked, {holds} holds compared, {blows} blows, {} violations, \
+         SEED={seed}",
         violations.len()
     );
+    println!("{linear}, judged in {:.1} s", ms(judged_ns) / 1e3);
     if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -47,6 +47,8 @@ mod histories;
 mod leftovers;
 #[path = "planted/limits.rs"]
 mod limits;
+#[path = "planted/linear.rs"]
+mod linear;
 #[path = "planted/told.rs"]
 mod told;
 #[path = "planted/unbounded.rs"]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::actor::Site;
 use crate::aftermath;
-use crate::checks;
+use crate::checks::{self, Extent};
 use crate::clock::{Stop, ms, now_ns, ns};
 use crate::crowd::{Crowd, Processes};
 use crate::faults::{Blow, Fault, Kind};
@@ -19,7 +19,9 @@ pub struct Outcome {
     pub operations: usize,
     /// Holds that were certain for some time, and so compared with others.
     pub holds: usize,
-    pub windows: usize,
+    /// What is linearizable over the whole run, and how long it took to find out.
+    pub linear: Extent,
+    pub judged_ns: u64,
     pub blows: u32,
     /// The hand-offs, in milliseconds.
     pub hand_offs: Vec<f64>,
@@ -77,8 +79,10 @@ fn crowd(workload: &'static Workload, kind: &Kind, site: Arc<Site>, seed: u64) -
 pub fn judged(history: &History) -> Outcome {
     let holds = checks::holds(history);
     let mut violations = checks::check(history, &holds);
-    let (windows, wrong_windows) = checks::windows(history);
-    violations.extend(wrong_windows);
+    let begun_ns = now_ns();
+    let (linear, not_linear) = checks::linear(history);
+    let judged_ns = now_ns() - begun_ns;
+    violations.extend(not_linear);
     let hand_offs = checks::hand_offs_ns(history, &holds).into_iter().map(ms).collect();
     let violations = violations.iter().map(|violation| {
         let excerpt = history.excerpt(&violation.key, violation.from_ns, violation.to_ns);
@@ -86,7 +90,8 @@ pub fn judged(history: &History) -> Outcome {
     });
     let certain = holds.iter().filter(|hold| hold.until_ns > hold.from_ns);
     let (operations, holds, blows) = (history.ops.len(), certain.count(), 0);
-    Outcome { operations, holds, windows, blows, hand_offs, violations: violations.collect() }
+    let violations = violations.collect();
+    Outcome { operations, holds, linear, judged_ns, blows, hand_offs, violations }
 }
 
 fn afterwards(fault: &mut dyn Fault, kind: &Kind) -> Vec<String> {

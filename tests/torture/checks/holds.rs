@@ -8,10 +8,10 @@ use crate::clock::ns;
 use crate::history::{Ask, Asked, Event, History, Mark, Mode, Op, Reply, Wait};
 
 /// The server counts whole milliseconds, and its clock is not ours.
-const CLOCKS_NS: u64 = ns(3);
+pub const CLOCKS_NS: u64 = ns(3);
 
-/// By then a connection that lost its session is closed, on a busy machine too.
-const CLOSED_WITHIN_NS: u64 = ns(2000);
+/// By then a connection that lost its session or its client is closed, on a busy machine too.
+pub const CLOSED_WITHIN_NS: u64 = ns(2000);
 
 #[derive(Debug, Clone)]
 pub struct Hold {
@@ -283,7 +283,7 @@ fn possible_end_ns(op: &Op, lease_ms: u64) -> u64 {
 }
 
 /// What ended holds other than their owners.
-struct Ends {
+pub struct Ends {
     /// For all keys, and for each key: when it began and ended, in order.
     everywhere: Vec<(u64, u64)>,
     at_key: HashMap<String, Vec<(u64, u64)>>,
@@ -295,7 +295,7 @@ struct Ends {
 }
 
 impl Ends {
-    fn of(history: &History) -> Ends {
+    pub fn of(history: &History) -> Ends {
         let (everywhere, at_key) = (Vec::new(), HashMap::<_, Vec<_>>::new());
         let (closed, losses, first_cut_ns) = (HashMap::new(), Vec::new(), None);
         let mut ends = Ends { everywhere, at_key, closed, losses, first_cut_ns };
@@ -331,12 +331,12 @@ impl Ends {
     }
 
     /// Until when the server renews a session's hold.
-    fn session_loss_ns(&self, grant: &Op) -> u64 {
+    pub fn session_loss_ns(&self, grant: &Op) -> u64 {
         first_after(&self.losses, grant)
     }
 
     /// The earliest moment at which the hold of `grant` may have ended.
-    fn cut_ns(&self, grant: &Op, is_session: bool) -> u64 {
+    pub fn cut_ns(&self, grant: &Op, is_session: bool) -> u64 {
         let here = self.at_key.get(&grant.key).map_or(u64::MAX, |list| first_after(list, grant));
         let mut cut_ns = here.min(first_after(&self.everywhere, grant));
         if is_session {
@@ -344,6 +344,16 @@ impl Ends {
             cut_ns = cut_ns.min(closed.map_or(u64::MAX, |(from_ns, _)| *from_ns));
         }
         cut_ns
+    }
+
+    /// When a hold that existed during this request was certainly wiped.
+    pub fn wiped_by_ns(&self, op: &Op) -> u64 {
+        let here = self.at_key.get(&op.key).map(Vec::as_slice).unwrap_or_default();
+        let wipes = [here, &self.everywhere].map(|list| {
+            let later = list.partition_point(|(from_ns, _)| *from_ns <= op.received_ns);
+            list.get(later).map(|(_, to_ns)| *to_ns)
+        });
+        wipes.into_iter().flatten().min().unwrap_or(u64::MAX)
     }
 }
 

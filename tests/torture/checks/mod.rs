@@ -6,18 +6,18 @@ mod exclusion;
 mod gate;
 mod holds;
 mod kept;
+mod linear;
 mod order;
 mod permits;
 mod progress;
 mod replies;
 mod split;
 mod tokens;
-mod windows;
 
 pub use holds::{Hold, holds};
+pub use linear::{Extent, linear};
 pub use permits::most_at_once;
 pub use progress::hand_offs_ns;
-pub use windows::windows;
 
 use crate::history::History;
 

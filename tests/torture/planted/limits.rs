@@ -9,7 +9,7 @@ use crate::actor::Site;
 use crate::checks;
 use crate::clock::Stop;
 use crate::crowd::Crowd;
-use crate::histories::{Tale, acquire, ask};
+use crate::histories::{Tale, ask};
 use crate::history::{Ask, Asked, FULL_PROMISE, History, Mode, Reply};
 use crate::thousand::Watch;
 use crate::words;
@@ -18,11 +18,11 @@ use rlock_testkit::Server;
 
 const LOAD_MS: u64 = 1000;
 
-fn permit(limit: u32) -> Asked {
+pub fn permit(limit: u32) -> Asked {
     Asked::Acquire(Ask { mode: Mode::Read, limit: Some(limit), ..ask() })
 }
 
-fn release(token: i64) -> Asked {
+pub fn release(token: i64) -> Asked {
     Asked::Release { mode: Mode::Read, down_to: None, token: Some(token) }
 }
 
@@ -39,49 +39,6 @@ fn more_than_the_limit_are_seen() {
     assert_eq!(tale(15).complaints(), ["permits"]);
 }
 
-#[test]
-fn a_window_needs_an_order_that_is_true_to_real_time() {
-    // At the same time, each may be the first one; one after the other, not.
-    let tale = |sent| {
-        Tale::new().op("a", [10, 20], acquire(), Reply::Nil).op(
-            "b",
-            [sent, 30],
-            acquire(),
-            Reply::Token(100),
-        )
-    };
-    assert_eq!(tale(15).windows(), (1, 0));
-    assert_eq!(tale(25).windows(), (1, 1));
-}
-
-#[test]
-fn in_a_window_nobody_enters_beyond_the_limit_and_the_owners_of_permits_always_do() {
-    let tale = |limit| {
-        Tale::new()
-            .op("a", [10, 11], permit(2), Reply::Token(100))
-            .op("b", [12, 13], permit(limit), Reply::Token(101))
-            // A further level is not a further permit, whatever number its owner sends.
-            .op("a", [14, 15], permit(1), Reply::Token(100))
-            .op("c", [16, 17], permit(2), Reply::Nil)
-    };
-    assert_eq!(tale(2).windows(), (1, 0));
-    assert_eq!(tale(1).windows(), (1, 1), "one beside another");
-    // At the same time as a release, and after it.
-    let tale = |sent| {
-        Tale::new()
-            .op("a", [10, 11], permit(1), Reply::Token(100))
-            .op("b", [sent, 40], permit(1), Reply::Token(101))
-            .op("a", [30, 35], release(100), Reply::Number(0))
-            .op("b", [sent + 41, 90], release(101), Reply::Number(0))
-    };
-    assert_eq!(tale(20).windows(), (1, 0));
-    let early = Tale::new()
-        .op("a", [10, 11], permit(1), Reply::Token(100))
-        .op("b", [20, 25], permit(1), Reply::Token(101))
-        .op("a", [30, 35], release(100), Reply::Number(0));
-    assert_eq!(early.windows(), (1, 1));
-}
-
 /// A client that sends 3 asks for one of 4.
 fn one_too_many(key: &str, owner: &str, asked: &Asked) -> Cmd {
     match asked {
@@ -95,7 +52,7 @@ fn one_too_many(key: &str, owner: &str, asked: &Asked) -> Cmd {
 
 #[test]
 fn one_permit_too_many_is_found_out() {
-    for (workload, checker) in [("permits", "permits"), ("windows", "windows")] {
+    for (workload, checker) in [("permits", "permits"), ("windows", "linear")] {
         let server = Server::start();
         let workload = workloads::named(workload);
         let site = Site { words: one_too_many, ..Site::fixed(server.url("")) };
@@ -103,7 +60,7 @@ fn one_permit_too_many_is_found_out() {
         Stop::default().within(LOAD_MS);
         let history = History { ops: crowd.end(), events: Vec::new(), promise: FULL_PROMISE };
         let mut complaints = checks::check(&history, &checks::holds(&history));
-        complaints.extend(checks::windows(&history).1);
+        complaints.extend(checks::linear(&history).1);
         let is_seen = complaints.iter().any(|wrong| wrong.checker == checker);
         assert!(is_seen, "{checker} saw nothing in {} operations", history.ops.len());
     }

@@ -41,8 +41,9 @@ fn a_lock_whose_time_is_shorter_than_the_hold_is_found_out() {
     let crowd = Crowd::threads(mutex, 1, Arc::new(site));
     Stop::default().within(LOAD_MS);
     let history = History { ops: crowd.end(), events: Vec::new(), promise: FULL_PROMISE };
-    let complaints = checks::check(&history, &checks::holds(&history));
-    for checker in ["exclusion", "kept", "replies"] {
+    let mut complaints = checks::check(&history, &checks::holds(&history));
+    complaints.extend(checks::linear(&history).1);
+    for checker in ["exclusion", "kept", "replies", "linear"] {
         let is_seen = complaints.iter().any(|wrong| wrong.checker == checker);
         assert!(is_seen, "{checker} saw nothing in {} operations", history.ops.len());
     }

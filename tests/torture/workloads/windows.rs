@@ -1,5 +1,5 @@
-//! A new lock every few milliseconds, for a handful of operations of four actors: short histories
-//! that begin with a free lock, for the linearizability checker.
+//! A new lock every few milliseconds, for a handful of operations of four actors in any order: many
+//! short histories that begin with a free lock.
 
 use crate::actor::Actor;
 use crate::clock::{ms, now_ns};
