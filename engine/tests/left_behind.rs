@@ -130,6 +130,18 @@ fn too_many_do_not_keep_anybody_from_what_is_free() {
     assert_eq!((said.as_str(), told(&host)), ("#2", vec![]));
 }
 
+/// A reader waits behind the owner's own ticket, and enters with the owner's request.
+#[test]
+fn too_many_do_not_keep_anybody_from_what_is_free_without_its_ticket() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire a h READ");
+    host.ask(2, "acquire a o QUEUE 60000");
+    host.ask(4, "acquire a z READ BLOCK 0");
+    host.world().bounds.max_waiters = 0;
+    assert_eq!(host.ask(3, "macquire 2 a b o READ BLOCK 1000"), "");
+    assert_eq!(told(&host), ["4: #2", "3: #3"]);
+}
+
 /// The estimated wait is that without the ticket that the request withdraws.
 #[test]
 fn the_time_to_wait_does_not_count_the_own_ticket() {

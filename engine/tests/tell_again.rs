@@ -189,8 +189,8 @@ fn t20_requests_that_wait_for_acknowledgments_count() {
     }
 }
 
-/// The owner's own ticket is in its way. Without it, the request is granted at once, and waits for
-/// acknowledgments.
+/// The owner's own ticket is in its way, and in that of a reader. Without it, the request is granted
+/// at once, and waits for acknowledgments.
 #[test]
 fn t20_a_request_that_gives_up_its_ticket_and_waits_for_acknowledgments_counts() {
     let host = primary();
@@ -198,10 +198,11 @@ fn t20_a_request_that_gives_up_its_ticket_and_waits_for_acknowledgments_counts()
     host.ask(3, "acquire c eve ACKS 1 TELL one 0");
     host.ask(4, "acquire b bob READ");
     host.ask(1, "acquire b ann QUEUE 60000");
+    host.ask(5, "acquire b zoe READ BLOCK 0");
     let refused = host.ask(1, "macquire 2 a b ann READ BLOCK 0 ACKS 1 TELL one 1");
     assert!(refused.starts_with("-TOOMANY"), "{refused}");
     assert_eq!(host.state_of(|state| state.manager.tell_count()), 1);
-    assert_eq!(host.line("b"), "ann");
+    assert_eq!(host.line("b"), "ann zoe");
 }
 
 #[test]
