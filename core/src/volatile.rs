@@ -133,10 +133,10 @@ impl Volatile {
             || self.is_unserved
     }
 
-    /// Whether something is known about the holds that ends with their key: sessions, grants that
-    /// replicas have yet to acknowledge, or unsent replies.
+    /// Whether something is known about the holds that ends with their key: sessions or unsent
+    /// replies.
     pub(crate) fn knows_of_holds(&self) -> bool {
-        self.session_count() > 0 || self.acks.is_some() || !self.unsent.is_empty()
+        self.session_count() > 0 || !self.unsent.is_empty()
     }
 
     /// Ends the session of the hold with this token as lost. Returns the connections that it was

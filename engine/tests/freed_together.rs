@@ -219,6 +219,17 @@ fn the_end_of_a_lease_that_covers_a_lock_is_noticed() {
     }
 }
 
+/// The server removes a key some time after its only hold has expired. The group must know at once.
+#[test]
+fn a_lease_that_alone_covers_a_lock_ends_at_its_deadline() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire c x LEASE 60000");
+    host.ask(2, "acquire a o READ LEASE 1000");
+    assert_eq!(host.alarm(), None, "the server expires the key");
+    assert_eq!(host.ask(3, "macquire 2 a c o MODES READ WRITE BLOCK 0"), "");
+    assert_eq!(host.alarm(), Some(1000));
+}
+
 /// The same, but the key returns to the group at once: nothing is lost.
 #[test]
 fn a_lease_that_covers_a_lock_ends_and_its_group_keeps_what_it_has() {

@@ -189,8 +189,8 @@ fn t20_requests_that_wait_for_acknowledgments_count() {
     }
 }
 
-/// The owner's own ticket is in its way, and in that of a reader. Without it, the request is granted
-/// at once, and waits for acknowledgments.
+/// The owner's own ticket is in its way, and in that of a reader. Without it, the request is
+/// granted at once, and waits for acknowledgments.
 #[test]
 fn t20_a_request_that_gives_up_its_ticket_and_waits_for_acknowledgments_counts() {
     let host = primary();
