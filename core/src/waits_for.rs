@@ -216,8 +216,8 @@ impl<'a> Stance<'a> {
         // If a wait of its own stands ahead, it becomes a re-entry after that one: it waits for
         // what that one waits for.
         let own = match claim.mode {
-            Mode::Read => queue.blocked_of(claim.owner, Place::FIRST).next(),
-            Mode::Write => queue.blocked_for(claim.owner, Mode::Write, Place::FIRST).next(),
+            Mode::Read => queue.blocked_of(claim.owner).next(),
+            Mode::Write => queue.blocked_for(claim.owner, Mode::Write).next(),
         };
         let own = own.map(|(place, _)| place);
         let own = own.filter(|own| place.is_none_or(|place| *own < place));

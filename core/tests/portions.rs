@@ -429,6 +429,23 @@ fn the_search_takes_no_longer_past_many_waits_of_one_owner() {
 
 // --- what is due first --------------------------------------------------------------------------
 
+/// The lock of a closed connection stands among those whose leases end, in the order of time.
+#[test]
+fn a_closed_sessions_lock_is_swept_in_its_time() {
+    let mut server = Server::new();
+    for (key, client, ms) in [(b"e" as Key, None, 100), (b"k", Some(7), 60_000), (b"l", None, 300)]
+    {
+        let session = client.map(ClientId::from);
+        server.ask(key, Input::Acquire(Acquire { session, ..acquire(b"ann", Mode::Write, ms) }));
+        server.waits(key, "bob", Mode::Write, 100 + ms);
+    }
+    server.pass_ms(200);
+    server.manager.connection_ended(ClientId::from(7), server.now());
+    server.pass_ms(200);
+    server.sweep();
+    assert_eq!(server.swept, [b"e" as Key, b"k", b"l"]);
+}
+
 /// The locks of a closed connection are swept in the order of time, like everything else that is
 /// due.
 #[test]

@@ -1,5 +1,7 @@
 //! What the manager records of long waits, long holds and refused cycles.
 
+use std::num::NonZeroU32;
+
 use crate::support::server::Server;
 use crate::support::{acquire, lease, release};
 use rlock_core::manager::{At, LockId};
@@ -66,6 +68,16 @@ fn each_wait_keeps_who_was_in_its_way_in_printable_names() {
             "1 wait k b\\x0d write=0 0 granted [a\\x5c]".to_owned(),
         ]
     );
+}
+
+#[test]
+fn a_wait_for_a_permit_names_who_has_it() {
+    let mut server = noting(0, 1_000_000);
+    let permit = |owner| Acquire { limit: NonZeroU32::new(1), ..acquire(owner, Mode::Read, 1000) };
+    server.ask(b"k", Input::Acquire(permit(b"a")));
+    server.waits_for(b"k", permit(b"b"), 1);
+    server.ask(b"k", Input::Release(release(b"a")));
+    assert_eq!(server.slowlog(), ["1 wait k b read=1 0 granted [a]"]);
 }
 
 #[test]

@@ -131,14 +131,6 @@ impl Lock {
         owners.filter(move |owner| *owner != own).take(most)
     }
 
-    /// When the next hold expires whose end may let a waiter in; `None` if no hold is in the way.
-    pub(crate) fn next_opening(&self, volatile: &Volatile, claim: &Acquire<'_>) -> Option<EpochMs> {
-        self.blocked_until(claim).or_else(|| {
-            let is_full = self.excess_holders_for_line(volatile, claim) > 0;
-            self.holders.earliest_deadline().filter(|_| is_full)
-        })
-    }
-
     /// Milliseconds until this request could enter if nobody released or renewed: the latest
     /// deadline in the way; with a limit, the earliest, if only one hold is in the way. `None` if
     /// deadlines do not determine when the lock is free: another request is ahead, or a session
@@ -229,8 +221,7 @@ impl Lock {
     }
 
     /// When the lock must be swept next, or earlier: a wait or a ticket times out, a session is
-    /// renewed, or a hold ends that the head of the line waits for, or that covers what a group
-    /// wants.
+    /// renewed, or a hold ends while somebody waits.
     pub fn next_alarm(&self, volatile: &Volatile) -> Option<EpochMs> {
         let all = [self.next_to_end(volatile), volatile.sessions.next_renewal()];
         all.into_iter().flatten().min()
@@ -241,13 +232,11 @@ impl Lock {
         if volatile.unfinished.is_some() {
             return volatile.unfinished;
         }
-        let head =
-            volatile.queue.head().and_then(|(_, head)| self.next_opening(volatile, &head.into()));
-        // If somebody waits, the expiry of each hold is published in time; and a group that is
-        // covered by a hold, and therefore stands in no line, must know when that hold ends.
+        // Whoever waits may enter when a hold ends; and a group that is covered by a hold, and
+        // therefore stands in no line, must know when that hold ends.
         let is_awaited = !volatile.queue.is_empty() || volatile.queue.has_covered();
         let expiry = self.holders.earliest_deadline().filter(|_| is_awaited);
-        [volatile.next_to_end(), head, expiry].into_iter().flatten().min()
+        [volatile.next_to_end(), expiry].into_iter().flatten().min()
     }
 }
 

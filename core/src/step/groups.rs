@@ -65,7 +65,7 @@ impl Step<'_, '_> {
         }
         for mode in [Mode::Read, Mode::Write] {
             let Some(token) = self.lock.covering(owner, mode) else { continue };
-            let groups = self.volatile.queue.groups_of(owner, mode, Place::FIRST);
+            let groups = self.volatile.queue.groups_of(owner, mode);
             let places: Vec<Place> = groups.map(|(place, _)| place).collect();
             places.into_iter().for_each(|place| self.volatile.queue.cover_at(place, token));
         }

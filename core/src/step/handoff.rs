@@ -142,7 +142,6 @@ impl Step<'_, '_> {
         {
             self.log_end(&ticket, Outcome::Granted);
         }
-        let mut from = Place::FIRST;
         loop {
             let writes = self.lock.holders.hold(owner, Mode::Write).is_some();
             let reads = self.lock.holders.hold(owner, Mode::Read).is_some();
@@ -150,8 +149,8 @@ impl Step<'_, '_> {
             let (place, unchecked) = {
                 let queue = &self.volatile.queue;
                 // An owner that only holds READ may have very many waits for WRITE.
-                let all = writes.then(|| queue.blocked_of(owner, from));
-                let some = (reads && !writes).then(|| queue.blocked_for(owner, Mode::Read, from));
+                let all = writes.then(|| queue.blocked_of(owner));
+                let some = (reads && !writes).then(|| queue.blocked_for(owner, Mode::Read));
                 let mut waits = all.into_iter().flatten().chain(some.into_iter().flatten());
                 let Some((place, entry)) = waits.next() else { return };
                 let first = entry.kind.waiter();
@@ -171,7 +170,6 @@ impl Step<'_, '_> {
                 return self.volatile.entering.push(owner.into());
             }
             let Some(entry) = self.volatile.queue.remove(place) else { return };
-            from = place;
             if let Some(waiter) = entry.kind.waiter() {
                 self.hand_over(waiter, &entry);
             }
@@ -188,7 +186,7 @@ impl Step<'_, '_> {
     /// Stops before a request is decided, until it is known which of its owner's blocked requests
     /// may be granted with it. False if that is known already.
     pub(crate) fn stop_for_own(&mut self, owner: &[u8]) -> bool {
-        let own = self.volatile.queue.blocked_of(owner, Place::FIRST);
+        let own = self.volatile.queue.blocked_of(owner);
         let own = own.filter_map(|(_, entry)| entry.kind.waiter());
         let waiters: Vec<WaiterId> =
             own.filter(|waiter| self.moment.rights.of(*waiter).is_none()).collect();

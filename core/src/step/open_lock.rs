@@ -5,7 +5,6 @@ use std::rc::Rc;
 use crate::step::input::{Acquire, Effects, Input, StepContext};
 use crate::step::several::{OwnPlace, Standing};
 use crate::volatile::owner_names::OwnerNames;
-use crate::volatile::queue::Place;
 use crate::volatile::queue::groups::GroupStand;
 use crate::{EpochMs, Lock, Now, Step, Tokens, Volatile, WaiterId};
 
@@ -47,7 +46,7 @@ impl OpenLock<'_> {
     pub fn standing_without_ticket(&self, claim: &Acquire<'_>) -> Standing {
         let Self { lock, volatile, .. } = *self;
         let is_stranger = lock.holds_of(claim.owner, None, None).next().is_none()
-            && volatile.queue.blocked_of(claim.owner, Place::FIRST).next().is_none();
+            && volatile.queue.blocked_of(claim.owner).next().is_none();
         let is_plain = is_stranger && !self.is_overdue();
         // Another owner's hold is in the way, whoever waits, so no copy is needed. A request that
         // has only its owner's tickets ahead of it gets the time at which that hold ends.

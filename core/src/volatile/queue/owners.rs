@@ -16,7 +16,7 @@ impl Queue {
         if self.is_empty() {
             return None;
         }
-        self.places_of(owner, Way::Ticket, Place::FIRST).next().map(|(place, _)| place)
+        self.places_of(owner, Way::Ticket).next().map(|(place, _)| place)
     }
 
     /// The first place of this owner.
@@ -24,7 +24,7 @@ impl Queue {
         if self.is_empty() {
             return None;
         }
-        let first = |way| self.places_of(owner, way, Place::FIRST).next();
+        let first = |way| self.places_of(owner, way).next();
         Way::ALL.into_iter().filter_map(first).min_by_key(|(place, _)| *place)
     }
 
@@ -33,30 +33,25 @@ impl Queue {
         self.first_of(owner).is_some()
     }
 
-    /// The places of this owner's groups that want this mode, from a place on.
+    /// The places of this owner's groups that want this mode.
     pub(crate) fn groups_of(
         &self,
         owner: &[u8],
         mode: Mode,
-        from: Place,
     ) -> impl Iterator<Item = (Place, &Entry)> {
-        self.places_of(owner, Way::Group(mode), from)
+        self.places_of(owner, Way::Group(mode))
     }
 
     /// Whether a blocked connection of this owner waits here, for this lock alone or for several.
     pub(crate) fn is_blocked(&self, owner: &[u8]) -> bool {
-        let has = |way| self.places_of(owner, way, Place::FIRST).next().is_some();
+        let has = |way| self.places_of(owner, way).next().is_some();
         Way::ALL.into_iter().filter(|way| !matches!(way, Way::Ticket)).any(has)
     }
 
-    /// The waits of this owner for this lock alone that get a reply, from a place on, in order.
-    pub(crate) fn blocked_of(
-        &self,
-        owner: &[u8],
-        from: Place,
-    ) -> impl Iterator<Item = (Place, &Entry)> {
-        let mut reads = self.places_of(owner, Way::Blocked(Mode::Read), from).peekable();
-        let mut writes = self.places_of(owner, Way::Blocked(Mode::Write), from).peekable();
+    /// The waits of this owner for this lock alone that get a reply, in order.
+    pub(crate) fn blocked_of(&self, owner: &[u8]) -> impl Iterator<Item = (Place, &Entry)> {
+        let mut reads = self.places_of(owner, Way::Blocked(Mode::Read)).peekable();
+        let mut writes = self.places_of(owner, Way::Blocked(Mode::Write)).peekable();
         std::iter::from_fn(move || match (reads.peek(), writes.peek()) {
             (Some((read, _)), Some((write, _))) if write < read => writes.next(),
             (Some(_), _) => reads.next(),
@@ -69,21 +64,15 @@ impl Queue {
         &self,
         owner: &[u8],
         mode: Mode,
-        from: Place,
     ) -> impl Iterator<Item = (Place, &Entry)> {
-        self.places_of(owner, Way::Blocked(mode), from)
+        self.places_of(owner, Way::Blocked(mode))
     }
 
-    fn places_of(
-        &self,
-        owner: &[u8],
-        way: Way,
-        from: Place,
-    ) -> impl Iterator<Item = (Place, &Entry)> {
+    fn places_of(&self, owner: &[u8], way: Way) -> impl Iterator<Item = (Place, &Entry)> {
         let key = way.key(Owner::hash_of(owner));
         // Compares each entry with the end of the range, instead of searching for the end.
         self.by_owner
-            .range((key, from)..)
+            .range((key, Place::FIRST)..)
             .take_while(move |(other, _)| *other == key)
             .filter_map(|(_, place)| self.get(*place).map(|entry| (*place, entry)))
             .filter(move |(_, entry)| entry.owner.as_bytes() == owner)
