@@ -334,7 +334,6 @@ impl Manager {
     /// the reply cannot reach the connection, [`Manager::departed`] was called first. False if the
     /// connection is unknown, or no longer known.
     pub fn heard_or_forgotten(&mut self, waiter: WaiterId) -> bool {
-        self.observers.remove(waiter);
         let id = self.waits.end(waiter).map(|parked| parked.lock);
         let Some(id) = id.or_else(|| self.tells.end(waiter)) else { return false };
         if self.group_heard_or_forgotten(waiter) {
