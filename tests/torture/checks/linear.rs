@@ -12,8 +12,9 @@
 //! - A reply that changes nothing, such as nil, is explained by the first state that fits.
 //! - Of two requests that do not need each other's effect, only one order is followed.
 //!
-//! So the time is about linear in the number of requests. If there are ever too many courses, this
-//! is reported like a violation.
+//! So the time is about linear in the number of requests. A lock with too many courses is not judged,
+//! and counted as such: if ten permits are released at one time and others wait, any of these
+//! releases may have let in any of those.
 //!
 //! What has no reply may have taken effect at any time from its request until its connection was
 //! certainly closed, or never; a course in which it has is followed only where a reply needs that
@@ -46,15 +47,17 @@ pub struct Extent {
     pub operations: usize,
     /// Requests of these locks that may have taken effect, or not.
     pub unanswered: usize,
+    /// Locks with too many courses.
+    pub unjudged: usize,
 }
 
 impl fmt::Display for Extent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Extent { locks, operations, unanswered } = self;
+        let Extent { locks, operations, unanswered, unjudged } = self;
         write!(
             f,
             "{operations} operations of {locks} locks linearizable over the whole run \
-             ({unanswered} without a reply)"
+             ({unanswered} without a reply), {unjudged} locks not judged"
         )
     }
 }
@@ -64,6 +67,7 @@ impl Extent {
         self.locks += other.locks;
         self.operations += other.operations;
         self.unanswered += other.unanswered;
+        self.unjudged += other.unjudged;
     }
 }
 
@@ -84,31 +88,32 @@ pub fn linear(history: &History) -> (Extent, Vec<Violation>) {
         requests.sort_by_key(|request| request.op.sent_ns);
         requests::rank(&mut requests);
         match judge(&requests) {
-            Ok(()) => {
+            Verdict::Explained => {
                 let count = |answer| requests.iter().filter(|r| r.answer == answer).count();
-                let operations = count(Answer::Given);
-                extent.add(Extent { locks: 1, operations, unanswered: count(Answer::Unknown) });
+                let (operations, unanswered) = (count(Answer::Given), count(Answer::Unknown));
+                extent.add(Extent { locks: 1, operations, unanswered, unjudged: 0 });
             }
-            Err(wrong_at) => wrong.push(violation(key, &wrong_at)),
+            Verdict::TooManyCourses => extent.unjudged += 1,
+            Verdict::Unexplained(op) => wrong.push(violation(key, op)),
         }
     }
     (extent, wrong)
 }
 
-/// Where the courses end.
-struct Dead<'a> {
-    op: &'a Op,
-    text: String,
+enum Verdict<'a> {
+    Explained,
+    /// No order of the requests explains this reply.
+    Unexplained(&'a Op),
+    TooManyCourses,
 }
 
-fn violation(key: &str, dead: &Dead<'_>) -> Violation {
-    let Dead { op, text } = dead;
-    let text = format!("{text}: {op}");
+fn violation(key: &str, op: &Op) -> Violation {
+    let text = format!("no order of the requests explains this reply: {op}");
     let (from_ns, to_ns) = (op.sent_ns, op.received_ns);
     Violation { checker: "linear", text, key: key.to_owned(), from_ns, to_ns }
 }
 
-fn judge<'a>(requests: &[Request<'a>]) -> Result<(), Dead<'a>> {
+fn judge<'a>(requests: &[Request<'a>]) -> Verdict<'a> {
     let mut moments: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * requests.len());
     for (place, request) in requests.iter().enumerate() {
         moments.push((request.op.sent_ns, false, place));
@@ -121,14 +126,11 @@ fn judge<'a>(requests: &[Request<'a>]) -> Result<(), Dead<'a>> {
         if !is_end {
             courses.sent(place);
         } else if !courses.ended(place) {
-            let op = requests[place].op;
-            let text = if courses.are_too_many {
-                "too many courses are possible to judge this".to_owned()
-            } else {
-                "no order of the requests explains this reply".to_owned()
+            return match courses.are_too_many {
+                true => Verdict::TooManyCourses,
+                false => Verdict::Unexplained(requests[place].op),
             };
-            return Err(Dead { op, text });
         }
     }
-    Ok(())
+    Verdict::Explained
 }
