@@ -213,23 +213,15 @@ fn a_lease_ends_a_hold_at_its_end_and_neither_before_nor_long_after() {
 #[test]
 fn a_lease_that_begins_late_ends_late() {
     // `b` waits for the first half of its lease.
+    let waits = Asked::Acquire(Ask { lease_ms: 2000, wait: Wait::Block(60_000), ..ask() });
     let tale = |asks| {
         Tale::new()
             .op("a", [10, 11], leased(1000), Reply::Token(100))
-            .op(
-                "b",
-                [20, 1020],
-                Asked::Acquire(Ask { lease_ms: 2000, ..wait() }),
-                Reply::Token(101),
-            )
+            .op("b", [20, 1020], waits.clone(), Reply::Token(101))
             .op("c", [asks, asks + 1], acquire(), Reply::Token(102))
     };
     assert!(tale(3030).is_linear());
     assert!(!tale(2500).is_linear());
-}
-
-fn wait() -> Ask {
-    Ask { wait: Wait::Block(60_000), ..ask() }
 }
 
 #[test]

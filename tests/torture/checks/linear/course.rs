@@ -238,7 +238,7 @@ impl<'a, 'r> Courses<'a, 'r> {
             tickets.any(|(other, until_ns)| *other != owner && *until_ns >= request.op.sent_ns);
         let mut waiting = self.waiting.iter().filter(|place| {
             let other = &self.requests[**place];
-            // What was granted waits no more; what was refused waits until it is told.
+            // A granted request waits no longer; a refused one waits until its reply.
             other.op.owner != owner && (other.is_refused() || !course.has_done(**place))
         });
         Others { wait: have_ticket || waiting.next().is_some(), have_ticket }
