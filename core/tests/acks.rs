@@ -4,11 +4,10 @@
 use crate::support::acks::confirmed;
 use crate::support::server::{Key, Server};
 use crate::support::{acquire, lease, release, renew};
-use rlock_core::manager::{At, Decided, LockId, Manager, Parked};
+use rlock_core::manager::{At, Decided, Manager};
 use rlock_core::slow::Outcome;
 use rlock_core::{
-    Acquire, ClientId, Confirmation, Input, Mode, Parking, Patience, Refusal, Renew, Reply, Rights,
-    WaiterId,
+    Acquire, ClientId, Confirmation, Input, Mode, Patience, Refusal, Renew, Reply, Rights, WaiterId,
 };
 
 const K: Key = b"k";
@@ -26,15 +25,11 @@ fn write(server: &Server, owner: &str) -> Option<(u16, Confirmation)> {
 fn who_waits_only_for_replicas_has_waited_for_nothing_else() {
     for is_renewal in [false, true] {
         let mut server = Server::new();
-        let (since, waiter) = (server.now(), server.manager.next_waiter());
-        let lock = LockId { db: 0, key: K.into() };
-        let parked = Parked::new(None, lock, b"a".as_slice().into(), (*b"").into(), false);
-        server.manager.park_begins(waiter, parked);
+        let caller = server.begin_wait(K, b"a", None);
         if is_renewal {
             server.ask(K, Input::Acquire(acquire(b"a", Mode::Write, 10_000)));
         }
         server.pass_ms(1);
-        let caller = Parking { waiter, client: None, since, ends_at: None, is_of_several: false };
         let renewal = Renew { acks: 1, ..renew(b"a", 10_000) };
         let grant = confirmed("a", 1);
         let reply = server.ask(

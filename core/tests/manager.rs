@@ -3,10 +3,10 @@
 
 use crate::support::server::{Key, Server};
 use crate::support::{acquire, lease, random, release, renew};
-use rlock_core::manager::{At, LockId, Parked};
+use rlock_core::manager::{At, LockId};
 use rlock_core::slow::Outcome;
 use rlock_core::{
-    Acquire, ClientId, Input, Lock, Mode, Parking, Patience, Refusal, Reply, StepContext, Token,
+    Acquire, ClientId, Input, Lock, Mode, Patience, Refusal, Reply, StepContext, Token,
 };
 
 #[test]
@@ -257,20 +257,14 @@ fn a_grant_while_it_is_parked_is_taken_back_from_one_that_does_not_hear() {
     for session in [None, Some(ClientId::from(7))] {
         let mut server = Server::new();
         let (mut lock, now) = (Lock::default(), server.now());
-        let waiter = server.manager.next_waiter();
-        let client = Some(ClientId::from(7));
-        let id = LockId { db: 0, key: b"k".as_slice().into() };
-        let parked = Parked::new(client, id, b"a".as_slice().into(), (*b"").into(), false);
-        server.manager.park_begins(waiter, parked);
+        let parking = server.begin_wait(b"k", b"a", Some(7));
         let ask =
             Acquire { session, patience: Patience::Block, ..acquire(b"a", Mode::Write, 1000) };
-        let parking =
-            Parking { waiter, client, since: server.now(), ends_at: None, is_of_several: false };
         let park = Input::Park(ask, parking);
         let effects = server.decide(&mut lock, b"k", park);
         assert!(matches!(effects.reply, Reply::Granted { .. }), "{effects:?}");
         server.manager.connection_ended(ClientId::from(7), now);
-        server.manager.heard_or_forgotten(waiter);
+        server.manager.heard_or_forgotten(parking.waiter);
         server.manager.check().unwrap();
         server.keys.insert(b"k", lock);
         server.sweep();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::server::{Key, Server};
 use crate::support::{World, acquire, lease, release, renew};
-use rlock_core::manager::{At, LockId, Manager, Mark, Parked, Task, Wait, World as Locks, search};
+use rlock_core::manager::{At, LockId, Manager, Mark, Task, Wait, World as Locks, search};
 use rlock_core::waits_for::{Search, Stand};
 use rlock_core::{
     Acquire, Change, ClientId, Effects, End, Event, Input, Lock, Mode, Now, Parking, Patience,
@@ -224,12 +224,7 @@ fn a_clock_that_is_set_back_lets_no_expired_hold_hold_again() {
 // --- waits that end together --------------------------------------------------------------------
 
 fn park(server: &mut Server, lock: &mut Lock, key: Key, ask: Acquire<'_>) {
-    let waiter = server.manager.next_waiter();
-    let id = LockId { db: 0, key: key.into() };
-    let parked = Parked::new(None, id, ask.owner.into(), (*b"default").into(), false);
-    server.manager.park_begins(waiter, parked);
-    let parking =
-        Parking { waiter, client: None, since: server.now(), ends_at: None, is_of_several: false };
+    let parking = server.begin_wait(key, ask.owner, None);
     let ask = Acquire { patience: Patience::Block, ..ask };
     let _ = server.decide(lock, key, Input::Park(ask, parking));
 }

@@ -3,10 +3,10 @@
 
 use crate::support::server::{Key, Server};
 use crate::support::{acquire, release};
-use rlock_core::manager::{At, LockId, Parked};
+use rlock_core::manager::At;
 use rlock_core::{
-    Acquire, ClientId, Effects, Event, Input, Lock, Mode, Owner, Parking, Patience, Refusal, Reply,
-    Right, Rights, StepContext, WaiterId,
+    Acquire, Effects, Event, Input, Lock, Mode, Patience, Refusal, Reply, Right, Rights,
+    StepContext, WaiterId,
 };
 
 /// Decides with these permissions, then with those that the step asks for.
@@ -92,12 +92,7 @@ fn who_is_parked_while_its_session_ends_leaves_no_place() {
     server.holds(b"k", "a", Some(2));
     server.waits(b"k", "b", Mode::Read, 3);
     server.pass_ms(1100);
-    let waiter = server.manager.next_waiter();
-    let (client, id) = (Some(ClientId::from(2)), LockId { db: 0, key: (*b"k").into() });
-    let parked = Parked::new(client, id, Owner::from(&b"c"[..]), (*b"default").into(), false);
-    server.manager.park_begins(waiter, parked);
-    let since = server.now();
-    let parking = Parking { waiter, client, since, ends_at: None, is_of_several: false };
+    let parking = server.begin_wait(b"k", b"c", Some(2));
     let ask = Acquire { patience: Patience::Block, ..acquire(b"c", Mode::Write, 1000) };
     let mut lock = server.keys.remove(b"k" as Key).unwrap();
     let park = Input::Park(ask, parking);

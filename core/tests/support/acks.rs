@@ -1,9 +1,6 @@
 //! A server whose replicas are numbers: the offset that each has acknowledged.
 
-use rlock_core::manager::{LockId, Parked};
-use rlock_core::{
-    Acquire, ClientId, Confirmation, Input, Mode, Parking, Patience, Renew, Reply, Token, Wake,
-};
+use rlock_core::{Acquire, Confirmation, Input, Mode, Parking, Patience, Renew, Reply, Token};
 
 use super::server::{Key, Server};
 use super::{acquire, renew};
@@ -30,18 +27,8 @@ impl Server {
         client: u64,
         input: impl FnOnce(Parking) -> Input<'a>,
     ) -> u64 {
-        let waiter = self.manager.next_waiter();
-        let client = (client > 0).then(|| ClientId::from(client));
-        let lock = LockId { db: 0, key: key.into() };
-        let parked = Parked::new(client, lock, owner.into(), (*b"default").into(), false);
-        self.manager.park_begins(waiter, parked);
-        let parking =
-            Parking { waiter, client, since: self.now(), ends_at: None, is_of_several: false };
-        let reply = self.ask(key, input(parking));
-        if !matches!(reply, Reply::Pending | Reply::MustWait { .. }) {
-            self.tell(vec![Wake::of(waiter, reply)]);
-        }
-        waiter.get()
+        let parking = self.begin_wait(key, owner, (client > 0).then_some(client));
+        self.park(key, parking, input(parking))
     }
 
     /// Sets the length of the stream, and how much of it each replica has acknowledged.

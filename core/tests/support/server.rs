@@ -114,18 +114,26 @@ impl Server {
     /// Like `waits`, for the request `ask`.
     pub fn waits_for(&mut self, key: Key, ask: Acquire<'_>, client: u64) -> u64 {
         let ask = Acquire { patience: Patience::Block, ..ask };
-        let waiter = self.manager.next_waiter();
-        let client = Some(ClientId::from(client));
+        let parking = self.begin_wait(key, ask.owner, Some(client));
+        self.park(key, parking, Input::Park(ask, parking))
+    }
+
+    /// The wait of a connection that is not decided yet.
+    pub fn begin_wait(&mut self, key: Key, owner: &[u8], client: Option<u64>) -> Parking {
+        let (waiter, client) = (self.manager.next_waiter(), client.map(ClientId::from));
         let lock = LockId { db: 0, key: key.into() };
-        let parked = Parked::new(client, lock, Owner::from(ask.owner), (*b"default").into(), false);
+        let parked = Parked::new(client, lock, owner.into(), (*b"default").into(), false);
         self.manager.park_begins(waiter, parked);
-        let parking =
-            Parking { waiter, client, since: self.now(), ends_at: None, is_of_several: false };
-        let reply = self.ask(key, Input::Park(ask, parking));
-        if !matches!(reply, Reply::MustWait { .. }) {
-            self.tell(vec![Wake::of(waiter, reply)]);
+        Parking { waiter, client, since: self.now(), ends_at: None, is_of_several: false }
+    }
+
+    /// Decides the input of that wait; returns the wait's number.
+    pub fn park(&mut self, key: Key, parking: Parking, input: Input<'_>) -> u64 {
+        let reply = self.ask(key, input);
+        if !matches!(reply, Reply::Pending | Reply::MustWait { .. }) {
+            self.tell(vec![Wake::of(parking.waiter, reply)]);
         }
-        waiter.get()
+        parking.waiter.get()
     }
 
     /// Refuses a wait of the first owner of this cycle.
