@@ -5,7 +5,8 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 
-use rlock_testkit::{Client, LockView, Noise, Server, Waiter, until};
+use fastrand::Rng;
+use rlock_testkit::{Client, LockView, Server, Waiter, until};
 
 /// How often to do it, in a short run and in a long one (`RLOCK_ABUSE` times as often).
 fn times(short: usize) -> usize {
@@ -84,18 +85,18 @@ const OPTIONS: [&[&[u8]]; 12] = [
     &[b"TOKEN", b"7"],
 ];
 
-fn any_command(noise: &mut Noise) -> Vec<Vec<u8>> {
-    let command =
-        if noise.below(3) == 0 { noise.one_of(&COMMANDS) } else { noise.one_of(&COMMANDS[..5]) };
+fn any_command(rng: &mut Rng) -> Vec<Vec<u8>> {
+    let commands = if rng.usize(..3) == 0 { &COMMANDS[..] } else { &COMMANDS[..5] };
+    let command = commands[rng.usize(..commands.len())];
     let mut words = vec![[b"RLOCK.", command].concat()];
-    for _ in 0..noise.below(12).clamp(1, 2) {
-        words.push(noise.one_of(&NAMES).to_vec());
+    for _ in 0..rng.usize(..12).clamp(1, 2) {
+        words.push(NAMES[rng.usize(..NAMES.len())].to_vec());
     }
-    for _ in 0..noise.below(4) {
-        if noise.below(4) == 0 {
-            words.push(noise.one_of(&WORDS).to_vec());
+    for _ in 0..rng.usize(..4) {
+        if rng.usize(..4) == 0 {
+            words.push(WORDS[rng.usize(..WORDS.len())].to_vec());
         } else {
-            words.extend(noise.one_of(&OPTIONS).iter().map(|word| word.to_vec()));
+            words.extend(OPTIONS[rng.usize(..OPTIONS.len())].iter().map(|word| word.to_vec()));
         }
     }
     // A wait forever would end the test.
@@ -113,9 +114,9 @@ fn any_words_get_one_reply_and_leave_sound_locks() {
     let mut client = server.client();
     client.granted("RLOCK.ACQUIRE bystander ann LEASE 600000");
     let before = client.dump("bystander");
-    let (mut noise, mut taken) = (Noise(0x9e37_79b9_7f4a_7c15), 0);
+    let (mut rng, mut taken) = (Rng::with_seed(0x9e37_79b9_7f4a_7c15), 0);
     for round in 0..times(10_000) {
-        let words = any_command(&mut noise);
+        let words = any_command(&mut rng);
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         match client.attempt_bytes(&words) {
             Ok(_) => taken += 1,
