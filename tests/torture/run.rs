@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::actor::Site;
 use crate::aftermath;
-use crate::checks::{self, Extent};
+use crate::checks::{self, Extent, Violation};
 use crate::clock::{Stop, ms, now_ns, ns};
 use crate::crowd::{Crowd, Processes};
 use crate::faults::{Blow, Fault, Kind};
@@ -84,14 +84,19 @@ pub fn judged(history: &History) -> Outcome {
     let judged_ns = now_ns() - begun_ns;
     violations.extend(not_linear);
     let hand_offs = checks::hand_offs_ns(history, &holds).into_iter().map(ms).collect();
-    let violations = violations.iter().map(|violation| {
-        let excerpt = history.excerpt(&violation.key, violation.from_ns, violation.to_ns);
-        format!("{}: {}\n    {}", violation.checker, violation.text, excerpt.join("\n    "))
-    });
+    let violations = lines(history, &violations);
     let certain = holds.iter().filter(|hold| hold.until_ns > hold.from_ns);
     let (operations, holds, blows) = (history.ops.len(), certain.count(), 0);
-    let violations = violations.collect();
     Outcome { operations, holds, linear, judged_ns, blows, hand_offs, violations }
+}
+
+/// The violations, each with what happened around it.
+pub fn lines(history: &History, violations: &[Violation]) -> Vec<String> {
+    let line = |violation: &Violation| {
+        let excerpt = history.excerpt(&violation.key, violation.from_ns, violation.to_ns);
+        format!("{}: {}\n    {}", violation.checker, violation.text, excerpt.join("\n    "))
+    };
+    violations.iter().map(line).collect()
 }
 
 fn afterwards(fault: &mut dyn Fault, kind: &Kind) -> Vec<String> {

@@ -12,9 +12,9 @@
 //! - A reply that changes nothing, such as nil, is explained by the first state that fits.
 //! - Of two requests that do not need each other's effect, only one order is followed.
 //!
-//! So the time is about linear in the number of requests. A lock with too many courses is not judged,
-//! and counted as such: if ten permits are released at one time and others wait, any of these
-//! releases may have let in any of those.
+//! So the time is about linear in the number of requests, and it is bounded. A lock with too many
+//! courses is not judged, and counted as such: if ten permits are released at one time and others
+//! wait, any of these releases may have let in any of those.
 //!
 //! What has no reply may have taken effect at any time from its request until its connection was
 //! certainly closed, or never; a course in which it has is followed only where a reply needs that

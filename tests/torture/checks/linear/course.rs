@@ -9,6 +9,9 @@ use crate::history::Asked;
 /// More than a lock ever needs.
 const COURSES_MAX: usize = 5000;
 
+/// The runs of `make torture` take at most 3.3 steps for each request of a lock.
+const STEPS_EACH: usize = 50;
+
 /// One possible course so far: the lock now, and which of the requests without a reply so far had
 /// their moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -46,6 +49,8 @@ pub struct Courses<'a, 'r> {
     waiting: BTreeSet<usize>,
     /// Until when owners have tickets.
     tickets: HashMap<&'a str, u64>,
+    /// How many more steps may be taken.
+    steps_left: usize,
     pub are_too_many: bool,
 }
 
@@ -60,8 +65,9 @@ impl<'a, 'r> Courses<'a, 'r> {
     pub fn of(requests: &'r [Request<'a>]) -> Courses<'a, 'r> {
         let [given, unknown, waiting] = [(); 3].map(|()| BTreeSet::new());
         let (possible, tickets) = (vec![Course::default()], HashMap::new());
+        let steps_left = COURSES_MAX + STEPS_EACH * requests.len();
         let are_too_many = false;
-        Courses { requests, possible, given, unknown, waiting, tickets, are_too_many }
+        Courses { requests, possible, given, unknown, waiting, tickets, steps_left, are_too_many }
     }
 
     /// A request was sent.
@@ -140,7 +146,8 @@ impl<'a, 'r> Courses<'a, 'r> {
             if !seen.insert(course.clone()) {
                 continue;
             }
-            if seen.len() > COURSES_MAX {
+            self.steps_left = self.steps_left.saturating_sub(1);
+            if seen.len() > COURSES_MAX || self.steps_left == 0 {
                 self.are_too_many = true;
                 return Vec::new();
             }
