@@ -4,6 +4,7 @@
 import assert from 'node:assert/strict';
 import net from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { Locks } from '../dist/esm/index.js';
 
 export const library = process.argv[2];
 export const port = Number(process.env.PORT);
@@ -76,3 +77,11 @@ export async function test(name, work) {
 export const own = await connect(port);
 if (library !== 'ioredis') await own.connect();
 await say(own, 'PING');
+
+/** Locks at a relay. With a key, they have connected: that lock was acquired and released. */
+export async function relayedLocks(key) {
+  const relay = await relayed();
+  const locks = new Locks(relay.client);
+  if (key) await (await locks.lock(key).acquire()).release();
+  return { relay, locks };
+}

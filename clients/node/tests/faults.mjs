@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import net from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Locks, Unavailable } from '../dist/esm/index.js';
-import { closed, connect, holders, library, own, port, relayed, say, test, until, waiting } from './common.mjs';
+import { closed, connect, holders, library, own, port, relayed, relayedLocks, say, test, until, waiting } from './common.mjs';
 
 /** Resources that keep this process alive. */
 const active = () => process.getActiveResourcesInfo().filter((kind) => kind === 'Timeout' || kind === 'TCPSocketWrap').length;
@@ -87,9 +87,7 @@ await test('closed is closed for observers', async () => {
 });
 
 await test('who acquires first as a named owner outlasts a shared connection that is silent', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
-  await (await locks.lock('mute').acquire()).release();
+  const { relay, locks } = await relayedLocks('mute');
   for (const { socket, server } of relay.links) server.unpipe(socket).pause();
   const hold = await locks.lock('mute', { owner: 'me' }).acquire({ wait: 8_000 });
   await hold.release();

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createClientPool } from 'redis';
 import { limit, LockLost, Locks, NotAcquired, NotHeld, read } from '../dist/esm/index.js';
-import { closed, connect, holders, library, own, port, relayed, say, test, until, waiting } from './common.mjs';
+import { closed, connect, holders, library, own, port, relayedLocks, say, test, until, waiting } from './common.mjs';
 
 await test('an extension during the release is no loss', async () => {
   const locks = new Locks(own);
@@ -50,9 +50,7 @@ await test('a server that was paused does not shorten later waits', async () => 
 });
 
 await test('a wait whose connection breaks takes no other request along', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
-  await (await locks.lock('shared').acquire()).release();
+  const { relay, locks } = await relayedLocks('shared');
   const shared = relay.links.at(-1);
   await say(own, 'RLOCK.ACQUIRE', 'broken', 'somebody');
   const waits = locks.lock('broken').acquire();
@@ -79,9 +77,7 @@ await test('a wait whose connection breaks takes no other request along', async 
 });
 
 await test('a wait for a session whose connection breaks goes on with another one', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
-  await (await locks.lock('session').acquire()).release();
+  const { relay, locks } = await relayedLocks('session');
   await say(own, 'RLOCK.ACQUIRE', 'session', 'somebody');
   const count = relay.links.length;
   const waits = locks.lock('session', { session: true }).acquire();
@@ -118,8 +114,7 @@ await test('what was lost must be released first, also of several', async () => 
 });
 
 await test('nobody overtakes the release of what is left of several', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
+  const { relay, locks } = await relayedLocks();
   const at = (options) => locks.all(['left:a', 'left:b'], { owner: 'me', lease: 1_500, ...options }).acquire({ wait: 10_000 });
   const hold = await at();
   const { signal } = hold;

@@ -4,12 +4,10 @@
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { LockLost, Locks, NoPermission, Unavailable } from '../dist/esm/index.js';
-import { closed, connect, library, own, port, relayed, say, test, until, waiting } from './common.mjs';
+import { closed, connect, library, own, port, relayed, relayedLocks, say, test, until, waiting } from './common.mjs';
 
 await test('a wait that is abandoned while it subscribes leaves nothing but the subscription', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
-  await (await locks.lock('hushed').acquire()).release();
+  const { relay, locks } = await relayedLocks('hushed');
   await say(own, 'RLOCK.ACQUIRE', 'hushed', 'somebody');
   const count = relay.links.length;
   relay.stalls = true;
@@ -28,9 +26,7 @@ await test('a wait that is abandoned while it subscribes leaves nothing but the 
 });
 
 await test('waits outlast a subscription that is silent', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
-  await (await locks.lock('deaf').acquire()).release();
+  const { relay, locks } = await relayedLocks('deaf');
   await say(own, 'RLOCK.ACQUIRE', 'deaf', 'somebody');
   const waits = ['one', 'two'].map((owner) => locks.lock('deaf', { owner }).acquire());
   await until('they wait', async () => (await waiting(own, 'deaf')) === 2);
@@ -47,8 +43,7 @@ await test('waits outlast a subscription that is silent', async () => {
 });
 
 await test('waits whose subscription breaks again and again do not ask more often', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
+  const { relay, locks } = await relayedLocks();
   await say(own, 'RLOCK.ACQUIRE', 'torn', 'somebody');
   const asked = async () => Number(/cmdstat_rlock.acquire:calls=(\d+)/.exec(await say(own, 'INFO', 'commandstats'))[1]);
   relay.breaks = /SSUBSCRIBE/i;

@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Locks, Unavailable } from '../dist/esm/index.js';
-import { closed, holders, own, relayed, test, until } from './common.mjs';
+import { closed, holders, own, relayedLocks, test, until } from './common.mjs';
 
 await test('a hold is renewed by the longest lease that its owner entered with', async () => {
   const locks = new Locks(own);
@@ -50,8 +50,7 @@ await test('a loop that is blocked for longer than a third of the lease is told 
 });
 
 await test('a renewal that fails does not prolong what the wall clock says is over', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
+  const { relay, locks } = await relayedLocks();
   const failed = new Promise((resolve) => locks.on('error', (error) => error instanceof Unavailable && resolve()));
   const hold = await locks.lock('slept', { lease: 3_000 }).acquire();
   assert(hold.held);

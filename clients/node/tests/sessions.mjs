@@ -3,12 +3,10 @@
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { LockLost, Locks } from '../dist/esm/index.js';
-import { closed, holders, own, relayed, say, test, until } from './common.mjs';
+import { closed, holders, own, relayedLocks, say, test, until } from './common.mjs';
 
 await test('a session that is lost while it is tied anew can be released', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
-  await (await locks.lock('retied').acquire()).release();
+  const { relay, locks } = await relayedLocks('retied');
   const hold = await locks.lock('retied', { session: true, owner: 'me' }).acquire();
   const count = relay.links.length;
   relay.stalls = true;
@@ -27,8 +25,7 @@ await test('a session that is lost while it is tied anew can be released', async
 });
 
 await test('nobody overtakes a request that was to tie a session', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
+  const { relay, locks } = await relayedLocks();
   const at = (options) => locks.lock('overtaken', { owner: 'me', ...options }).acquire({ wait: 10_000 });
   await (await at()).release();
   const hold = await at({ session: true });
@@ -56,8 +53,7 @@ await test('nobody overtakes a request that was to tie a session', async () => {
 });
 
 await test('a session that ended by its deadline is not entered again', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
+  const { relay, locks } = await relayedLocks();
   const at = (options) => locks.lock('expired', { owner: 'me', ...options }).acquire({ wait: 10_000 });
   await (await at()).release();
   const hold = await at({ session: true, lease: 1_500 });
@@ -85,9 +81,7 @@ await test('a session that ended by its deadline is not entered again', async ()
 });
 
 await test('a session whose connection broke is tied anew by the lease that its owner entered with again', async () => {
-  const relay = await relayed();
-  const locks = new Locks(relay.client);
-  await (await locks.lock('doubted').acquire()).release();
+  const { relay, locks } = await relayedLocks('doubted');
   const at = (lease) => locks.lock('doubted', { session: true, owner: 'me', lease }).acquire({ wait: 8_000 });
   const outer = await at(6_000);
   const count = relay.links.length;
