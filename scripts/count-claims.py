@@ -36,13 +36,18 @@ def conflicts(failover, claims):
             yield f"{failover['variant']} round {failover['round']}: {sorted(owners)} all claimed {key}"
 
 
+def is_cut_short(failover, claim):
+    """Whether it has ended by the clock of the new primary, and not for its owner. Older runs have one clock only."""
+    return claim.get("owner_until_ms", 0) > failover.get("asked_ms", failover["judged_from_ms"])
+
+
 def total(counts, sort):
     return sum(count for place, count in counts.items() if place[0] == sort)
 
 
 def main(paths):
     wrong, variants = [], collections.Counter()
-    claimed, lost = collections.Counter(), collections.Counter()
+    claimed, lost, cut_short = collections.Counter(), collections.Counter(), collections.Counter()
     for path in paths:
         head, failovers = read(path)
         print(f"{path}: {head['server']}, commit {head['commit']}, SEED={head['seed']}, {len(failovers)} failovers")
@@ -50,9 +55,10 @@ def main(paths):
             variants[failover["variant"]] += 1
             wrong.extend(conflicts(failover, claims))
             for claim in claims:
-                if claim["until_ms"] <= failover["judged_from_ms"]:
-                    continue
                 place = claim["sort"], failover["variant"]
+                if claim["until_ms"] <= failover["judged_from_ms"]:
+                    cut_short[place] += is_cut_short(failover, claim)
+                    continue
                 claimed[place] += 1
                 if claim["lost"]:
                     lost[place] += 1
@@ -64,6 +70,8 @@ def main(paths):
         places = [(sort, variant) for variant in sorted(variants) if claimed[sort, variant]]
         print(f"{sort}: {total(claimed, sort)} claims, {total(lost, sort)} of them lost:",
               ", ".join(f"{place[1]} {lost[place]} of {claimed[place]}" for place in places))
+        if total(cut_short, sort):
+            print(f"    {total(cut_short, sort)} more had ended by the new primary's clock, and not for their owners")
     if total(claimed, "Plain") and not total(lost, "Plain"):
         wrong.append("the control has lost nothing: this run shows nothing")
     print("\n".join(wrong) if wrong else "no violation")

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use redis::Value;
 
 use super::claims::{Claim, Kind, Sort, Stay};
+use super::skew::Clock;
 use crate::clock::{Stop, ms, now_ns};
 use crate::history::Mode;
 use rlock_testkit::{Waiter, integer, now_ms};
@@ -39,6 +40,8 @@ pub struct Site {
     pub acks: u32,
     /// Whether `rlock.acks` asks for acknowledgments, so that no request has to.
     pub is_floor: bool,
+    /// The primary's.
+    pub clock: Arc<Clock>,
     pub stop: Stop,
     /// How many keys all clients have used so far.
     pub keys: AtomicU64,
@@ -123,11 +126,12 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// Its claims at that moment.
-    pub fn claims_at(self, at_ms: i64) -> impl Iterator<Item = Claim> {
+    /// Its claims at that moment, without those that have ended by this clock.
+    pub fn claims_at(self, at_ms: i64, clock: &Clock) -> impl Iterator<Item = Claim> {
         let closed_ms = self.closed_ms.into_iter().filter(|closed_ms| *closed_ms < at_ms).max();
         let has_ended = move |claim: &Claim| {
-            claim.kind == Kind::Session && closed_ms.is_some_and(|ms| claim.told_ms <= ms)
+            let is_closed = closed_ms.is_some_and(|ms| claim.told_ms <= ms);
+            !claim.lasts(clock, at_ms) || claim.kind == Kind::Session && is_closed
         };
         self.claims.into_values().filter(move |claim| !has_ended(claim))
     }
@@ -242,7 +246,7 @@ impl Asker {
             let reply = self.next(link)?;
             let told_ms = now_ms();
             match &reply {
-                Ok(Value::Okay) => self.claim(ask, 0, [sent_ms, told_ms, sent_ms + ask.lease_ms]),
+                Ok(Value::Okay) => self.claim(ask, 0, [sent_ms, told_ms]),
                 Err(error) => self.take_error(ask, error, told_ms),
                 Ok(_) => {}
             }
@@ -289,14 +293,15 @@ impl Asker {
                 (None, None)
             }
         };
-        if left_ms.is_some_and(|left_ms| left_ms > ask.lease_ms) {
+        let [least_ms, most_ms] = self.site.clock.ahead_ms(sent_ms, told_ms);
+        let set_back_ms = most_ms - least_ms;
+        if left_ms.is_some_and(|left_ms| left_ms > ask.lease_ms + set_back_ms) {
             self.notes.wrong.push(format!("{}: more than its lease: {reply:?}", ask.line()));
         }
         let Some(number) = number.filter(|_| is_sure) else { return false };
-        let until_ms = sent_ms + ask.lease_ms;
         let is_counted = !ask.is_loose || !self.sort.makes_sure();
         if is_counted {
-            self.claim(ask, ask.token.unwrap_or(number), [sent_ms, told_ms, until_ms]);
+            self.claim(ask, ask.token.unwrap_or(number), [sent_ms, told_ms]);
         }
         true
     }
@@ -311,7 +316,7 @@ impl Asker {
 
     fn take_error(&mut self, ask: &Ask, error: &str, told_ms: i64) {
         let code = error.split(' ').next().unwrap_or_default();
-        let is_held = self.claim_of(ask).is_some_and(|claim| claim.until_ms > told_ms);
+        let is_held = self.claim_of(ask).is_some_and(|it| it.lasts(&self.site.clock, told_ms));
         match code {
             "NOACKS" => self.notes.no_acks += 1,
             "NOREPLICAS" => self.notes.no_replicas += 1,
@@ -326,12 +331,14 @@ impl Asker {
         self.notes.claims.get(&(ask.key.clone(), ask.owner.clone(), ask.mode))
     }
 
-    fn claim(&mut self, ask: &Ask, token: i64, [sent_ms, told_ms, until_ms]: [i64; 3]) {
+    fn claim(&mut self, ask: &Ask, token: i64, [sent_ms, told_ms]: [i64; 2]) {
         for key in &ask.more {
             let one = Ask { key: key.clone(), more: Vec::new(), ..ask.clone() };
-            self.claim(&one, token, [sent_ms, told_ms, until_ms]);
+            self.claim(&one, token, [sent_ms, told_ms]);
         }
         self.notes.told += 1;
+        let owner_until_ms = sent_ms + ask.lease_ms;
+        let [ahead_ms, _] = self.site.clock.ahead_ms(sent_ms, told_ms);
         let mut claim = Claim {
             sort: self.sort,
             kind: ask.kind,
@@ -340,14 +347,17 @@ impl Asker {
             mode: ask.mode,
             token,
             depth: ask.depth,
-            until_ms,
+            until_ms: owner_until_ms + ahead_ms,
+            owner_until_ms,
             sent_ms,
             told_ms,
         };
         if let Some(before) = self.claim_of(ask) {
-            claim.until_ms = claim.until_ms.max(before.until_ms);
-            claim.depth = claim.depth.max(before.depth);
-            if before.token != token && before.until_ms > told_ms {
+            if before.token == token {
+                claim.until_ms = claim.until_ms.max(before.until_ms);
+                claim.owner_until_ms = claim.owner_until_ms.max(before.owner_until_ms);
+                claim.depth = claim.depth.max(before.depth);
+            } else if before.lasts(&self.site.clock, told_ms) {
                 self.notes.wrong.push(format!("another token: {before}; {claim}"));
             }
         }
@@ -374,8 +384,11 @@ impl Asker {
         lines.iter().try_for_each(|_| self.next(link).map(drop))
     }
 
-    /// Records that it held the lock alone from then until now.
+    /// Records that it held the lock alone from then until now, if its lease has not ended.
     pub fn stayed(&mut self, ask: &Ask, from_ms: f64) {
+        if !self.claim_of(ask).is_some_and(|it| it.lasts(&self.site.clock, now_ms())) {
+            return;
+        }
         let (key, owner) = (ask.key.clone(), ask.owner.clone());
         self.notes.stays.push(Stay { key, owner, from_ms, to_ms: ms(now_ns()) });
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::skew::Clock;
 use crate::history::Mode;
 use rlock_testkit::LockView;
 
@@ -85,8 +86,8 @@ pub const KINDS: [Kind; 12] = [
     Kind::GroupTold,
 ];
 
-/// A hold as the replies to its owner reported it. Times are unix milliseconds of the machine's
-/// only clock.
+/// A hold as the replies to its owner reported it. Times are unix milliseconds of its owner's
+/// clock, which is this machine's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub sort: Sort,
@@ -96,15 +97,25 @@ pub struct Claim {
     pub mode: Mode,
     pub token: i64,
     pub depth: i64,
-    /// The deadline is no earlier.
+    /// The deadline is no earlier, by the clock of the primary.
     pub until_ms: i64,
+    /// When the lease ends for its owner.
+    pub owner_until_ms: i64,
     pub sent_ms: i64,
     pub told_ms: i64,
 }
 
+impl Claim {
+    /// Whether the primary, by this clock, has not yet ended it for certain.
+    pub fn lasts(&self, clock: &Clock, at_ms: i64) -> bool {
+        self.until_ms > clock.latest_ms(self.sent_ms, at_ms)
+    }
+}
+
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Claim { sort, kind, key, owner, mode, token, depth, until_ms, sent_ms, told_ms } = self;
+        let Claim { sort, kind, key, owner, mode, token, depth, .. } = self;
+        let Claim { until_ms, sent_ms, told_ms, .. } = self;
         let mode = mode.word();
         write!(
             f,
@@ -114,8 +125,8 @@ impl fmt::Display for Claim {
     }
 }
 
-/// What is missing of a hold in what a server showed no later than `seen_ms`; `None` if nothing is
-/// missing, or its time has passed.
+/// What is missing of a hold in what a server showed no later than `seen_ms`, by its own clock;
+/// `None` if nothing is missing, or its time has passed there.
 pub fn loss(claim: &Claim, lock: &LockView, seen_ms: i64) -> Option<String> {
     if claim.until_ms <= seen_ms {
         return None;
@@ -165,9 +176,9 @@ pub fn parts(claims: &[Claim], lost: &[usize], seen_ms: i64) -> Vec<String> {
 }
 
 /// Pairs of claims that may not exist at once: the first pair of each key.
-pub fn conflicts(claims: &[Claim], at_ms: i64) -> Vec<String> {
+pub fn conflicts(claims: &[Claim]) -> Vec<String> {
     let mut by_key: BTreeMap<&str, Vec<&Claim>> = BTreeMap::new();
-    for claim in claims.iter().filter(|claim| claim.until_ms > at_ms) {
+    for claim in claims {
         by_key.entry(&claim.key).or_default().push(claim);
     }
     let pair = |claims: Vec<&Claim>| {

@@ -1,13 +1,14 @@
 //! Checks that the server that took over has every confirmed claim, and grants to nobody else too
-//! early.
+//! early, by its own clock.
 
 use std::collections::BTreeSet;
 
 use redis::Value;
 
 use super::claims::{Claim, Sort, loss, loss_of_string};
+use super::skew::shown_ms;
 use crate::clock::Stop;
-use rlock_testkit::{LockView, Server, Waiter, now_ms, text};
+use rlock_testkit::{LockView, Server, Waiter, text};
 
 const REPLY_MS_MAX: u64 = 10_000;
 /// How many locks a pipeline has.
@@ -33,7 +34,7 @@ pub fn losses(server: &Server, claims: &[Claim]) -> Vec<Loss> {
     for (number, batch) in claims.chunks(BATCH).enumerate() {
         let lines = batch.iter().map(|claim| format!("RLOCK.INFO {}", claim.key));
         let replies = ask_all(&mut link, lines.collect());
-        let seen_ms = now_ms();
+        let seen_ms = shown_ms(&mut link);
         for (place, (claim, reply)) in batch.iter().zip(replies).enumerate() {
             let place = number * BATCH + place;
             if is_string(place) {
@@ -52,10 +53,11 @@ pub fn losses(server: &Server, claims: &[Claim]) -> Vec<Loss> {
         refused.extend(knock(&mut link, claims, batch, &mut losses));
     }
     // For some, it waits until the lock is free.
-    refused.retain(|place| claims[*place].until_ms < now_ms() + SOON_MS);
+    let soon_ms = shown_ms(&mut link) + SOON_MS;
+    refused.retain(|place| claims[*place].until_ms < soon_ms);
     refused.truncate(SOON_MAX);
     let last_ms = refused.iter().map(|place| claims[*place].until_ms).max();
-    while !refused.is_empty() && Some(now_ms()) <= last_ms {
+    while !refused.is_empty() && Some(shown_ms(&mut link)) <= last_ms {
         refused = knock(&mut link, claims, &refused, &mut losses);
         Stop::default().within(KNOCK_MS);
     }
@@ -73,7 +75,7 @@ fn losses_of_strings(link: &mut Waiter, claims: &[Claim]) -> Vec<Loss> {
             [format!("GET {key}"), format!("PTTL {key}")]
         });
         let replies = ask_all(link, lines.collect());
-        let seen_ms = now_ms();
+        let seen_ms = shown_ms(link);
         for (&claim, replies) in batch.iter().zip(replies.chunks(2)) {
             let [Ok(owner), Ok(Value::Int(ttl_ms))] = replies else { panic!("{replies:?}") };
             let owner = if *owner == Value::Nil { String::new() } else { text(owner) };
@@ -93,7 +95,7 @@ fn knock(
 ) -> Vec<usize> {
     let line = |place: &usize| format!("RLOCK.ACQUIRE {} stranger LEASE 1", claims[*place].key);
     let replies = ask_all(link, places.iter().map(line).collect());
-    let told_ms = now_ms();
+    let told_ms = shown_ms(link);
     let mut refused = Vec::new();
     for (&claim, reply) in places.iter().zip(replies) {
         let early_ms = claims[claim].until_ms - told_ms;

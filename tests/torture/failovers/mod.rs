@@ -15,6 +15,7 @@ pub mod record;
 pub mod rivals;
 mod roles;
 mod shards;
+pub mod skew;
 mod stage;
 mod tally;
 pub mod variants;
@@ -32,12 +33,13 @@ use judge::Loss;
 use record::{Failover, Record};
 use rivals::Rivals;
 use shards::Shards;
+use skew::{Clock, Skewed, shown_ms};
 use stage::{Servers, Stage};
 pub use tally::Tally;
-use variants::{Variant, Way};
+use variants::{Trouble, Variant, Way};
 
 use crate::clock::{Stop, ms, now_ns};
-use rlock_testkit::now_ms;
+use rlock_testkit::{Server, Waiter, now_ms};
 
 /// How long the load lasts before the faults begin.
 const LOAD_MS: std::ops::Range<u64> = 120..350;
@@ -62,16 +64,12 @@ pub fn run(
 ) -> Tally {
     let mut tally = Tally::of(variant.name);
     let begun_ns = now_ns();
-    let mut servers: Box<dyn Servers> = match variant.way {
-        Way::Cluster => Box::new(Shards::of_six()),
-        Way::Apart => match Apart::of(variant) {
-            Ok(apart) => Box::new(apart),
-            Err(why) => {
-                println!("left out: {}: {why}", variant.name);
-                return tally;
-            }
-        },
-        _ => Box::new(Stage::of(variant)),
+    let mut servers = match servers_of(variant, rng) {
+        Ok(servers) => servers,
+        Err(why) => {
+            println!("left out: {}: {why}", variant.name);
+            return tally;
+        }
     };
     for number in 0..failovers {
         servers.make_whole();
@@ -79,6 +77,21 @@ pub fn run(
     }
     tally.took_ms = ms(now_ns() - begun_ns);
     tally
+}
+
+/// Fails if this machine cannot have such servers; the error says why.
+fn servers_of(variant: &Variant, rng: &mut Rng) -> Result<Box<dyn Servers>, String> {
+    Ok(match (variant.way, variant.trouble) {
+        (Way::Cluster, _) => Box::new(Shards::of_six()),
+        (Way::Apart, _) => Box::new(Apart::of(variant)?),
+        (_, Trouble::Clocks) => Box::new(Skewed::of(variant, rng.fork())?),
+        _ => Box::new(Stage::of(variant)),
+    })
+}
+
+/// The time by this server's clock, in unix milliseconds.
+fn time_at(server: &Server) -> i64 {
+    shown_ms(&mut Waiter::may_connect(&server.socket()).unwrap())
 }
 
 struct Round {
@@ -108,16 +121,19 @@ impl Round {
         let fallen_ms = now_ms() - (ms(now_ns() - fall.at_ns) as i64);
         let notes = clients.into_iter().map(|client| client.join().unwrap()).collect();
         tally.failovers += 1;
-        let mut claims = self.claims(notes, fallen_ms, tally);
+        let mut claims = self.claims(notes, fallen_ms, &site.clock, tally);
         let ours = claims.len();
         rivals.add_claims(fallen_ms, &mut claims);
         let failover = Failover {
             variant: self.variant.name,
             round: self.number,
             fall: fall.to_string(),
-            fallen_ms,
-            judged_from_ms: now_ms(),
+            fallen_ms: site.clock.latest_ms(fallen_ms, fallen_ms),
+            judged_from_ms: time_at(servers.primary()),
+            asked_ms: now_ms(),
         };
+        let cut_short = claims.iter().filter(|claim| failover.cuts_short(claim));
+        cut_short.for_each(|claim| tally.cut_short(claim));
         let lasting = claims.iter().filter(|claim| claim.until_ms > failover.judged_from_ms);
         lasting.for_each(|claim| tally.count(claim));
         rivals.ask(servers.primary().tcp_port(), &claims);
@@ -132,13 +148,14 @@ impl Round {
 impl Round {
     fn site(&self, servers: &dyn Servers, rng: &mut Rng) -> Site {
         let Variant { acks, is_floor, .. } = *self.variant;
+        let clock = servers.clock();
         let primary = servers.primary();
         let mut client = primary.client();
         let (ms, floor) = (rng.choice(PATIENCE_MS).unwrap(), if is_floor { acks } else { 0 });
         client.ask(&format!("CONFIG SET rlock.acks-timeout-ms {ms} rlock.acks {floor}"));
         let (socket, stop, keys) = (primary.socket(), Stop::default(), AtomicU64::new(0));
         let prefix = format!("{}:{}", servers.tag(), self.number);
-        Site { socket, prefix, acks, is_floor, stop, keys }
+        Site { socket, prefix, acks, is_floor, clock, stop, keys }
     }
 
     fn clients(&self, site: &Arc<Site>, rng: &mut Rng) -> Vec<JoinHandle<Notes>> {
@@ -152,7 +169,13 @@ impl Round {
     }
 
     /// Their claims, and the contradictions among them.
-    fn claims(&self, notes: Vec<Notes>, fallen_ms: i64, tally: &mut Tally) -> Vec<Claim> {
+    fn claims(
+        &self,
+        notes: Vec<Notes>,
+        fallen_ms: i64,
+        clock: &Clock,
+        tally: &mut Tally,
+    ) -> Vec<Claim> {
         let (mut claims, mut stays) = (Vec::new(), Vec::new());
         for mut note in notes {
             tally.told += note.told;
@@ -160,10 +183,10 @@ impl Round {
             tally.no_replicas += note.no_replicas;
             tally.complain(note.wrong.drain(..));
             stays.append(&mut note.stays);
-            claims.extend(note.claims_at(fallen_ms));
+            claims.extend(note.claims_at(fallen_ms, clock));
         }
         tally.complain(overlaps(&stays).into_iter());
-        tally.complain(conflicts(&claims, fallen_ms).into_iter());
+        tally.complain(conflicts(&claims).into_iter());
         claims
     }
 
@@ -177,7 +200,7 @@ impl Round {
     ) -> Vec<Loss> {
         let losses = judge::losses(servers.primary(), claims);
         let lost: Vec<usize> = losses.iter().map(|loss| loss.claim).collect();
-        tally.complain(parts(claims, &lost, now_ms()).into_iter());
+        tally.complain(parts(claims, &lost, time_at(servers.primary())).into_iter());
         for Loss { claim, why } in &losses {
             let claim = &claims[*claim];
             tally.lose(claim);

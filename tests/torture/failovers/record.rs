@@ -25,10 +25,21 @@ pub struct Failover<'r> {
     pub round: u32,
     /// How the primary was cut off, and how far the replicas were.
     pub fall: String,
-    /// When the primary died, in unix milliseconds.
+    /// When the primary died, by its clock, in unix milliseconds.
     pub fallen_ms: i64,
-    /// The time from which a claim had to be in effect to be judged, in unix milliseconds.
+    /// The time from which a claim had to be in effect to be judged, by the clock of the server
+    /// that took over.
     pub judged_from_ms: i64,
+    /// The same by the owners' clock.
+    pub asked_ms: i64,
+}
+
+impl Failover<'_> {
+    /// Whether the claim has ended by the clock of the server that took over, and not for its
+    /// owner.
+    pub fn cuts_short(&self, claim: &Claim) -> bool {
+        claim.until_ms <= self.judged_from_ms && claim.owner_until_ms > self.asked_ms
+    }
 }
 
 impl fmt::Display for Failover<'_> {
@@ -62,12 +73,13 @@ impl Record {
         let why: HashMap<usize, &str> =
             losses.iter().map(|loss| (loss.claim, loss.why.as_str())).collect();
         for (place, claim) in claims.iter().enumerate() {
-            let Claim { key, owner, token, depth, until_ms, sent_ms, told_ms, .. } = claim;
+            let Claim { key, owner, token, depth, until_ms, owner_until_ms, .. } = claim;
+            let Claim { sent_ms, told_ms, .. } = claim;
             let line = json!({
                 "sort": format!("{:?}", claim.sort), "kind": format!("{:?}", claim.kind),
                 "key": key, "owner": owner, "mode": claim.mode.word(), "token": token,
-                "depth": depth, "until_ms": until_ms, "sent_ms": sent_ms, "told_ms": told_ms,
-                "lost": why.get(&place),
+                "depth": depth, "until_ms": until_ms, "owner_until_ms": owner_until_ms,
+                "sent_ms": sent_ms, "told_ms": told_ms, "lost": why.get(&place),
             });
             writeln!(file, "{line}").unwrap();
         }

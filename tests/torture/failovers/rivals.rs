@@ -131,6 +131,7 @@ fn claim(line: &str) -> Claim {
         "Redsync" => Sort::Redsync,
         _ => panic!("no such sort: {line}"),
     };
+    let until_ms = number(until_ms);
     Claim {
         sort,
         kind: Kind::Grant,
@@ -139,7 +140,8 @@ fn claim(line: &str) -> Claim {
         mode: Mode::Write,
         token: number(token),
         depth: 1,
-        until_ms: number(until_ms),
+        until_ms,
+        owner_until_ms: until_ms,
         sent_ms: number(sent_ms),
         told_ms: number(told_ms),
     }

@@ -2,7 +2,9 @@
 
 use std::cmp::Reverse;
 use std::fmt;
+use std::sync::Arc;
 
+use super::skew::Clock;
 use super::variants::{Trouble, Variant, Way};
 use crate::clock::{Stop, ms, now_ns};
 use crate::faults::failover::{primary_by, sentinel_of, until_known_to};
@@ -32,6 +34,10 @@ pub trait Servers {
     fn door(&self) -> String;
     /// The prefix of the keys that this primary serves.
     fn tag(&self) -> &str;
+    /// The primary's clock: this machine's, unless clocks differ.
+    fn clock(&self) -> Arc<Clock> {
+        Arc::default()
+    }
     /// Waits until all servers are back and in sync, without locks.
     fn make_whole(&mut self);
     /// Briefly disturbs requests that wait for acknowledgments.
@@ -71,14 +77,24 @@ pub struct Stage {
 
 impl Stage {
     pub fn of(variant: &Variant) -> Stage {
+        Stage::with(variant, Server::primary)
+    }
+
+    /// With servers that are started like this.
+    pub fn with(variant: &Variant, mut server: impl FnMut(&[&str]) -> Server) -> Stage {
         // Clients with tickets listen for their turns.
         let basic = ["notify-keyspace-events", "KEd", "repl-backlog-size", "16mb"];
         // With a delay, the stream would begin up to a second after the resync.
         let soon = ["repl-diskless-sync", "no"];
         let settings = [&basic, &soon[..], variant.settings].concat();
-        let nodes = (0..=variant.replicas).map(|_| Server::primary(&settings)).collect();
+        let nodes = (0..=variant.replicas).map(|_| server(&settings)).collect();
         let Variant { way, cut_ms_max, .. } = *variant;
         Stage { nodes, cables: Vec::new(), sentinel: None, way, cut_ms_max }
+    }
+
+    pub fn start_all(&mut self) {
+        let down = self.nodes.iter_mut().filter(|node| !node.is_running());
+        down.for_each(Server::start_again);
     }
 
     /// Makes one replica forget its primary, so that it needs a full resync.
@@ -187,9 +203,7 @@ impl Servers for Stage {
     }
 
     fn make_whole(&mut self) {
-        for node in self.nodes.iter_mut().filter(|node| !node.is_running()) {
-            node.start_again();
-        }
+        self.start_all();
         let (primary, replicas) = self.nodes.split_at(1);
         let mut client = primary[0].client();
         client.ask("FLUSHALL");
@@ -218,7 +232,7 @@ impl Servers for Stage {
     fn trouble(&mut self, trouble: Trouble, rng: &mut Rng) {
         let stop = Stop::default();
         match trouble {
-            Trouble::Calm => {}
+            Trouble::Calm | Trouble::Clocks => {}
             Trouble::Stop => {
                 let replica = &self.nodes[rng.usize(1..self.nodes.len())];
                 replica.freeze();

@@ -19,6 +19,8 @@ pub struct Tally {
     /// For each sort and kind: what was claimed when the server took over, and what of it was lost.
     claimed: Vec<(Sort, Kind)>,
     lost: Vec<(Sort, Kind)>,
+    /// What had ended by the clock of the server that took over, and not for its owner.
+    cut_short: Vec<Sort>,
     pub wrong: Vec<String>,
 }
 
@@ -33,6 +35,10 @@ impl Tally {
 
     pub fn lose(&mut self, claim: &Claim) {
         self.lost.push((claim.sort, claim.kind));
+    }
+
+    pub fn cut_short(&mut self, claim: &Claim) {
+        self.cut_short.push(claim.sort);
     }
 
     /// Prints violations at once: a long run does not end soon.
@@ -53,6 +59,7 @@ impl Tally {
         self.no_replicas += other.no_replicas;
         self.claimed.extend(other.claimed);
         self.lost.extend(other.lost);
+        self.cut_short.extend(other.cut_short);
         self.wrong.extend(other.wrong);
     }
 
@@ -90,6 +97,10 @@ impl fmt::Display for Tally {
         write!(f, "{name:<10} {failovers:>4} failovers of {each_s:.1} s")?;
         for sort in self.sorts() {
             write!(f, "; {sort:?} {} lost {}", self.claimed(sort), self.lost(sort))?;
+            let cut_short = self.cut_short.iter().filter(|of| **of == sort).count();
+            if cut_short > 0 {
+                write!(f, " cut short {cut_short}")?;
+            }
         }
         write!(f, "; {no_acks} NOACKS, {no_replicas} NOREPLICAS; {} violations", wrong.len())
     }

@@ -12,6 +12,8 @@ pub enum Trouble {
     Pause,
     /// `CLIENT KILL` and `CLIENT UNBLOCK` of waiters.
     Clients,
+    /// The servers' clocks differ; sometimes, one of them is set.
+    Clocks,
 }
 
 /// Which server takes over, and what decides that.
@@ -68,6 +70,9 @@ const ON_DISK: &[&str] = &["appendonly", "yes", "appendfsync", "always"];
 
 const DISKLESS: &[&str] = &["repl-diskless-sync", "yes"];
 
+/// A server whose clock is set forward has heard nothing from the others for that long.
+const PATIENT: &[&str] = &["repl-timeout", "600"];
+
 pub const ALL: &[Variant] = &[
     ONE,
     TWO,
@@ -83,5 +88,6 @@ pub const ALL: &[Variant] = &[
     Variant { name: "sentinel", share: 2, way: Way::Sentinel, ..TWO },
     Variant { name: "long", share: 1, is_floor: true, way: Way::Sentinel, cut_ms_max: 3000, ..TWO },
     Variant { name: "apart", share: 1, acks: 2, is_floor: true, way: Way::Apart, ..TWO },
+    Variant { name: "skewed", share: 2, trouble: Trouble::Clocks, settings: PATIENT, ..TWO },
     Variant { name: "cluster", share: 2, way: Way::Cluster, ..ONE },
 ];

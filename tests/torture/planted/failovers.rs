@@ -5,11 +5,12 @@ use redis::Value;
 use crate::failovers::claims::{
     Claim, Kind, Sort, Stay, conflicts, loss, loss_of_string, overlaps,
 };
-use crate::failovers::record::Record;
+use crate::failovers::record::{Failover, Record};
 use crate::failovers::rivals::Rivals;
+use crate::failovers::skew::Clock;
 use crate::failovers::{Promise, run, variants};
 use crate::history::Mode;
-use rlock_testkit::LockView;
+use rlock_testkit::{LockView, now_ms};
 
 fn text(text: &str) -> Value {
     Value::BulkString(text.into())
@@ -33,7 +34,8 @@ fn claim() -> Claim {
     let (key, owner) = ("door".to_owned(), "ann".to_owned());
     let (sort, kind, mode) = (Sort::Acked, Kind::Grant, Mode::Write);
     let (token, depth, until_ms, sent_ms, told_ms) = (7, 2, 15_001, 1, 2);
-    Claim { sort, kind, key, owner, mode, token, depth, until_ms, sent_ms, told_ms }
+    let owner_until_ms = until_ms;
+    Claim { sort, kind, key, owner, mode, token, depth, until_ms, owner_until_ms, sent_ms, told_ms }
 }
 
 #[test]
@@ -71,12 +73,36 @@ fn whatever_is_missing_of_a_string_is_a_loss() {
 #[test]
 fn two_who_were_both_told_that_they_hold_are_seen() {
     let bob = Claim { owner: "bob".to_owned(), mode: Mode::Read, ..claim() };
-    assert_eq!(conflicts(&[claim(), bob.clone()], 3).len(), 1);
-    assert_eq!(conflicts(&[claim(), bob.clone()], 15_001), [""; 0], "it is over");
+    assert_eq!(conflicts(&[claim(), bob.clone()]).len(), 1);
     let elsewhere = Claim { key: "gate".to_owned(), ..bob.clone() };
-    assert_eq!(conflicts(&[claim(), elsewhere], 3), [""; 0]);
+    assert_eq!(conflicts(&[claim(), elsewhere]), [""; 0]);
     let cid = Claim { owner: "cid".to_owned(), ..bob.clone() };
-    assert_eq!(conflicts(&[bob, cid], 3), [""; 0], "two readers");
+    assert_eq!(conflicts(&[bob, cid]), [""; 0], "two readers");
+}
+
+#[test]
+fn a_clock_that_is_set_may_show_either_time_meanwhile() {
+    let clock = Clock::ahead_by(60_000);
+    let begun_ms = now_ms();
+    clock.change(-100, || assert_eq!(clock.ahead_ms(now_ms(), now_ms()), [-100, 60_000]));
+    let ended_ms = now_ms() + 1;
+    assert_eq!(clock.ahead_ms(7, 8), [60_000; 2]);
+    assert_eq!(clock.ahead_ms(ended_ms, ended_ms), [-100; 2]);
+    assert_eq!(clock.latest_ms(7, 8), 60_008);
+    assert_eq!(clock.latest_ms(ended_ms, ended_ms + 5), ended_ms - 95);
+    assert!(clock.latest_ms(7, ended_ms) >= begun_ms + 60_000, "it was set back only then");
+}
+
+#[test]
+fn a_claim_that_only_the_servers_own_clock_has_ended_is_cut_short() {
+    let (variant, round, fall) = ("skewed", 1, String::new());
+    let (fallen_ms, judged_from_ms, asked_ms) = (10_000, 15_001, 10_000);
+    let failover = Failover { variant, round, fall, fallen_ms, judged_from_ms, asked_ms };
+    assert!(failover.cuts_short(&claim()));
+    assert!(!failover.cuts_short(&Claim { until_ms: 15_002, ..claim() }), "it must be there");
+    assert!(!failover.cuts_short(&Claim { owner_until_ms: 10_000, ..claim() }), "it is over");
+    assert!(claim().lasts(&Clock::ahead_by(5000), 10_000));
+    assert!(!claim().lasts(&Clock::ahead_by(5001), 10_000), "the primary has ended it");
 }
 
 #[test]
