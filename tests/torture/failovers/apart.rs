@@ -1,6 +1,7 @@
 //! A primary, two replicas and Sentinel, each in a network namespace of its own. Sentinel loses the
 //! primary, in one direction or both, and so may replicas. The primary lives on and keeps all its
-//! clients: these use unix sockets, which no namespace separates.
+//! clients: these use unix sockets, which no namespace separates. In every other round, one replica
+//! stays with it, and the other one takes over: what a single replica has acknowledged is lost.
 
 use fastrand::Rng;
 
@@ -20,6 +21,8 @@ pub struct Apart {
     nodes: Vec<Server>,
     sentinel: Option<Server>,
     primary: usize,
+    /// Whether a replica stays with the primary in this round.
+    is_split: bool,
     /// The last field, because it must outlive the servers.
     net: Net,
 }
@@ -43,12 +46,26 @@ impl Apart {
         let node =
             |place| Server::under(&net.within(place).each_ref().map(String::as_str), &settings);
         let nodes = (0..=variant.replicas).map(node).collect();
-        Ok(Apart { nodes, sentinel: None, primary: 0, net })
+        Ok(Apart { nodes, sentinel: None, primary: 0, is_split: false, net })
     }
 
     fn replicas(&self) -> impl Iterator<Item = usize> {
         let primary = self.primary;
         (0..self.nodes.len()).filter(move |place| *place != primary)
+    }
+
+    /// One replica and the primary on one side; Sentinel and the other replica on the other one.
+    fn split(&self, rng: &mut Rng) -> String {
+        let mut replicas: Vec<usize> = self.replicas().collect();
+        rng.shuffle(&mut replicas);
+        let [stays, next] = replicas[..] else { panic!("{replicas:?}") };
+        for near in [self.primary, stays] {
+            for far in [next, self.nodes.len()] {
+                self.net.lose(near, far);
+                self.net.lose(far, near);
+            }
+        }
+        format!("replica {stays} stays with the primary")
     }
 
     fn lose(&self, lost: Lost, place: usize) {
@@ -88,6 +105,11 @@ impl Servers for Apart {
     }
 
     fn make_whole(&mut self) {
+        self.is_split = !self.is_split;
+        // What the last Sentinel had sent would arrive now: the next one would wait for its vote.
+        for node in self.nodes.iter().filter(|node| node.is_running()) {
+            node.client().ask("CLIENT KILL TYPE normal");
+        }
         self.net.heal();
         self.nodes.iter_mut().filter(|node| !node.is_running()).for_each(Server::start_again);
         let mut client = self.primary().client();
@@ -107,7 +129,7 @@ impl Servers for Apart {
 
     fn fall(&mut self, rng: &mut Rng) -> Fall {
         let begun_ns = now_ns();
-        let cut = self.cut(rng);
+        let cut = if self.is_split { self.split(rng) } else { self.cut(rng) };
         let next = chosen_by(self.sentinel.as_ref().unwrap(), &self.nodes, self.primary);
         let mut client = self.nodes[next].client();
         until(PATIENCE_MS, || client.info("replication", "role").as_deref() == Some("master"));

@@ -220,8 +220,12 @@ impl Asker {
             if let Some(channel) = &ask.channel {
                 line += &format!(" TELL {channel} {}", ask.key);
             }
-            if self.sort == Sort::Acked && !ask.is_loose && !self.site.is_floor {
-                line += &format!(" ACKS {}", self.site.acks);
+            match self.sort {
+                Sort::Acked if !ask.is_loose && !self.site.is_floor => {
+                    line += &format!(" ACKS {}", self.site.acks);
+                }
+                Sort::OneAck if !ask.is_loose => line += " ACKS 1",
+                _ => {}
             }
             lines.push(line);
             if self.sort == Sort::Waited && !ask.is_loose {

@@ -13,6 +13,8 @@ use rlock_testkit::LockView;
 pub enum Sort {
     /// The reply comes after the acknowledgments: `ACKS`.
     Acked,
+    /// After one acknowledgment, where one is too few: the control group of `apart`.
+    OneAck,
     /// It sends a `WAIT` behind each command.
     Waited,
     /// It does not: the control group.
@@ -26,8 +28,9 @@ pub enum Sort {
     Redsync,
 }
 
-pub const SORTS: [Sort; 7] = [
+pub const SORTS: [Sort; 8] = [
     Sort::Acked,
+    Sort::OneAck,
     Sort::Waited,
     Sort::Plain,
     Sort::SetNx,
@@ -37,9 +40,19 @@ pub const SORTS: [Sort; 7] = [
 ];
 
 impl Sort {
-    /// Whether it has replies confirmed, and so is promised something.
+    /// Whether it has replies confirmed.
     pub fn makes_sure(self) -> bool {
+        matches!(self, Sort::Acked | Sort::OneAck | Sort::Waited)
+    }
+
+    /// Whether its claims must be kept.
+    pub fn is_promised(self) -> bool {
         matches!(self, Sort::Acked | Sort::Waited)
+    }
+
+    /// Whether it must lose claims, or the run shows nothing.
+    pub fn is_control(self) -> bool {
+        matches!(self, Sort::OneAck | Sort::Plain)
     }
 }
 

@@ -12,7 +12,7 @@ use redis::Value;
 
 use super::claims::{Stay, overlaps};
 use super::stage::{Servers, Stage};
-use super::variants::{Trouble, Variant, Way};
+use super::variants::{Control, Trouble, Variant, Way};
 use crate::clock::{Stop, ms, now_ns};
 use rlock_testkit::Waiter;
 
@@ -34,6 +34,7 @@ pub const LONG: Variant = Variant {
     replicas: 1,
     acks: 0,
     is_floor: false,
+    control: Control::Nobody,
     trouble: Trouble::Calm,
     way: Way::Greatest,
     cut_ms_max: 100,

@@ -160,7 +160,7 @@ impl Round {
 
     fn clients(&self, site: &Arc<Site>, rng: &mut Rng) -> Vec<JoinHandle<Notes>> {
         let mut clients = Vec::new();
-        for (number, (sort, role)) in roles::all(!site.is_floor).into_iter().enumerate() {
+        for (number, (sort, role)) in roles::all(self.variant.control).into_iter().enumerate() {
             let name = format!("c{number}");
             let asker = Asker::new(sort, name, rng.u64(..), site.clone());
             clients.push(std::thread::spawn(move || asker.live(role)));
@@ -204,7 +204,7 @@ impl Round {
         for Loss { claim, why } in &losses {
             let claim = &claims[*claim];
             tally.lose(claim);
-            let is_promised = claim.sort.makes_sure() || self.promise == Promise::ToAll;
+            let is_promised = claim.sort.is_promised() || self.promise == Promise::ToAll;
             if is_promised {
                 tally.complain(std::iter::once(format!("{claim}: {why}; {failover}")));
             }

@@ -4,6 +4,7 @@ use std::io::Error;
 
 use super::asker::{Ask, Asker, release};
 use super::claims::{Kind, Sort};
+use super::variants::Control;
 use crate::clock::{ms, now_ns};
 use crate::history::Mode;
 use redis::Value;
@@ -17,8 +18,8 @@ const BATCH: usize = 18;
 const PAIRS: usize = 6;
 
 /// The clients of a round.
-pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
-    use Sort::{Acked, Plain, SetNx, Waited};
+pub fn all(control: Control) -> Vec<(Sort, Role)> {
+    use Sort::{Acked, OneAck, Plain, SetNx, Waited};
     let mut all: Vec<(Sort, Role)> = vec![
         (Acked, fresh),
         (Acked, lives),
@@ -37,8 +38,10 @@ pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
         (Acked, groups_handed_over),
         (Acked, groups_told),
     ];
-    if has_ungated {
-        let others: [(Sort, Role); 15] = [
+    let others: &[(Sort, Role)] = match control {
+        Control::Nobody => &[],
+        Control::OneAck => &[(OneAck, lives)],
+        Control::Unconfirmed => &[
             (SetNx, strings),
             (Plain, fresh),
             (Plain, lives),
@@ -54,9 +57,9 @@ pub fn all(has_ungated: bool) -> Vec<(Sort, Role)> {
             (Waited, fresh),
             (Waited, lives),
             (Waited, hand_over),
-        ];
-        all.extend(others);
-    }
+        ],
+    };
+    all.extend(others);
     all
 }
 

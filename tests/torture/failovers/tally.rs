@@ -71,6 +71,12 @@ impl Tally {
         self.lost.iter().filter(|(of, _)| *of == sort).count()
     }
 
+    /// The controls that have lost nothing: nothing is shown by this.
+    pub fn idle_controls(&self) -> Vec<Sort> {
+        let is_idle = |sort: &Sort| sort.is_control() && self.lost(*sort) == 0;
+        self.sorts().into_iter().filter(is_idle).collect()
+    }
+
     /// The sorts that claimed anything.
     fn sorts(&self) -> Vec<Sort> {
         SORTS.into_iter().filter(|sort| self.claimed(*sort) > 0).collect()

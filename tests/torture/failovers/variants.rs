@@ -35,6 +35,17 @@ pub enum Way {
     Apart,
 }
 
+/// Which clients must lose some claims, so that the run shows something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Control {
+    /// Where all requests need acknowledgments.
+    Nobody,
+    /// Those that have nothing confirmed.
+    Unconfirmed,
+    /// Those to whom one acknowledgment is enough.
+    OneAck,
+}
+
 #[derive(Debug)]
 pub struct Variant {
     pub name: &'static str,
@@ -44,6 +55,7 @@ pub struct Variant {
     pub acks: u32,
     /// Whether `rlock.acks` is set, instead of an option in each request.
     pub is_floor: bool,
+    pub control: Control,
     pub trouble: Trouble,
     pub way: Way,
     /// The longest time from the cut to the primary's death.
@@ -58,6 +70,7 @@ const ONE: Variant = Variant {
     replicas: 1,
     acks: 1,
     is_floor: false,
+    control: Control::Unconfirmed,
     trouble: Trouble::Calm,
     way: Way::Greatest,
     cut_ms_max: 100,
@@ -73,11 +86,14 @@ const DISKLESS: &[&str] = &["repl-diskless-sync", "yes"];
 /// A server whose clock is set forward has heard nothing from the others for that long.
 const PATIENT: &[&str] = &["repl-timeout", "600"];
 
+const FLOOR: Variant =
+    Variant { name: "floor", share: 4, is_floor: true, control: Control::Nobody, ..TWO };
+
 pub const ALL: &[Variant] = &[
     ONE,
     TWO,
     Variant { name: "all", share: 8, acks: 2, way: Way::Smallest, ..TWO },
-    Variant { name: "floor", share: 4, is_floor: true, ..TWO },
+    FLOOR,
     Variant { name: "stop", share: 10, trouble: Trouble::Stop, ..TWO },
     Variant { name: "resync", share: 5, trouble: Trouble::Resync, settings: DISKLESS, ..TWO },
     Variant { name: "resync-one", share: 4, trouble: Trouble::Resync, settings: DISKLESS, ..ONE },
@@ -86,8 +102,8 @@ pub const ALL: &[Variant] = &[
     Variant { name: "command", share: 4, way: Way::Command, ..ONE },
     Variant { name: "disk", share: 3, way: Way::Disk, settings: ON_DISK, ..ONE },
     Variant { name: "sentinel", share: 2, way: Way::Sentinel, ..TWO },
-    Variant { name: "long", share: 1, is_floor: true, way: Way::Sentinel, cut_ms_max: 3000, ..TWO },
-    Variant { name: "apart", share: 1, acks: 2, is_floor: true, way: Way::Apart, ..TWO },
+    Variant { name: "long", share: 1, way: Way::Sentinel, cut_ms_max: 3000, ..FLOOR },
+    Variant { name: "apart", share: 1, acks: 2, way: Way::Apart, control: Control::OneAck, ..TWO },
     Variant { name: "skewed", share: 2, trouble: Trouble::Clocks, settings: PATIENT, ..TWO },
     Variant { name: "cluster", share: 2, way: Way::Cluster, ..ONE },
 ];
