@@ -148,10 +148,18 @@ pub fn about(profile: Profile) -> BTreeMap<String, String> {
         ("server", format!("{make} {version}")),
         ("machine", machine),
         ("date", said_by("date", &["-u", "+%Y-%m-%d %H:%M UTC"])),
-        ("commit", said_by("git", &["describe", "--always", "--dirty"])),
+        ("commit", commit()),
         ("profile", if profile == Profile::Quick { "quick" } else { "full" }.to_owned()),
     ];
     known.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// What is measured. It is not dirty because of results, which each section writes.
+fn commit() -> String {
+    let results = [":!bench/results", ":!docs/benchmarks.md"];
+    let changed = said_by("git", &[&["status", "--porcelain", "--"][..], &results].concat());
+    let commit = said_by("git", &["describe", "--always"]);
+    if changed.is_empty() { commit } else { commit + "-dirty" }
 }
 
 fn said_by(program: &str, words: &[&str]) -> String {
