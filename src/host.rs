@@ -159,16 +159,16 @@ impl Host for Ctx {
         blocked.answer();
     }
 
-    fn may_acquire(&self, user: &[u8], name: &Name<'_>, owner: &[u8]) -> bool {
-        self.may(user, c"rlock.acquire", self.selected_db(), name, owner)
+    fn may_acquire(&self, user: &[u8], name: &Name<'_>) -> bool {
+        self.may(user, c"rlock.acquire", self.selected_db(), name)
     }
 
     fn may_observe(&self, user: &[u8], name: &Name<'_>) -> bool {
-        self.may(user, c"rlock.await", self.selected_db(), name, b"0")
+        self.may(user, c"rlock.await", self.selected_db(), name)
     }
 
-    fn may_acquire_several(&self, user: &[u8], names: &[Name<'_>], owner: &[u8]) -> bool {
-        self.may_several(user, c"rlock.macquire", self.selected_db(), names, owner)
+    fn may_acquire_several(&self, user: &[u8], names: &[Name<'_>]) -> bool {
+        self.may_several(user, c"rlock.macquire", self.selected_db(), names)
     }
 
     fn can_close(&self) -> bool {

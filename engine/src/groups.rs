@@ -276,7 +276,7 @@ fn grant<'a, H: Host>(
         return None;
     }
     let Ok(judged) = judged else { return None };
-    let may = |user: &[u8], owner: &[u8]| host.may_acquire_several(user, names, owner);
+    let may = |user: &[u8]| host.may_acquire_several(user, names);
     match sink::right_of(host, waiter, &Audience::default(), may) {
         Right::May => {}
         Right::MayNot => {

@@ -248,11 +248,11 @@ pub trait Host: Replies {
     /// in this loop iteration.
     fn unblock(&self, blocked: Self::Blocked);
 
-    /// Whether this user may acquire this lock for this owner now.
-    fn may_acquire(&self, user: &[u8], name: &Self::Name<'_>, owner: &[u8]) -> bool;
+    /// Whether this user may acquire this lock now.
+    fn may_acquire(&self, user: &[u8], name: &Self::Name<'_>) -> bool;
 
     /// Like `may_acquire`, for several locks in one step.
-    fn may_acquire_several(&self, user: &[u8], names: &[Self::Name<'_>], owner: &[u8]) -> bool;
+    fn may_acquire_several(&self, user: &[u8], names: &[Self::Name<'_>]) -> bool;
 
     /// Whether this user may observe this lock now.
     fn may_observe(&self, user: &[u8], name: &Self::Name<'_>) -> bool;

@@ -187,29 +187,27 @@ impl Audience {
     }
 }
 
-/// The permission of this waiter for a lock; `is_allowed` asks for that of its user, for this
-/// owner.
+/// The permission of this waiter for a lock; `is_allowed` asks for that of its user.
 pub(crate) fn right_of<H: Host>(
     host: &H,
     waiter: WaiterId,
     audience: &Audience,
-    is_allowed: impl FnOnce(&[u8], &[u8]) -> bool,
+    is_allowed: impl FnOnce(&[u8]) -> bool,
 ) -> Right {
     let asks = host.state(|state| {
         if let Some(line) = state.manager.told_line(waiter) {
-            let owner = state.manager.owner_of_told(waiter).cloned();
-            return Some((line.user.clone(), owner?, Some(line)));
+            return Some((line.user.clone(), Some(line)));
         }
         let parked = state.manager.parked(waiter)?;
-        Some((Some(parked.user.clone()), parked.owner.clone()?, None))
+        Some((Some(parked.user.clone()), None))
     });
     // The waiter no longer exists.
-    let Some((user, owner, line)) = asks else { return Right::Unheard };
+    let Some((user, line)) = asks else { return Right::Unheard };
     if line.is_some_and(|line| !audience.hears(host, &line)) {
         return Right::Unheard;
     }
     // Another module may do everything.
-    let may = user.is_none_or(|user| is_allowed(&user, owner.as_bytes()));
+    let may = user.is_none_or(|user| is_allowed(&user));
     if may { Right::May } else { Right::MayNot }
 }
 

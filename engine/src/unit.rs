@@ -140,7 +140,7 @@ type Checked = SmallVec<[(WaiterId, Right); 1]>;
 fn check<H: Host>(host: &H, name: &H::Name<'_>, waiters: &[WaiterId], rights: &mut Checked) {
     let audience = Audience::of(host, waiters.iter().copied());
     for waiter in waiters {
-        let may = |user: &[u8], owner: &[u8]| host.may_acquire(user, name, owner);
+        let may = |user: &[u8]| host.may_acquire(user, name);
         rights.push((*waiter, sink::right_of(host, *waiter, &audience, may)));
     }
 }

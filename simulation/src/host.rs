@@ -357,7 +357,7 @@ impl<'s> Host for Edge<'s> {
         }
     }
 
-    fn may_acquire(&self, user: &[u8], _: &Name, _: &[u8]) -> bool {
+    fn may_acquire(&self, user: &[u8], _: &Name) -> bool {
         !self.server().denies(user)
     }
 
@@ -365,7 +365,7 @@ impl<'s> Host for Edge<'s> {
         !self.server().denies(user)
     }
 
-    fn may_acquire_several(&self, user: &[u8], _: &[Name], _: &[u8]) -> bool {
+    fn may_acquire_several(&self, user: &[u8], _: &[Name]) -> bool {
         !self.server().denies(user)
     }
 

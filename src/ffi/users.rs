@@ -66,6 +66,8 @@ type Strings = Exclusive<Vec<Lasting>>;
 /// How many of them are kept.
 const KEPT: usize = 4;
 
+/// Numbers in commands.
+static NUMBERS: Strings = Exclusive::empty();
 /// The names of commands.
 static COMMANDS: Strings = Exclusive::empty();
 /// The names of users.
@@ -120,15 +122,8 @@ impl Ctx {
 
     /// Whether a user may send this command for this key of this database now. A deleted user may
     /// send none.
-    pub fn may(
-        &self,
-        user: &[u8],
-        command: &'static CStr,
-        db: c_int,
-        name: &Name<'_>,
-        owner: &[u8],
-    ) -> bool {
-        self.may_send(user, db, command, None, slice::from_ref(name), owner)
+    pub fn may(&self, user: &[u8], command: &'static CStr, db: c_int, name: &Name<'_>) -> bool {
+        Self::may_send(user, db, command, None, slice::from_ref(name))
     }
 
     /// Like `may`, for a command that names several keys, behind their number.
@@ -138,37 +133,29 @@ impl Ctx {
         command: &'static CStr,
         db: c_int,
         names: &[Name<'_>],
-        owner: &[u8],
     ) -> bool {
-        let count = names.len().to_string();
-        self.may_send(user, db, command, Some(count.as_bytes()), names, owner)
+        Self::may_send(user, db, command, Some(names.len()), names)
     }
 
     fn may_send(
-        &self,
         user: &[u8],
         db: c_int,
         command: &'static CStr,
-        count: Option<&[u8]>,
+        count: Option<usize>,
         names: &[Name<'_>],
-        owner: &[u8],
     ) -> bool {
+        /// A user's rules concern a command's name and its keys, and no other arguments.
+        const ANY: &[u8] = b"0";
         let Some(known) = Self::user_called(user) else { return false };
-        // SAFETY: context; bytes. The strings of number and owner, and the user, are ours and freed
-        // here, after the last use; the others are their owner's.
+        let mut words: SmallVec<[*mut raw::RedisModuleString; 4]> =
+            SmallVec::from_iter([lasting(command.to_bytes(), &COMMANDS)]);
+        words.extend(count.map(|count| lasting(count.to_string().as_bytes(), &NUMBERS)));
+        words.extend(names.iter().map(|name| name.string));
+        words.push(lasting(ANY, &NUMBERS));
+        let count = c_int::try_from(words.len()).unwrap_or(0);
+        // SAFETY: the strings last, and the server only reads them. The user is ours and freed
+        // here, after the last use.
         unsafe {
-            let create = there(raw::RedisModule_CreateString);
-            let free = there(raw::RedisModule_FreeString);
-            let string = |bytes: &[u8]| create(self.0, bytes.as_ptr().cast(), bytes.len());
-            let own: SmallVec<[*mut raw::RedisModuleString; 2]> =
-                count.into_iter().chain([owner]).map(string).collect();
-            let (count, owner) = own.split_at(own.len().saturating_sub(1));
-            let mut words: SmallVec<[*mut raw::RedisModuleString; 4]> =
-                SmallVec::from_iter([lasting(command.to_bytes(), &COMMANDS)]);
-            words.extend(count.iter().copied());
-            words.extend(names.iter().map(|name| name.string));
-            words.extend(owner.iter().copied());
-            let count = c_int::try_from(words.len()).unwrap_or(0);
             let answer = match may_in_database() {
                 Some(check) => check(known, words.as_mut_ptr(), count, db, null_mut()),
                 None => {
@@ -176,7 +163,6 @@ impl Ctx {
                     check(known, words.as_mut_ptr(), count)
                 }
             };
-            own.iter().for_each(|string| free(self.0, *string));
             there(raw::RedisModule_FreeModuleUser)(known);
             answer == OK
         }

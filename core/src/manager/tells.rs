@@ -371,7 +371,7 @@ impl Manager {
     }
 
     /// The owner of a request that waits for a message.
-    pub fn owner_of_told(&self, waiter: WaiterId) -> Option<&Owner> {
+    fn owner_of_told(&self, waiter: WaiterId) -> Option<&Owner> {
         if let Some(pending) = self.tells.pending.get(&waiter) {
             return Some(&pending.owner);
         }

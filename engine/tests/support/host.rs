@@ -305,18 +305,18 @@ impl Host for MapHost {
         }
     }
 
-    fn may_acquire(&self, user: &[u8], _: &Name<'_>, _: &[u8]) -> bool {
+    fn may_acquire(&self, user: &[u8], _: &Name<'_>) -> bool {
         let mut world = self.world();
         world.rights_asked += 1;
         !world.denied.iter().any(|denied| denied.as_bytes() == user)
     }
 
     fn may_observe(&self, user: &[u8], name: &Name<'_>) -> bool {
-        self.may_acquire(user, name, b"")
+        self.may_acquire(user, name)
     }
 
-    fn may_acquire_several(&self, user: &[u8], names: &[Name<'_>], owner: &[u8]) -> bool {
-        names.iter().all(|name| self.may_acquire(user, name, owner))
+    fn may_acquire_several(&self, user: &[u8], names: &[Name<'_>]) -> bool {
+        names.iter().all(|name| self.may_acquire(user, name))
     }
 
     fn watch_new_keys(&self) {
