@@ -65,8 +65,10 @@ pub(crate) fn told_wait<H: Host>(
     said: &Arguments<'_>,
     same: Same<'_>,
 ) -> Option<OwnWait> {
-    let takes_place = said.tell.is_some() || sink::may_wait(host, said);
-    if !takes_place || host.state(|state| state.manager.tell_count() == 0) {
+    // The first question costs nothing.
+    if host.state(|state| state.manager.tell_count() == 0)
+        || said.tell.is_none() && !sink::may_wait(host, said)
+    {
         return None;
     }
     let (owner, user) = (Owner::from(said.owner), sink::user_of(host, said));
