@@ -1,5 +1,6 @@
 //! Admission: whether something is in the way of a request.
 
+use crate::step::fast_path::is_first_level;
 use crate::volatile::owner_names::NAMES_MAX;
 use crate::volatile::queue::{Entry, Place};
 use crate::{Acquire, EpochMs, Hold, Lock, Mode, Now, Patience, Reply, Step, Volatile, WaiterId};
@@ -45,11 +46,25 @@ impl Lock {
         if self.is_free() {
             return self.must_confirm(volatile, ask);
         }
+        // Every field has its name here, so that the compiler asks about a new one. Mode and limit
+        // decide whether the lock is in the way, and the others matter to grants and re-entries.
+        let &Acquire {
+            owner,
+            mode: _,
+            lease: _,
+            upgrade: _,
+            limit: _,
+            depth,
+            session: _,
+            patience,
+            max_queue,
+            acks: _,
+        } = ask;
         self.blocked_until(ask)?;
-        let holds = |mode| self.holders.hold(ask.owner, mode).is_some();
-        let is_plain = matches!(ask.patience, Patience::Block | Patience::Tell)
-            && ask.max_queue.is_none()
-            && ask.depth.is_none_or(|depth| depth == 1);
+        let holds = |mode| self.holders.hold(owner, mode).is_some();
+        let is_plain = matches!(patience, Patience::Block | Patience::Tell)
+            && max_queue.is_none()
+            && is_first_level(depth);
         let is_due = |at: EpochMs| at.is_over_at(now);
         if !is_plain
             || holds(Mode::Write)
@@ -64,7 +79,7 @@ impl Lock {
         {
             return None;
         }
-        let ticket = volatile.queue.ticket_of(ask.owner);
+        let ticket = volatile.queue.ticket_of(owner);
         let has_predecessor = has_predecessor(volatile, false, ticket);
         Some(Reply::MustWait {
             wait_ms: self.estimated_wait_ms(volatile, ask, ticket, has_predecessor, now),
@@ -76,7 +91,7 @@ impl Lock {
         let is_plain = ask.acks > 0
             && ask.session.is_none()
             && !matches!(ask.patience, Patience::Ticket(_))
-            && ask.depth.is_none_or(|depth| depth == 1);
+            && is_first_level(ask.depth);
         let is_untouched = || volatile.is_empty() && volatile.is_at_rest();
         (is_plain && is_untouched()).then_some(Reply::MustConfirm)
     }

@@ -35,6 +35,11 @@ impl<'a> From<FastStep<'a>> for Effects<'a> {
     }
 }
 
+/// Whether a request with this `DEPTH` may begin a hold.
+pub(crate) fn is_first_level(depth: Option<u16>) -> bool {
+    depth.is_none_or(|depth| depth == 1)
+}
+
 impl Lock {
     /// Does what a plain request asks for. `None` if the request is not plain; nothing has changed
     /// then. The lock must have no waiters and no sessions.
@@ -72,8 +77,20 @@ impl Lock {
     /// Whether the lock is free, and nothing is to be remembered of the grant.
     #[inline]
     fn is_plain(&self, ask: &Acquire<'_>) -> bool {
-        let is_first_level = ask.depth.is_none_or(|depth| depth == 1);
-        self.is_free() && is_first_level && ask.session.is_none() && ask.acks == 0
+        // Every field has its name here, so that the compiler asks about a new one.
+        let &Acquire {
+            owner: _,
+            mode: _,
+            lease: _,
+            upgrade: _,
+            limit: _,
+            depth,
+            session,
+            patience: _,
+            max_queue: _,
+            acks,
+        } = ask;
+        self.is_free() && is_first_level(depth) && session.is_none() && acks == 0
     }
 
     #[inline]
