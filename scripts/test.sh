@@ -37,6 +37,7 @@ lints() {
 formatting() { step cargo fmt --all --check || true; }
 
 texts() {
+    step scripts/mutants.sh lists || true
     command -v python3 >/dev/null || return 0
     step scripts/texts.py || true
     step scripts/circles.py || true
