@@ -1,7 +1,9 @@
 //! Defects in groups that a hostile reader found.
 
 use crate::support::MapHost;
-use rlock_engine::{Deferred, Gate};
+use rlock_core::manager::At;
+use rlock_core::{Refusal, StepContext};
+use rlock_engine::{Deferred, Gate, Host};
 
 fn turns(host: &MapHost) -> Vec<String> {
     (0..3).flat_map(|_| host.turn()).collect()
@@ -142,4 +144,27 @@ fn who_comes_where_its_session_ends_leaves_no_place() {
     assert!(host.holds("b").contains("cy"), "{}", host.holds("b"));
     assert_eq!((host.line("a"), host.line("b")), (String::new(), String::new()));
     host.state_of(|state| state.manager.check()).unwrap();
+}
+
+/// The first portion of a lock at which nobody can be granted is used up by waits that have timed
+/// out. Then the key is another owner's lock.
+#[test]
+fn a_group_that_loses_its_turn_with_the_first_portion_gives_up_later_locks() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire b bob");
+    assert_eq!(host.ask(2, "macquire 2 a b ann BLOCK 0"), "");
+    for n in 0..StepContext::PORTION {
+        host.ask(100 + n as u64, &format!("acquire a owner{n} BLOCK 100"));
+    }
+    host.at(100);
+    let at = At { db: 0, key: b"a", now: host.now() };
+    host.state(|state| state.manager.dismiss(at, &Refusal::WrongType));
+    host.state_of(|state| state.manager.check()).unwrap();
+    host.ask(3, "acquire other zoe");
+    host.put_lock("a", host.lock("other"));
+    turns(&host);
+    assert_eq!(host.ask(4, "acquire b dan BLOCK 0"), "");
+    host.ask(1, "release b bob");
+    turns(&host);
+    assert!(host.holds("b").contains("dan"), "{} {}", host.holds("b"), host.line("b"));
 }

@@ -294,6 +294,8 @@ impl Manager {
             self.locks.mark(db, key, Mark::Changed, Some(now.ms()));
         }
         self.log_slow(at, over);
+        // A group that is not among the first to end has lost its turn all the same.
+        self.groups_are(db, key, TouchedGroups { stands: dismissed.touched, is_settled: true });
         for waiter in dismissed.groups {
             let reply = Reply::Refused(why.clone());
             self.end_group_with(waiter, reply, Outcome::Refused, now);

@@ -9,8 +9,8 @@ use crate::volatile::owner_names::{NAMES_MAX, OwnerNames};
 use crate::volatile::queue::Entry;
 use crate::volatile::slow::Slow;
 use crate::{
-    Change, ClientId, EpochMs, Event, Kind, LeaseMs, Mode, Now, Owner, Refusal, Token, Tokens,
-    WaiterId,
+    Change, ClientId, EpochMs, Event, GroupStand, Kind, LeaseMs, Mode, Now, Owner, Refusal, Token,
+    Tokens, WaiterId,
 };
 
 /// What a decision depends on in addition to the lock and the request.
@@ -378,6 +378,8 @@ pub struct Dismissed {
     pub wakes: Vec<Wake>,
     /// Groups, which end together with their wait here.
     pub groups: Vec<WaiterId>,
+    /// Groups that have lost their turn here, and where each of them is now.
+    pub touched: Vec<(WaiterId, Option<GroupStand>)>,
     /// Connections of lost sessions.
     pub lost: Vec<ClientId>,
     /// Whether no waits remain there.

@@ -57,7 +57,7 @@ impl Volatile {
                 wakes.push(wake(waiter, Reply::Refused(why.clone()), &entry, now));
             }
         }
-        self.queue.take_touched_groups();
+        let touched = self.queue.take_touched_groups();
         let pending = self.forget_pending(&mut portion).into_iter();
         wakes.extend(pending.map(|(waiter, since)| refused(waiter, since, why.clone(), now)));
         self.unsent.forget_revoked();
@@ -65,7 +65,7 @@ impl Volatile {
         self.entering.clear();
         self.unfinished = None;
         let is_all = self.queue.is_empty() && self.pending_count() == 0;
-        Dismissed { wakes, groups, lost, is_all }
+        Dismissed { wakes, groups, touched, lost, is_all }
     }
 
     /// Ends at most `portion` waits whose time has passed, without reading the lock: allowed even
