@@ -27,6 +27,7 @@ mod renewals;
 mod rights;
 mod rules;
 mod scaling;
+mod scaling_locks;
 mod several;
 mod slow_log;
 mod snapshot;

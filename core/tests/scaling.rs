@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::support::acks::confirmed;
+use crate::support::cost::{Stopwatch, Taken, taken, takes_as_long_beside_ten_thousand};
 use crate::support::server::{Key, Server};
 use crate::support::{World, acquire, lease, release, renew};
 use allocation_counter::measure;
@@ -14,37 +15,6 @@ use rlock_core::{
     Acquire, Input, Lock, Mode, Now, Parking, Patience, Release, Renew, Reply, Standing, WaiterId,
     snapshot,
 };
-use rustix::time::{ClockId, clock_gettime};
-
-/// The processor time of this thread, which excludes that of other processes.
-struct Stopwatch(Duration);
-
-impl Stopwatch {
-    fn start() -> Self {
-        Self(Self::now())
-    }
-
-    fn elapsed(&self) -> Duration {
-        Self::now() - self.0
-    }
-
-    fn now() -> Duration {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
-    }
-}
-
-/// What this thread allocated on the heap; freed memory is not subtracted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Taken {
-    allocations: u64,
-    bytes: u64,
-}
-
-fn taken(work: impl FnOnce()) -> Taken {
-    let info = measure(work);
-    Taken { allocations: info.count_total, bytes: info.bytes_total }
-}
 
 const NOTHING: Taken = Taken { allocations: 0, bytes: 0 };
 
@@ -155,14 +125,6 @@ fn a_reader_takes_about_as_much_beside_ten_as_beside_ten_thousand() {
     // Three B-trees may split a node each: that is a few allocations more, not ten thousand.
     assert!(many.allocations <= few.allocations + 20 * LIVES, "{few:?} became {many:?}");
     assert!(many.bytes <= few.bytes + 5000 * LIVES, "{few:?} became {many:?}");
-}
-
-fn takes_as_long_beside_ten_thousand(time_beside: impl Fn(u64) -> Duration) {
-    // Another process may have the processor at the moment: the shorter of two times counts.
-    let best = |others| time_beside(others).min(time_beside(others));
-    let (few, many) = (best(10), best(10_000));
-    println!("beside 10: {few:?}, beside 10 000: {many:?}");
-    assert!(many < few * 5 + Duration::from_millis(50), "{few:?} became {many:?}");
 }
 
 /// A linear search would take a thousand times as long; a B-tree has three levels instead of one.

@@ -149,7 +149,7 @@ impl<W: World> WaitGraph for DbWaitGraph<'_, W> {
     fn of(&mut self, owner: &Owner, most: usize) -> Vec<Self::Wait> {
         let (db, user) = (self.db, self.user);
         self.world.manager(|manager| {
-            let told = manager.told_of_owner(db, owner, (!user.is_empty()).then_some(user));
+            let told = manager.told_of_owner(db, None, owner, (!user.is_empty()).then_some(user));
             let waits = manager.waits.of_owner(db, owner, user).chain(told);
             waits
                 .take(most)

@@ -4,14 +4,17 @@
 //! have in common, and only the queue has the owner's name.
 
 use std::collections::BTreeSet;
+use std::hash::BuildHasher;
 use std::rc::Rc;
+
+use foldhash::fast::FixedState;
 
 use super::{Bounds, HashMap, LockId, Manager, Parked, WaitEnd};
 use crate::grammar::{TellTo, Want};
 use crate::{ClientId, Mode, Owner, Refusal, Reply, WaiterId, Wake};
 
 /// What the requests of one user for one lock to one channel have in common.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Line {
     /// The lock for which they wait.
     pub lock: LockId,
@@ -121,8 +124,8 @@ pub(super) struct Tells {
     texts: HashMap<WaiterId, Box<[u8]>>,
     /// Each line, and how many requests belong to it.
     lines: HashMap<Rc<Line>, usize>,
-    /// Requests by a hash of database, owner and user; observers by a hash of their key and of
-    /// where their messages go.
+    /// Requests by the hash of their owner's waits, and among these by lock; observers by a hash of
+    /// their key and of where their messages go.
     by_owner: BTreeSet<(u64, WaiterId)>,
     /// The requests whose hold is to be tied to the connection that sent them.
     sessions: BTreeSet<(ClientId, WaiterId)>,
@@ -136,9 +139,21 @@ pub(super) struct Tells {
     refused: usize,
 }
 
+/// These bits of the hash of a wait depend on the lock, and all others on the owner, who may wait
+/// for very many locks.
+const OF_LOCK: u64 = (1 << 24) - 1;
+
+/// The first hash of an owner's waits.
 fn hash_of(db: i32, user: Option<&[u8]>, owner: &[u8]) -> u64 {
     let user = Owner::hash_of(user.unwrap_or_default());
-    Owner::hash_of(owner).rotate_left(1) ^ user ^ u64::from(db.unsigned_abs()).rotate_left(32)
+    let db = u64::from(db.unsigned_abs()).rotate_left(32);
+    (Owner::hash_of(owner).rotate_left(1) ^ user ^ db) & !OF_LOCK
+}
+
+/// The hash of this owner's wait for this lock. The part of the lock has no seed: the search for
+/// deadlocks sees an owner's waits in the same order each time.
+fn hash_at(key: &[u8], hash: u64) -> u64 {
+    hash & !OF_LOCK | FixedState::default().hash_one(key) & OF_LOCK
 }
 
 /// The hash of an observer with this line and id.
@@ -190,11 +205,13 @@ impl Tells {
 
     /// The request now waits for this lock.
     pub(super) fn stands_at(&mut self, waiter: WaiterId, lock: &LockId) {
-        let Some(line) = self.all.get(&waiter).map(|told| told.line.clone()) else { return };
-        let (user, channel) = (line.user.clone(), line.channel.clone());
-        let next = self.share(Line { lock: lock.clone(), user, channel });
+        let Some(Told { line, hash, .. }) = self.all.get(&waiter).cloned() else { return };
+        let next = self.share(Line { lock: lock.clone(), ..Line::clone(&line) });
+        let next_hash = hash_at(&lock.key, hash);
+        self.by_owner.remove(&(hash, waiter));
+        self.by_owner.insert((next_hash, waiter));
         if let Some(told) = self.all.get_mut(&waiter) {
-            told.line = next;
+            (told.line, told.hash) = (next, next_hash);
         }
         self.leave_line(&line);
     }
@@ -221,15 +238,6 @@ impl Tells {
     fn id_of(&self, waiter: WaiterId, told: &Told) -> Vec<u8> {
         let text = if self.texts.is_empty() { None } else { self.texts.get(&waiter) };
         text.map_or_else(|| told.number.to_string().into_bytes(), |text| text.to_vec())
-    }
-
-    fn begin(&mut self, waiter: WaiterId, told: Told, client: Option<ClientId>) {
-        self.by_owner.insert((told.hash, waiter));
-        if let Some(client) = client {
-            self.sessions.insert((client, waiter));
-            self.clients.insert(waiter, client);
-        }
-        self.all.insert(waiter, told);
     }
 
     /// Forgets where the message of a request goes. What its grant waits for remains.
@@ -261,10 +269,10 @@ impl Tells {
         self.take(waiter).map(|told| told.line.lock.clone())
     }
 
-    /// The waiting requests with this hash.
-    fn with_hash(&self, hash: u64) -> impl Iterator<Item = (WaiterId, &Told)> {
+    /// The waiting requests with a hash from this one to that one.
+    fn with_hash(&self, from: u64, to: u64) -> impl Iterator<Item = (WaiterId, &Told)> {
         let (first, last) = (WaiterId::from(1), WaiterId::from(u64::MAX));
-        let all = self.by_owner.range((hash, first)..=(hash, last)).map(|(_, waiter)| *waiter);
+        let all = self.by_owner.range((from, first)..=(to, last)).map(|(_, waiter)| *waiter);
         let all = all.filter(|waiter| !self.has_end(*waiter));
         all.filter_map(|waiter| self.all.get(&waiter).map(|told| (waiter, told)))
     }
@@ -315,15 +323,22 @@ impl Manager {
         let Parked { lock, owner, user, client, .. } = parked;
         let (channel, user) = (to.channel.into(), (!user.is_empty()).then_some(user));
         let line = self.tells.share(Line { lock, user, channel });
+        let (LockId { db, key }, user) = (&line.lock, line.user.as_deref());
         let hash = match &owner {
-            Some(owner) => hash_of(line.lock.db, line.user.as_deref(), owner.as_bytes()),
+            Some(owner) => hash_at(key, hash_of(*db, user, owner.as_bytes())),
             None => observer_hash(&line, to.id),
         };
         let number = number_of(to.id).unwrap_or_else(|| {
             self.tells.texts.insert(waiter, to.id.into());
             0
         });
-        self.tells.begin(waiter, Told { line, number, hash }, client);
+        let tells = &mut self.tells;
+        tells.by_owner.insert((hash, waiter));
+        if let Some(client) = client {
+            tells.sessions.insert((client, waiter));
+            tells.clients.insert(waiter, client);
+        }
+        tells.all.insert(waiter, Told { line, number, hash });
     }
 
     /// A request that waited for a message is replaced by a blocked connection.
@@ -335,9 +350,8 @@ impl Manager {
     /// observers.
     pub fn waits(&self, waiter: WaiterId) -> Option<AskingOwner> {
         if let Some(told) = self.tells.all.get(&waiter) {
-            let (lock, user) = (told.line.lock.clone(), told.line.user.clone());
-            let owner = self.owner_of_told(waiter)?.clone();
-            let user = user.unwrap_or_default();
+            let (owner, line) = (self.owner_of_told(waiter)?.clone(), &told.line);
+            let (lock, user) = (line.lock.clone(), line.user.clone().unwrap_or_default());
             return self.tells.waits(waiter).then_some(AskingOwner { lock, owner, user });
         }
         let parked = self.waits.get(waiter).filter(|parked| parked.waits())?;
@@ -379,19 +393,21 @@ impl Manager {
             return Some(&group.entry.owner);
         }
         let LockId { db, key } = &self.tells.all.get(&waiter)?.line.lock;
-        let entry = self.locks.get(*db, key)?.queue.blocked(waiter);
-        entry.map(|entry| &entry.owner)
+        self.locks.get(*db, key)?.queue.blocked(waiter).map(|entry| &entry.owner)
     }
 
-    /// The waits with `TELL` of this owner in a database that `user` began; compare
-    /// [`super::waits::BlockedConnections::of_owner`].
+    /// The waits with `TELL` of this owner in a database that `user` began, for this lock or for
+    /// any; compare [`super::waits::BlockedConnections::of_owner`].
     pub(super) fn told_of_owner<'a>(
         &'a self,
         db: i32,
+        key: Option<&[u8]>,
         owner: &'a Owner,
         user: Option<&'a [u8]>,
-    ) -> impl Iterator<Item = (WaiterId, &'a LockId)> {
-        let all = self.tells.with_hash(hash_of(db, user, owner.as_bytes()));
+    ) -> impl Iterator<Item = (WaiterId, &'a LockId)> + use<'a> {
+        let own = hash_of(db, user, owner.as_bytes());
+        let at = key.map(|key| hash_at(key, own));
+        let all = self.tells.with_hash(at.unwrap_or(own), at.unwrap_or(own | OF_LOCK));
         let is_it = move |(waiter, told): &(WaiterId, &Told)| {
             let line = &told.line;
             (line.lock.db, line.user.as_deref()) == (db, user)
@@ -407,15 +423,18 @@ impl Manager {
             return None;
         }
         let user = (!user.is_empty()).then_some(user);
-        let db = match same {
-            Same::One(lock, _) | Same::Renewal(lock, _) => lock.db,
-            Same::Several { db, .. } => db,
+        let find = |db, key| {
+            let mut all = self.told_of_owner(db, Some(key), owner, user);
+            all.find_map(|(waiter, lock)| {
+                let is_granted = self.asks_the_same(waiter, lock, same)?;
+                Some(OwnWait { waiter, is_granted })
+            })
         };
-        let mut all = self.told_of_owner(db, owner, user);
-        all.find_map(|(waiter, lock)| {
-            let is_granted = self.asks_the_same(waiter, lock, same)?;
-            Some(OwnWait { waiter, is_granted })
-        })
+        match same {
+            Same::One(lock, _) | Same::Renewal(lock, _) => find(lock.db, &*lock.key),
+            // It stands at one of them.
+            Same::Several { db, wants, .. } => wants.iter().find_map(|want| find(db, want.key)),
+        }
     }
 
     /// Whether a request that stands at this lock is granted, if it asks for the same.
@@ -444,7 +463,8 @@ impl Manager {
     pub fn told_observer(&self, lock: &LockId, user: &[u8], to: TellTo<'_>) -> Option<WaiterId> {
         let user: Option<Rc<[u8]>> = (!user.is_empty()).then(|| user.into());
         let line = Line { lock: lock.clone(), user, channel: to.channel.into() };
-        let mut all = self.tells.with_hash(observer_hash(&line, to.id));
+        let hash = observer_hash(&line, to.id);
+        let mut all = self.tells.with_hash(hash, hash);
         let same = |(waiter, told): &(WaiterId, &Told)| {
             let is_it = *told.line == line && self.tells.id_of(*waiter, told) == to.id;
             is_it && self.observers.knows(*waiter)
@@ -460,10 +480,9 @@ impl Manager {
         let tells = &self.tells;
         let by_owner = tells.all.iter().map(|(waiter, told)| (told.hash, *waiter));
         let sessions = tells.clients.iter().map(|(waiter, client)| (*client, *waiter));
-        let refused = tells
-            .all
-            .keys()
-            .filter(|waiter| tells.is_refused(**waiter) && !tells.due.contains_key(waiter));
+        let is_refused =
+            |waiter: &&WaiterId| tells.is_refused(**waiter) && !tells.due.contains_key(waiter);
+        let refused = tells.all.keys().filter(is_refused);
         let is_known = |waiter: &WaiterId| tells.all.contains_key(waiter);
         let agree = [
             ("by_owner", by_owner.collect::<BTreeSet<_>>() == tells.by_owner),

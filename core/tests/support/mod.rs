@@ -3,6 +3,7 @@
 //! step against the laws.
 
 pub mod acks;
+pub mod cost;
 pub mod laws;
 pub mod line;
 #[allow(dead_code, reason = "the fuzz targets use the rest")]
@@ -22,8 +23,7 @@ use rlock_core::{
 };
 
 use laws::Held;
-use naive::told::Told;
-use naive::{Limits, Naive};
+use naive::{Limits, Naive, told::Told};
 
 /// Reads an effect of one lock.
 pub fn load_effect(bytes: &[u8]) -> Result<Effect<Vec<Change<'_>>>, Malformed> {
