@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_core::manager::{At, Mark, Task};
+use rlock_core::manager::{At, LockId, Mark, Task};
 use rlock_core::{Input, Refusal};
 
 use crate::host::{During, Gate, Host};
@@ -83,11 +83,15 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
                 }
                 gate
             });
-            if gate == Gate::Open {
-                let reports = groups::finish_revocations(host);
-                if !reports.is_empty() {
-                    reports::deliver(host, reports, None);
+            match gate {
+                Gate::Open => {
+                    let reports = groups::finish_revocations(host);
+                    if !reports.is_empty() {
+                        reports::deliver(host, reports, None);
+                    }
                 }
+                Gate::Shut => see(host, &id, why),
+                Gate::Elsewhere => {}
             }
             gate != Gate::Elsewhere && !host.is_cluster() || gate == Gate::Shut
         }
@@ -115,12 +119,17 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
             is_open
         }
         Task::See(id, why) => {
-            let now = host.now();
-            unit::look(host, &id, |lock, state| {
-                state.manager.see(&id, why, lock, now);
-                state.has_late_groups |= state.manager.has_group_work();
-            });
+            see(host, &id, why);
             true
         }
     }
+}
+
+/// Finds the sessions and grants that are lost at this lock, while nothing may be written.
+fn see<H: Host>(host: &H, id: &LockId, why: Mark) {
+    let now = host.now();
+    unit::look(host, id, |lock, state| {
+        state.manager.see(id, why, lock, now);
+        state.has_late_groups |= state.manager.has_group_work();
+    });
 }

@@ -337,6 +337,19 @@ fn a_session_whose_lock_was_flushed_behind_a_shut_gate_is_closed() {
     assert_eq!(host.did(), ["closes 1 (Sweep)"], "and no other one");
 }
 
+/// The portion asks about the gate for that lock.
+#[test]
+fn the_first_lock_that_may_have_changed_behind_a_shut_gate_is_seen_too() {
+    let host = MapHost::primary();
+    host.ask(1, "acquire k ann SESSION");
+    host.world().gate = Gate::Shut;
+    host.world().keys.remove(&LockId { db: 0, key: b"k".as_slice().into() });
+    events::slots_moved(&host);
+    host.take_log();
+    host.turn();
+    assert_eq!(host.did(), ["closes 1 (Sweep)"]);
+}
+
 #[test]
 fn a_pending_grant_whose_key_is_gone_is_refused_behind_a_shut_gate() {
     let host = MapHost::primary();
