@@ -326,6 +326,23 @@ fn one_deadlock_a_second_is_written_to_the_log() {
     assert!(server.deadlock(&cycle).is_some());
 }
 
+/// Slots of a Cluster move one by one.
+#[test]
+fn locks_that_may_have_changed_again_before_the_sweep_are_swept_once() {
+    let mut server = Server::new();
+    for key in [b"k" as Key, b"l"] {
+        server.holds(key, "a", None);
+        server.waits(key, "b", Mode::Write, 1);
+    }
+    (0..100).for_each(|_| server.manager.slots_moved());
+    server.sweep_one();
+    assert_eq!(server.swept, [b"k" as Key]);
+    // What has begun goes on, and another iteration follows.
+    (0..100).for_each(|_| server.manager.slots_moved());
+    server.sweep();
+    assert_eq!(server.swept, [b"k" as Key, b"l", b"k", b"l"]);
+}
+
 /// Random events in any order: the indexes agree after every step, and nobody is granted while the
 /// gate is shut.
 #[test]

@@ -38,7 +38,11 @@ impl Manager {
     /// Begins an iteration over the locks of this database, or of all. False if there are none.
     fn go_through(&mut self, db: Option<i32>, why: Mark) -> bool {
         let end = self.locks.places();
-        if end > 0 {
+        let mut waiting = self.upheavals.iter_mut().filter(|it| it.next == 0);
+        if let Some(same) = waiting.find(|it| it.db == db && it.why == why) {
+            // One iteration does for both: slots, for example, move one by one.
+            same.end = end;
+        } else if end > 0 {
             self.upheavals.push_back(Upheaval { db, why, next: 0, end });
         }
         end > 0
