@@ -1,11 +1,11 @@
 //! The cost of one operation does not grow with the number of locks that the manager knows.
 
-use crate::support::cost::{Stopwatch, takes_as_long_beside_ten_thousand};
+use crate::support::cost::{Stopwatch, taken, takes_as_long_beside_ten_thousand};
 use crate::support::server::Server;
-use crate::support::acquire;
+use crate::support::{acquire, lease};
 use rlock_core::grammar::TellTo;
-use rlock_core::manager::{LockId, Parked, Same};
-use rlock_core::{Acquire, Input, Lock, Mode, Owner, Parking, Patience};
+use rlock_core::manager::{LockId, ObserverTask, Parked, Same, SeenHold};
+use rlock_core::{Acquire, Input, Lock, Mode, Owner, Parking, Patience, Reply};
 
 /// An owner that waits with TELL for this many locks. Returns the last one.
 fn waits_with_tell(server: &mut Server, owner: &Owner, locks: u64) -> LockId {
@@ -44,4 +44,28 @@ fn a_request_with_tell_takes_about_as_long_beside_ten_of_its_owner_as_beside_ten
         begun.elapsed()
     };
     takes_as_long_beside_ten_thousand(time_beside);
+}
+
+#[test]
+fn of_very_many_observed_holds_that_expire_together_one_is_looked_at_at_a_time() {
+    const LOCKS: u32 = 10_000;
+    let mut server = Server::new();
+    let Reply::Granted { token, .. } = server.holds(b"k", "a", None) else { panic!() };
+    let (owner, deadline) = (Owner::from(&b"a"[..]), server.now().after(lease(1000)));
+    let held = SeenHold { token, owner, deadline };
+    for number in 0..LOCKS {
+        let id = LockId { db: 0, key: number.to_be_bytes().as_slice().into() };
+        let waiter = server.manager.next_waiter();
+        server.manager.observe(waiter, id, Some(&held), None);
+    }
+    server.pass_ms(1000);
+    let (now, mut looked) = (server.now(), 0);
+    let most = std::iter::from_fn(|| {
+        let mut task = None;
+        let step = taken(|| task = server.manager.next_observer_task(now));
+        looked += u32::from(matches!(task?, ObserverTask::Look(_)));
+        Some(step.bytes)
+    });
+    assert!(most.max().is_some_and(|bytes| bytes < 1000));
+    assert_eq!(looked, LOCKS);
 }

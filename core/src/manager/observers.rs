@@ -214,12 +214,9 @@ impl Observers {
     }
 
     fn take_marked(&mut self, now: Now) -> Option<LockId> {
-        while let Some((at, id)) = self.alarms.first().filter(|(at, _)| at.is_over_at(now)).cloned()
-        {
-            self.alarms.remove(&(at, id.clone()));
-            if let Some(observed) = self.of_mut(id.db, &id.key) {
-                observed.alarm = None;
-            }
+        // One at a time: the holds of very many locks may expire together.
+        if let Some((_, id)) = self.alarms.first().filter(|(at, _)| at.is_over_at(now)).cloned() {
+            self.set_alarm(&id, None);
             self.mark(id.db, &id.key, false);
         }
         loop {
