@@ -4,7 +4,7 @@ use crate::support::cost::{Stopwatch, taken, takes_as_long_beside_ten_thousand};
 use crate::support::server::Server;
 use crate::support::{acquire, lease};
 use rlock_core::grammar::TellTo;
-use rlock_core::manager::{LockId, ObserverTask, Parked, Same, SeenHold};
+use rlock_core::manager::{LockId, ObserverTask, Parked, Same, SeenHold, Task};
 use rlock_core::{Acquire, Input, Lock, Mode, Owner, Parking, Patience, Reply};
 
 /// An owner that waits with TELL for this many locks. Returns the last one.
@@ -68,4 +68,26 @@ fn of_very_many_observed_holds_that_expire_together_one_is_looked_at_at_a_time()
     });
     assert!(most.max().is_some_and(|bytes| bytes < 1000));
     assert_eq!(looked, LOCKS);
+}
+
+#[test]
+fn a_swap_of_databases_moves_none_of_the_expiries_of_ten_thousand_locks() {
+    let (mut server, mut two) = (Server::new(), Lock::default());
+    for owner in [b"a", b"b"] {
+        let ask = acquire(owner, Mode::Read, 60_000);
+        let _ = server.decide(&mut two, &0_u32.to_be_bytes(), Input::Acquire(ask));
+    }
+    for number in 0..10_000_u32 {
+        server.manager.is_at(0, &number.to_be_bytes(), &two);
+    }
+    let now = server.now();
+    let took = taken(|| server.manager.swapped(0, 1, now));
+    assert!(took.allocations < 100, "{took:?}");
+    server.pass_ms(120_000);
+    let mut swept = 0;
+    while let Some(task) = server.manager.next_task(server.now()) {
+        assert!(matches!(task, Task::Sweep(LockId { db: 1, .. }, ..)), "{task:?}");
+        swept += 1;
+    }
+    assert_eq!(swept, 10_000);
 }
