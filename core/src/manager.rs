@@ -15,7 +15,6 @@ mod grace;
 mod group;
 mod group_acks;
 mod group_check;
-mod group_index;
 mod group_moves;
 mod group_replaced;
 mod group_work;
@@ -230,7 +229,7 @@ impl Manager {
         Totals {
             waiters: totals
                 .waiters
-                .saturating_add(less(self.groups.waiting, self.groups.by_message)),
+                .saturating_add(less(self.groups.waiting_count(), self.groups.by_message)),
             tickets: totals.tickets,
             pending: totals.pending.saturating_add(self.groups.pending),
             ..totals

@@ -166,7 +166,7 @@ impl Manager {
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
         let grace = self.grace_of(bounds.grace_ms, now);
         self.arrivals = self.arrivals.saturating_add(1);
-        let serves_later = self.groups.several_change && self.groups.waiting > 0;
+        let serves_later = self.groups.several_change && self.groups.waiting_count() > 0;
         let Self { tokens, locks, names, expects_keys, arrivals, waits, tells, .. } = self;
         let name = || {
             // Waiting requests share one copy of the owner's name.

@@ -51,7 +51,7 @@ impl Manager {
             places = places.saturating_add(group.places().filter(stands).count());
         }
         let known = self.locks.totals().groups;
-        if (waiting, turns) != (self.groups.waiting, self.groups.turns) || places != known {
+        if (waiting, turns) != (self.groups.waiting_count(), self.groups.turns) || places != known {
             return Err(format!("{waiting} groups, {turns} turns, {places} places of {known}"));
         }
         Ok(())

@@ -22,6 +22,7 @@ const NAMES_PER_PLACE: usize = 16;
 #[derive(Default)]
 pub(super) struct Groups {
     pub(super) all: HashMap<WaiterId, Group>,
+    /// Those that wait, by database and a hash of their owner.
     pub(super) by_owner: BTreeSet<(i32, u64, WaiterId)>,
     pub(super) ends: BTreeSet<(EpochMs, WaiterId)>,
     /// Work to be done at locks.
@@ -44,8 +45,6 @@ pub(super) struct Groups {
     pub(super) unheard: BTreeMap<WaiterId, Vec<LockId>>,
     /// Groups that came to stand at a lock, and for which a cycle is still to be searched.
     stood: Vec<WaiterId>,
-    /// How many groups wait.
-    pub(super) waiting: usize,
     /// How many locks are reserved for groups.
     pub(super) turns: usize,
     /// How many groups get their reply as a message.
@@ -59,6 +58,11 @@ pub(super) struct Groups {
 impl Groups {
     pub(super) fn index_of(waiter: WaiterId, group: &Group) -> (i32, u64, WaiterId) {
         (group.db, Owner::hash_of(group.entry.owner.as_bytes()), waiter)
+    }
+
+    /// How many groups wait.
+    pub(super) fn waiting_count(&self) -> usize {
+        self.by_owner.len()
     }
 
     /// Drops one group that waits, so that many can be dropped in portions. False if there is
@@ -79,7 +83,6 @@ impl Groups {
         group.stage = Stage::Replied;
         self.by_message = self.by_message.saturating_sub(group.is_told.into());
         self.turns = self.turns.saturating_sub(turns);
-        self.waiting = self.waiting.saturating_sub(1);
         let (ends_at, index) = (group.entry.ends_at, Self::index_of(waiter, group));
         ends_at.map(|ends_at| self.ends.remove(&(ends_at, waiter)));
         self.by_owner.remove(&index);
@@ -114,7 +117,6 @@ impl Manager {
         group.entry.arrival = Arrival::new(self.arrivals);
         self.groups.by_owner.insert(Groups::index_of(waiter, &group));
         self.groups.ends.extend(group.entry.ends_at.map(|ends_at| (ends_at, waiter)));
-        self.groups.waiting = self.groups.waiting.saturating_add(1);
         let by_message = &mut self.groups.by_message;
         *by_message = by_message.saturating_add(group.is_told.into());
         self.groups.all.insert(waiter, group);
@@ -128,14 +130,17 @@ impl Manager {
 
     /// The number of waiting groups, and of locks reserved for them.
     pub fn group_totals(&self) -> [usize; 2] {
-        [self.groups.waiting, self.groups.turns]
+        [self.groups.waiting_count(), self.groups.turns]
     }
 
     /// The waiting groups of this owner that include this lock.
     pub fn groups_of(&self, db: i32, key: &[u8], owner: &[u8]) -> Vec<WaiterId> {
-        let all = self.group_waits_of(db, owner);
-        let names_it = |(_, group): &(WaiterId, &Group)| group.number_of(key).is_some();
-        all.filter(names_it).map(|(waiter, _)| waiter).collect()
+        let hash = Owner::hash_of(owner);
+        let all = (db, hash, WaiterId::from(1))..=(db, hash, WaiterId::from(u64::MAX));
+        let waiters = self.groups.by_owner.range(all).map(|(_, _, waiter)| *waiter);
+        let is_it =
+            |group: &Group| group.entry.owner.as_bytes() == owner && group.number_of(key).is_some();
+        waiters.filter(|waiter| self.group(*waiter).is_some_and(is_it)).collect()
     }
 
     pub(super) fn comes_to_stand(&mut self, waiter: WaiterId, id: LockId) {

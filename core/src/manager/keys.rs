@@ -51,7 +51,7 @@ impl Manager {
     /// asks again, so it need not be notified.
     pub fn key_came(&mut self, db: i32, key: &[u8]) -> bool {
         self.observers.mark(db, key, false);
-        let is_awaited = (self.locks.totals().waiting() > 0 || self.groups.waiting > 0)
+        let is_awaited = (self.locks.totals().waiting() > 0 || self.groups.waiting_count() > 0)
             && self.volatile(db, key).is_some_and(|volatile| volatile.queue.has_blocked());
         if is_awaited {
             self.locks.mark(db, key, Mark::Changed, None);
