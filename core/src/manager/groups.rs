@@ -90,6 +90,13 @@ impl Groups {
         self.in_grace.remove(&waiter);
     }
 
+    /// Forgets a group that waits.
+    fn take_waiting(&mut self, waiter: WaiterId) -> Option<Group> {
+        self.waiting(waiter)?;
+        self.stop(waiter);
+        self.all.remove(&waiter)
+    }
+
     /// Forgets a group that waits no more for its locks.
     pub(super) fn take_granted(&mut self, grant: WaiterId) -> Option<Group> {
         let group = self.all.remove(&grant)?;
@@ -209,10 +216,9 @@ impl Manager {
     /// Ends the wait of a group, or its grant if that was not reported, at all of its locks. The
     /// waiters behind it are served with the next steps. False if there is no such group.
     pub(super) fn end_group(&mut self, waiter: WaiterId, by: Outcome, now: Now) -> bool {
-        if self.groups.waiting(waiter).is_some() {
-            self.log_group(waiter, by, now);
-            self.groups.stop(waiter);
-            return self.leave_all(waiter, Some(now.ms()));
+        self.log_group(waiter, by, now);
+        if self.leave_all(waiter, Some(now.ms())) {
+            return true;
         }
         let Some(group) = self.groups.take_granted(waiter) else {
             return self.groups.unheard.contains_key(&waiter);
@@ -229,14 +235,13 @@ impl Manager {
     /// Revokes an unheard grant at its locks. Their next steps do that, as one unit.
     pub fn revoke_group(&mut self, waiter: WaiterId, ids: &[LockId], now: Now) {
         for id in ids {
-            // Marked first, so that it is kept until it is swept.
-            self.locks.mark(id.db, &id.key, Mark::Due, Some(now.ms()));
-            self.leave_lock(id, waiter);
+            self.leave_and_sweep(id, waiter, Some(now.ms()));
         }
     }
 
+    /// Ends the wait of a group. False if it does not wait.
     fn leave_all(&mut self, waiter: WaiterId, at: Option<EpochMs>) -> bool {
-        let Some(group) = self.groups.all.remove(&waiter) else { return false };
+        let Some(group) = self.groups.take_waiting(waiter) else { return false };
         self.groups.left = self.groups.left.saturating_add(group.keys.len());
         if self.groups.left > LEFT_AT_ONCE {
             self.groups.leaving.push_back((waiter, group));
@@ -277,13 +282,9 @@ impl Manager {
         by: Outcome,
         now: Now,
     ) {
-        let Some(group) = self.group(waiter) else { return };
-        let wake = wake(waiter, reply, &group.entry, now);
-        let left: Vec<LockId> = group.places().collect();
         self.log_group(waiter, by, now);
-        self.groups.stop(waiter);
-        self.groups.all.remove(&waiter);
-        for id in left {
+        let Some(group) = self.groups.take_waiting(waiter) else { return };
+        for id in group.places() {
             let volatile = self.locks.get(id.db, &id.key);
             let stands = volatile.is_some_and(|volatile| volatile.queue.blocked(waiter).is_some());
             if but != Some(&*id.key) || !stands {
@@ -291,6 +292,7 @@ impl Manager {
                 self.groups.serve(id);
             }
         }
+        let wake = wake(waiter, reply, &group.entry, now);
         let is_withdrawn = by == Outcome::Cancelled;
         self.post(vec![Wake { holds: 0, is_withdrawn, ..wake }]);
     }
@@ -316,10 +318,9 @@ impl Manager {
 
     /// The server has unblocked the connection of a group. False if the waiter is no group.
     pub(super) fn group_heard_or_forgotten(&mut self, waiter: WaiterId) -> bool {
-        if self.groups.waiting(waiter).is_some() {
-            // Something else sent it a reply.
-            self.groups.stop(waiter);
-            return self.leave_all(waiter, None);
+        // If it waits, something else sent it a reply.
+        if self.leave_all(waiter, None) {
+            return true;
         }
         // If the grant is held back, another caller's reply has reported it.
         self.groups.revoke(waiter);
