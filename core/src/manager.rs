@@ -32,7 +32,6 @@ mod sight;
 mod slowlog;
 mod sweep;
 mod tells;
-mod told;
 mod upheaval;
 mod waits;
 

@@ -135,6 +135,11 @@ impl Manager {
         self.groups.waiting(waiter)
     }
 
+    /// The locks of a group that waits.
+    pub fn locks_of(&self, waiter: WaiterId) -> Vec<LockId> {
+        self.group(waiter).map_or_else(Vec::new, Group::ids)
+    }
+
     /// The number of waiting groups, and of locks reserved for them.
     pub fn group_totals(&self) -> [usize; 2] {
         [self.groups.waiting_count(), self.groups.turns]
@@ -266,6 +271,13 @@ impl Manager {
     /// work for groups.
     pub fn end_group_with(&mut self, waiter: WaiterId, reply: Reply, by: Outcome, now: Now) {
         self.end_group_but_at(waiter, None, reply, by, now);
+    }
+
+    /// A group has no listener: its wait ends as if its connection had closed.
+    pub fn group_is_unheard(&mut self, waiter: WaiterId, now: Now) {
+        self.tells.end(waiter);
+        let reply = Reply::NotNow { wait_ms: None };
+        self.end_group_with(waiter, reply, Outcome::Disconnected, now);
     }
 
     /// The wait of a group is canceled with this reply. Its place at `key` is given up by the step
