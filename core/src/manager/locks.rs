@@ -41,15 +41,22 @@ pub enum Mark {
 pub(super) struct Known {
     pub(super) id: LockId,
     pub(super) volatile: Volatile,
+    times: Times,
+    /// The gate is shut, so no session is renewed before the next step.
+    renews_later: bool,
+    /// Whether and why it is in [`Locks::marked`].
+    mark: Option<Mark>,
+}
+
+/// When a lock is due, as the indexes have it.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    /// For something that may let a waiter in.
     alarm: Option<EpochMs>,
     /// When the first of its sessions has to be renewed.
     renewal: Option<EpochMs>,
-    /// The gate is shut, so no session is renewed before the next step.
-    renews_later: bool,
     /// When the first of its sessions is lost, unless it is renewed.
     session_end: Option<EpochMs>,
-    /// Whether and why it is in [`Locks::marked`].
-    mark: Option<Mark>,
 }
 
 impl Known {
@@ -68,11 +75,11 @@ pub struct Locks {
     /// Unused places in `known`.
     free: Vec<Slot>,
     names: LockIndex,
-    /// When a lock is due for something that may let a waiter in.
+    /// Locks by [`Times::alarm`].
     alarms: BTreeSet<(EpochMs, Slot)>,
-    /// Locks by [`Known::renewal`].
+    /// Locks by [`Times::renewal`].
     renewals: BTreeSet<(EpochMs, Slot)>,
-    /// Locks by [`Known::session_end`].
+    /// Locks by [`Times::session_end`].
     session_ends: BTreeSet<(EpochMs, Slot)>,
     /// Locks to sweep soon, in the order in which they were marked, and when that was.
     marked: VecDeque<(EpochMs, Slot)>,
@@ -191,54 +198,55 @@ impl Locks {
         let Some(known) = self.at_mut(number) else {
             return work(&mut self.scratch.volatile, None).0;
         };
-        let (db, before, previous) = (known.id.db, Totals::of(&known.volatile), known.alarm);
-        let (result, next) = work(&mut known.volatile, previous);
-        let is_over = known.volatile.is_empty();
-        known.alarm = next.filter(|_| !is_over);
-        let (after, alarm) = (Totals::of(&known.volatile), known.alarm);
-        let renewal = known.next_renewal();
-        let previous_renewal = std::mem::replace(&mut known.renewal, renewal);
-        let session_end = known.volatile.sessions.next_end();
-        let previous_end = std::mem::replace(&mut known.session_end, session_end);
-        let tied = known.volatile.sessions.take_touched();
+        let before = Totals::of(&known.volatile);
+        let (result, alarm) = work(&mut known.volatile, known.times.alarm);
+        self.index(number, before, alarm);
+        result
+    }
+
+    /// Indexes a lock after a change. `before` are its totals before that.
+    fn index(&mut self, number: Slot, before: Totals, alarm: Option<EpochMs>) {
+        let Some(known) = self.at_mut(number) else { return };
+        let (db, is_over) = (known.id.db, known.volatile.is_empty());
+        let (after, tied) = (Totals::of(&known.volatile), known.volatile.sessions.take_touched());
+        let times = Times {
+            alarm: alarm.filter(|_| !is_over),
+            renewal: known.next_renewal(),
+            session_end: known.volatile.sessions.next_end(),
+        };
+        let previous = std::mem::replace(&mut known.times, times);
         self.totals = self.totals.moved(before, after);
-        reindex(&mut self.alarms, number, previous, alarm);
-        reindex(&mut self.renewals, number, previous_renewal, renewal);
-        reindex(&mut self.session_ends, number, previous_end, session_end);
+        self.reindex(number, previous, times);
         if before.has_blocked() != after.has_blocked() {
             self.index_waiters(db, number, after.has_blocked());
         }
         self.count_queue(db, before, after);
         self.index_sessions(number, tied);
-        self.forget_if_empty(number);
-        result
+        if is_over {
+            self.forget_if_empty(number);
+        }
+    }
+
+    fn reindex(&mut self, number: Slot, before: Times, after: Times) {
+        move_in(&mut self.alarms, number, before.alarm, after.alarm);
+        move_in(&mut self.renewals, number, before.renewal, after.renewal);
+        move_in(&mut self.session_ends, number, before.session_end, after.session_end);
     }
 
     /// Turns the contents of the scratch space into the volatile part of this lock.
     fn keep(&mut self, id: LockId, alarm: Option<EpochMs>) {
         let next = self.spare.take().unwrap_or_default();
         let mut known = std::mem::replace(&mut self.scratch, next);
-        let totals = Totals::of(&known.volatile);
-        self.totals = self.totals.moved(Totals::default(), totals);
-        let tied = known.volatile.sessions.take_touched();
+        known.id = id;
         let number = self.free.pop().unwrap_or(self.known.len());
         if number == self.known.len() {
             self.known.push(None);
         }
-        self.names.insert(id.db, &id.key, number);
-        self.index_waiters(id.db, number, totals.has_blocked());
-        self.count_queue(id.db, Totals::default(), totals);
-        let session_end = known.volatile.sessions.next_end();
-        let renewal = known.volatile.sessions.next_renewal();
-        (known.id, known.alarm, known.session_end) = (id, alarm, session_end);
-        known.renewal = renewal;
+        self.names.insert(known.id.db, &known.id.key, number);
         if let Some(place) = self.known.get_mut(number) {
             *place = Some(known);
         }
-        self.index_sessions(number, tied);
-        reindex(&mut self.alarms, number, None, alarm);
-        reindex(&mut self.renewals, number, None, renewal);
-        reindex(&mut self.session_ends, number, None, session_end);
+        self.index(number, Totals::default(), alarm);
     }
 
     /// A marked lock is kept until it is swept.
@@ -250,9 +258,7 @@ impl Locks {
             return;
         };
         self.free.push(number);
-        reindex(&mut self.alarms, number, known.alarm.take(), None);
-        reindex(&mut self.renewals, number, known.renewal.take(), None);
-        reindex(&mut self.session_ends, number, known.session_end.take(), None);
+        self.reindex(number, std::mem::take(&mut known.times), Times::default());
         self.names.remove(known.id.db, &known.id.key, number);
         known.volatile.reset();
         known.renews_later = false;
@@ -269,8 +275,8 @@ impl Locks {
         let Some(number) = self.number(id.db, &id.key) else { return };
         let Some(known) = self.at_mut(number) else { return };
         known.renews_later = true;
-        let renewal = known.renewal.take();
-        reindex(&mut self.renewals, number, renewal, None);
+        let renewal = known.times.renewal.take();
+        move_in(&mut self.renewals, number, renewal, None);
     }
 
     /// When the first session is lost, unless it is renewed.
@@ -380,11 +386,6 @@ impl Locks {
         known.is_some_and(|known| known.mark == Some(Mark::Changed))
     }
 
-    /// Whether any lock is marked.
-    pub fn has_marked(&self) -> bool {
-        !self.marked.is_empty()
-    }
-
     /// Since when the first marked lock is due.
     pub fn first_marked(&self) -> Option<EpochMs> {
         self.marked.front().map(|(at, _)| *at)
@@ -393,16 +394,11 @@ impl Locks {
     /// Takes the next marked lock, with the time since which it is due, and the reason. Its
     /// volatile part is dropped if it is empty.
     pub fn take_marked(&mut self) -> Option<(LockId, EpochMs, Mark)> {
-        loop {
-            let (at, number) = self.marked.pop_front()?;
-            if let Some(known) = self.at_mut(number)
-                && let Some(why) = known.mark.take()
-            {
-                let id = known.id.clone();
-                self.forget_if_empty(number);
-                return Some((id, at, why));
-            }
-        }
+        let (at, number) = self.marked.pop_front()?;
+        let known = self.at_mut(number)?;
+        let (id, why) = (known.id.clone(), known.mark.take()?);
+        self.forget_if_empty(number);
+        Some((id, at, why))
     }
 
     /// The number of slots: with [`Locks::in_place`], it allows an iteration over all locks that
@@ -485,7 +481,7 @@ impl Locks {
 }
 
 /// Moves a lock within an index that is sorted by time.
-fn reindex(
+fn move_in(
     index: &mut BTreeSet<(EpochMs, Slot)>,
     number: Slot,
     before: Option<EpochMs>,

@@ -208,7 +208,7 @@ impl Manager {
         let works = self.is_primary && !self.is_loading;
         let is_open = self.shut_since.is_none();
         let has_postponed = works && !self.postponed.is_empty();
-        let has_more = self.locks.has_marked() || !self.upheavals.is_empty();
+        let has_more = self.locks.first_marked().is_some() || !self.upheavals.is_empty();
         let has_groups = works && self.has_group_work();
         let has_expiries = works && !self.expiries.is_empty();
         let tells = !self.removed.is_empty() || !self.closing.just_flushed().is_empty();

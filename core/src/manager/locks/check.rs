@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Known, Locks, Slot, Totals};
+use super::{Known, Locks, Slot, Times, Totals};
 use crate::value::small_map::SmallMap;
 use crate::{ClientId, Queue};
 
@@ -19,7 +19,9 @@ impl Locks {
         let mut marked = BTreeSet::new();
         let mut sessions: BTreeMap<ClientId, SmallMap<Slot>> = BTreeMap::new();
         for (number, known) in self.known.iter().enumerate() {
-            let Some(Known { id, volatile, alarm, mark, .. }) = known.as_deref() else {
+            let Some(Known { id, volatile, times: Times { alarm, .. }, mark, .. }) =
+                known.as_deref()
+            else {
                 if !self.free.contains(&number) {
                     return Err(format!("place {number} is neither used nor free"));
                 }
@@ -55,7 +57,7 @@ impl Locks {
             ("crowded", with_waiters == self.with_waiters),
             ("queues", queues == self.queues().collect()),
             ("sessions", sessions == self.sessions),
-            ("marked", marked.iter().all(|number| queued.contains(number))),
+            ("marked", marked == queued && self.marked.len() == queued.len()),
             ("names", self.names.len() == self.known.iter().flatten().count()),
             ("scratch", is_unused(&self.scratch) && self.spare.as_deref().is_none_or(is_unused)),
         ];
@@ -68,7 +70,8 @@ impl Locks {
 
 /// Whether nothing is left of an earlier use.
 fn is_unused(known: &Known) -> bool {
-    let is_indexed = [known.alarm, known.renewal, known.session_end].iter().any(Option::is_some)
-        || known.mark.is_some();
+    let Times { alarm, renewal, session_end } = known.times;
+    let is_indexed =
+        [alarm, renewal, session_end].iter().any(Option::is_some) || known.mark.is_some();
     known.volatile.is_empty() && known.volatile.queue == Queue::default() && !is_indexed
 }
