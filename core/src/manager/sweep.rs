@@ -123,13 +123,11 @@ impl Manager {
             return Some(Task::Sweep(id, at, why));
         }
         // A lock that is due for two reasons is swept only once.
-        if let Some((at, id)) = due.or_else(|| self.expiries.pop_due(now)) {
+        let due = due.or_else(|| self.expiries.pop_due(now));
+        if let Some((at, id)) = due.or_else(|| self.locks.first_renewal(now)) {
             return Some(Task::Sweep(id, at, Mark::Due));
         }
-        if let Some((at, id)) = self.locks.first_renewal(now) {
-            return Some(Task::Sweep(id, at, Mark::Due));
-        }
-        let next = self.next_of_upheaval().map(|(id, why)| Task::Sweep(id, now.ms(), why));
+        let next = self.next_of_upheaval(now).map(|(id, at, why)| Task::Sweep(id, at, why));
         next.or_else(|| self.group_work_at().map(Task::Groups))
     }
 
@@ -148,11 +146,6 @@ impl Manager {
         all.into_iter().flatten().min()
     }
 
-    fn next_marked(&mut self, now: Now) -> Option<(LockId, EpochMs, Mark)> {
-        let marked = self.locks.take_marked();
-        marked.or_else(|| self.next_of_upheaval().map(|(id, why)| (id, now.ms(), why)))
-    }
-
     /// Does at once what needs no write, and postpones the rest.
     fn next_of_shut(&mut self, now: Now) -> Option<Task> {
         let due = [self.locks.first_due(now), self.locks.first_renewal(now)];
@@ -168,7 +161,8 @@ impl Manager {
             self.postpone(id.clone(), at, Mark::Due);
             return Some(Task::See(id, Mark::Due));
         }
-        let (id, at, why) = self.next_marked(now)?;
+        let marked = self.locks.take_marked();
+        let (id, at, why) = marked.or_else(|| self.next_of_upheaval(now))?;
         self.postpone(id.clone(), at, why);
         Some(Task::See(id, why))
     }

@@ -2,7 +2,7 @@
 //! and a grace period that ends earlier.
 
 use super::{LockId, Manager, Mark};
-use crate::Now;
+use crate::{EpochMs, Now};
 
 /// Whole databases were emptied, swapped or reloaded, so any lock may have changed; or any lock may
 /// be due, because the grace period ends earlier. The iteration over the locks can pause.
@@ -67,14 +67,14 @@ impl Manager {
             || self.postponed.is_changed(db, key)
     }
 
-    pub(super) fn next_of_upheaval(&mut self) -> Option<(LockId, Mark)> {
+    pub(super) fn next_of_upheaval(&mut self, now: Now) -> Option<(LockId, EpochMs, Mark)> {
         while let Some(upheaval) = self.upheavals.front_mut() {
             while upheaval.next < upheaval.end {
                 let place = upheaval.next;
                 upheaval.next = place.saturating_add(1);
                 let id = self.locks.in_place(place);
                 if let Some(id) = id.filter(|id| upheaval.db.is_none_or(|db| db == id.db)) {
-                    return Some((id, upheaval.why));
+                    return Some((id, now.ms(), upheaval.why));
                 }
             }
             self.upheavals.pop_front();
