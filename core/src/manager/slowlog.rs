@@ -89,13 +89,6 @@ fn name(bytes: &[u8]) -> Name {
 }
 
 impl SlowLog {
-    fn push(&mut self, mut entry: SlowEntry, len_max: usize) {
-        self.last = self.last.saturating_add(1);
-        entry.id = self.last;
-        self.entries.push_front(entry);
-        self.entries.truncate(len_max);
-    }
-
     /// Logs that a wait or a hold of the lock at this key ended, or that a wait there was refused.
     pub(super) fn add(&mut self, db: i32, key: &[u8], over: Ended, now: Now, len_max: usize) {
         let (kind, others) = match over.what {
@@ -107,8 +100,9 @@ impl SlowLog {
                 ("deadlock", Others::Cycle(each.collect()))
             }
         };
-        let entry = SlowEntry {
-            id: 0,
+        self.last = self.last.saturating_add(1);
+        self.entries.push_front(SlowEntry {
+            id: self.last,
             unix_ms: now.ms().get(),
             kind,
             db,
@@ -120,8 +114,8 @@ impl SlowLog {
             outcome: over.outcome.word(),
             keys: over.keys,
             others,
-        };
-        self.push(entry, len_max);
+        });
+        self.entries.truncate(len_max);
     }
 
     /// Its entries, the newest first.
