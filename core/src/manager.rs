@@ -228,7 +228,6 @@ impl Manager {
             waiters: totals
                 .waiters
                 .saturating_add(less(self.groups.waiting_count(), self.groups.by_message)),
-            tickets: totals.tickets,
             pending: totals.pending.saturating_add(self.groups.pending),
             ..totals
         }
@@ -237,11 +236,6 @@ impl Manager {
     /// The volatile part of a lock, if it has one.
     pub fn volatile(&self, db: i32, key: &[u8]) -> Option<&Volatile> {
         self.locks.get(db, key)
-    }
-
-    /// The longest queues of a database, longest first, but at most this many.
-    pub fn longest_queues(&self, db: i32, most: usize) -> Vec<LongQueue> {
-        self.locks.longest(db, most)
     }
 
     /// When the key of a lock has to expire.
@@ -361,7 +355,6 @@ impl Manager {
     fn end_tells_of(&mut self, client: ClientId, now: Now) {
         while let Some(waiter) = self.tells.of_session(client) {
             self.departed(waiter, Outcome::Disconnected, now);
-            self.tells.end(waiter);
         }
     }
 

@@ -47,11 +47,9 @@ impl Steps {
 
     /// Counts one step; false if the budget is used up.
     pub fn take(&mut self) -> bool {
-        match self.0.checked_sub(1) {
-            Some(left) => self.0 = left,
-            None => return false,
-        }
-        true
+        let left = self.0.checked_sub(1);
+        self.0 = left.unwrap_or(0);
+        left.is_some()
     }
 }
 

@@ -79,19 +79,14 @@ impl Manager {
                 self.acks.ask(id, vec![(acks, what)]);
                 continue;
             }
-            if self.locks.get(id.db, &id.key).is_none() {
-                continue;
-            }
             let (acked, asked) = self
                 .locks
                 .change_acks(&id, |volatile| (volatile.acked(what, now), volatile.take_asked()));
-            if !asked.is_empty() {
-                self.acks.ask(id.clone(), asked);
-            }
             if let Some(wake) = acked {
                 self.observers.mark(id.db, &id.key, true);
                 self.outbox.push(wake);
             }
+            self.acks.ask(id, asked);
         }
     }
 }

@@ -5,7 +5,6 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use super::Manager;
-use super::locks::Locks;
 use crate::Now;
 
 /// A queue, as [`Manager::longest_queues`](super::Manager::longest_queues) returns it.
@@ -24,15 +23,13 @@ impl Manager {
     pub fn queues(&self) -> impl Iterator<Item = (i32, usize)> {
         self.locks.queues()
     }
-}
 
-impl Locks {
     /// The longest queues of a database, longest first, but at most this many. Which of several
     /// equally long queues are returned depends on their keys. For most queues, only the length is
     /// examined.
-    pub fn longest(&self, db: i32, most: usize) -> Vec<LongQueue> {
+    pub fn longest_queues(&self, db: i32, most: usize) -> Vec<LongQueue> {
         let mut longest = BinaryHeap::new();
-        for (number, known) in self.known.iter().enumerate() {
+        for (number, known) in self.locks.known.iter().enumerate() {
             let Some(known) = known.as_ref().filter(|known| known.id.db == db) else { continue };
             let len = known.volatile.queue.len();
             let least = longest.peek().filter(|_| longest.len() >= most);
@@ -44,7 +41,7 @@ impl Locks {
             }
         }
         let shown = longest.into_iter().filter_map(|Reverse((len, number))| {
-            let known = self.at(number)?;
+            let known = self.locks.at(number)?;
             let (head, _) = known.volatile.queue.iter().next()?;
             Some(LongQueue { key: known.id.key.clone(), len, since: head.since })
         });

@@ -1,12 +1,13 @@
 //! Replies to blocked connections.
 
-use super::Manager;
+use super::{Manager, WaitEnd};
 use crate::{Reply, Wake};
 
 impl Manager {
     /// Sets the reply of a blocked connection. False if it has a reply already, or has departed.
     pub fn answer(&mut self, wake: &Wake) -> bool {
-        self.answer_told(wake) || self.waits.answer(wake.waiter, wake.reply.clone())
+        self.answer_told(wake)
+            || self.waits.end_with(wake.waiter, WaitEnd::Replied(wake.reply.clone()))
     }
 
     /// Takes the replies that came due outside a transition.

@@ -51,10 +51,9 @@ impl Manager {
             let refused = Ended { owner, mode, limit, ms: 0, outcome, what, keys: 1 };
             self.log_slow(At { db, key: &key, now }, Some(refused));
         }
-        let since = self.logged_at.map(|at| now.us().saturating_sub(at.us()));
         // If the clock was set back since the last line, it logs as well.
-        let is_ahead = self.logged_at.is_some_and(|at| at > now);
-        if since.is_some_and(|us| us < PAUSE_US) && !is_ahead {
+        let since = |at: Now| now.us().checked_sub(at.us());
+        if self.logged_at.and_then(since).is_some_and(|us| us < PAUSE_US) {
             self.unlogged = self.unlogged.saturating_add(1);
             return None;
         }

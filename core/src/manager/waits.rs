@@ -132,12 +132,7 @@ impl BlockedConnections {
         }
     }
 
-    /// Sets its reply. False if it has a reply already, or has departed.
-    pub fn answer(&mut self, id: WaiterId, reply: Reply) -> bool {
-        self.end_with(id, WaitEnd::Replied(reply))
-    }
-
-    /// Sets the end of its wait, which need not be a reply. False if it has ended already.
+    /// Sets the end of its wait. False if it has ended already.
     pub fn end_with(&mut self, id: WaiterId, end: WaitEnd) -> bool {
         let Some(parked) = self.parked.get_mut(&id).filter(|parked| parked.waits()) else {
             return false;
