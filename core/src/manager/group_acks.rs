@@ -60,16 +60,11 @@ impl Manager {
             return;
         }
         self.groups.replies(grant);
-        let mut told: Option<Wake> = None;
-        for id in &ids {
-            let part = self.locks.change_acks(id, |volatile| volatile.tell(grant, now));
-            told = match (told, part) {
-                (Some(all), Some(part)) => Some(with(all, part)),
-                (all, part) => all.or(part),
-            };
+        let tell = |id: &LockId| {
             self.observers.mark(id.db, &id.key, true);
-        }
-        if let Some(wake) = told {
+            self.locks.change_acks(id, |volatile| volatile.tell(grant, now))
+        };
+        if let Some(wake) = ids.iter().filter_map(tell).reduce(with) {
             let is_grant = matches!(wake.reply, Reply::Granted { .. });
             self.groups.told = self.groups.told.saturating_add(is_grant.into());
             self.outbox.push(Wake { holds, ..wake });

@@ -79,13 +79,12 @@ impl Groups {
         let Some(group) = self.all.get_mut(&waiter).filter(|group| group.waits()) else {
             return;
         };
-        let turns = usize::try_from(group.turns.count_ones()).unwrap_or(0);
         group.stage = Stage::Replied;
         self.by_message = self.by_message.saturating_sub(group.is_told.into());
-        self.turns = self.turns.saturating_sub(turns);
         let (ends_at, index) = (group.entry.ends_at, Self::index_of(waiter, group));
         ends_at.map(|ends_at| self.ends.remove(&(ends_at, waiter)));
         self.by_owner.remove(&index);
+        self.set_turns(waiter, 0);
         self.stays(waiter);
         self.in_grace.remove(&waiter);
     }
@@ -354,7 +353,7 @@ impl Manager {
     /// When the next group times out, or the grace period ends that holds groups back.
     pub(super) fn next_group_end(&self) -> Option<EpochMs> {
         let end = self.groups.ends.first().map(|(ends_at, _)| *ends_at);
-        let grace = self.grace_end().filter(|_| !self.groups.in_grace.is_empty());
+        let grace = self.grace_end(self.grace_ms).filter(|_| !self.groups.in_grace.is_empty());
         [end, grace].into_iter().flatten().min()
     }
 

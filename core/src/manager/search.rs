@@ -159,10 +159,9 @@ impl<W: World> WaitGraph for DbWaitGraph<'_, W> {
 
     fn blockers(&mut self, wait: &WaitAt, steps: &mut Steps) -> Vec<Owner> {
         let WaitAt { waiter: Some(waiter), ref lock } = *wait else { return Vec::new() };
-        if !self.world.is_left(Some(lock)) {
-            return self.at(lock, Stand::Parked(waiter), steps);
-        }
-        let Some((group, number)) = self.next_of(waiter, lock, steps) else {
+        let is_left = self.world.is_left(Some(lock));
+        let next = if is_left { self.next_of(waiter, lock, steps) } else { None };
+        let Some((group, number)) = next else {
             return self.at(lock, Stand::Parked(waiter), steps);
         };
         let Some(next) = group.keys.get(number) else { return Vec::new() };

@@ -78,7 +78,7 @@ impl Manager {
 
     /// The next task: the one that has been due for longest. `None` if nothing is due.
     pub fn next_task(&mut self, now: Now) -> Option<Task> {
-        if !self.is_primary || self.is_loading {
+        if !self.decides() {
             return None;
         }
         if let Some(waiter) = self.first_group_over(now) {
@@ -199,7 +199,7 @@ impl Manager {
 
     /// When to ask for tasks again.
     pub fn next_call(&self) -> Next {
-        let works = self.is_primary && !self.is_loading;
+        let works = self.decides();
         let is_open = self.shut_since.is_none();
         let has_postponed = works && !self.postponed.is_empty();
         let has_more = self.locks.first_marked().is_some() || !self.upheavals.is_empty();
