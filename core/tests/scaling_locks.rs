@@ -19,8 +19,13 @@ fn waits_with_tell(server: &mut Server, owner: &Owner, locks: u64) -> LockId {
         let user = (*b"default").into();
         let parked = Parked::new(None, last.clone(), owner.clone(), user, false);
         server.manager.tell_begins(waiter, parked, TellTo { channel: b"c", id: b"1" });
-        let parking =
-            Parking { waiter, client: None, since: server.now(), ends_at: None, is_of_several: false };
+        let parking = Parking {
+            waiter,
+            client: None,
+            since: server.now(),
+            ends_at: None,
+            is_of_several: false,
+        };
         let waits = Acquire { owner: owner.as_bytes(), patience: Patience::Tell, ..holds };
         let _ = server.decide(&mut lock, &key, Input::Park(waits, parking));
     }
@@ -90,4 +95,25 @@ fn a_swap_of_databases_moves_none_of_the_expiries_of_ten_thousand_locks() {
         swept += 1;
     }
     assert_eq!(swept, 10_000);
+}
+
+/// A flush of another database concerns none of them.
+#[test]
+fn a_portion_can_end_among_ten_thousand_locks_that_were_not_flushed() {
+    const LOCKS: u32 = 10_000;
+    let mut server = Server::new();
+    for number in 0..LOCKS {
+        let (key, mut lock) = (number.to_be_bytes(), Lock::default());
+        let holds = acquire(b"holder", Mode::Write, 60_000);
+        let waits = Acquire { patience: Patience::Ticket(lease(60_000)), owner: b"next", ..holds };
+        for ask in [holds, waits] {
+            let _ = server.decide(&mut lock, &key, Input::Acquire(ask));
+        }
+    }
+    server.manager.flushed(Some(1));
+    let mut tasks = 0;
+    while server.manager.next_task(server.now()).is_some() {
+        tasks += 1;
+    }
+    assert!((5..20).contains(&tasks), "{tasks} tasks");
 }

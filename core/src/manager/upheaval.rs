@@ -4,6 +4,10 @@
 use super::{LockId, Manager, Mark};
 use crate::{EpochMs, Now};
 
+/// The locks of other databases may be many: after this many of them, one is swept needlessly, so
+/// that the portion can end.
+const PASSED_MAX: usize = 1000;
+
 /// Whole databases were emptied, swapped or reloaded, so any lock may have changed; or any lock may
 /// be due, because the grace period ends earlier. The iteration over the locks can pause.
 #[derive(Debug)]
@@ -68,14 +72,16 @@ impl Manager {
     }
 
     pub(super) fn next_of_upheaval(&mut self, now: Now) -> Option<(LockId, EpochMs, Mark)> {
+        let mut passed: usize = 0;
         while let Some(upheaval) = self.upheavals.front_mut() {
             while upheaval.next < upheaval.end {
                 let place = upheaval.next;
                 upheaval.next = place.saturating_add(1);
-                let id = self.locks.in_place(place);
-                if let Some(id) = id.filter(|id| upheaval.db.is_none_or(|db| db == id.db)) {
+                let Some(id) = self.locks.in_place(place) else { continue };
+                if passed == PASSED_MAX || upheaval.db.is_none_or(|db| db == id.db) {
                     return Some((id, now.ms(), upheaval.why));
                 }
+                passed = passed.saturating_add(1);
             }
             self.upheavals.pop_front();
         }
