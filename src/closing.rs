@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rlock_core::ClientId;
 use rlock_engine::timers::PORTION;
-use rlock_engine::{During, events};
+use rlock_engine::{Caller as _, During, Keys, events};
 
 use crate::connection::Line;
 use crate::ffi::{self, Caller, Closing, Ctx, Exclusive};
@@ -260,7 +260,7 @@ fn close_at_once(ctx: &Ctx, during: During) {
     let mut later = Vec::new();
     while let Some(client) = state::with(|state| state.manager.closing.next_to_close()) {
         let line = Line::of(client);
-        let is_caller = caller == Some(client.get());
+        let is_caller = caller == Some(client);
         let is_later = LATER.with(|later| later.contains(&client));
         // The reply must reach a connection that was granted in this loop iteration, or whose reply
         // the server is asking for.

@@ -2,6 +2,7 @@
 
 use rlock_core::grammar::{Command, commands};
 use rlock_engine::commands as engine;
+use rlock_engine::reply::Replies;
 
 use crate::ffi::{Argv, Ctx, Handler};
 use crate::invocation::{Invocation, Serve, serve_several};

@@ -3,6 +3,7 @@
 use rlock_core::Lock;
 use rlock_core::grammar::{Arguments, BadWord, Command, SeveralKeys};
 use rlock_engine::commands;
+use rlock_engine::reply::Replies;
 
 use crate::ffi::{Argv, Ctx, Handler, Name};
 use crate::settings;

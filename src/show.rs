@@ -3,6 +3,8 @@
 use rlock_core::grammar::{self, Command, commands};
 use rlock_core::manager::{LongQueue, SlowEntry};
 use rlock_core::{ClientId, Confirmation, Mode};
+use rlock_engine::Keys;
+use rlock_engine::reply::Replies;
 
 use crate::ffi::Ctx;
 use crate::invocation::{Invocation, Serve};
@@ -26,7 +28,7 @@ impl Serve for ShowInfo {
 
     fn serve(call: &Invocation<'_>) -> Result<(), String> {
         let (ctx, now) = (call.ctx, state::now());
-        let db = ctx.selected_db();
+        let db = ctx.db();
         let (mode, holder_count, mut holders, has_void_turns) = call.look(|lock| {
             let holders = lock.holds_at(now).take(call.args.holders).map(|(owner, mode, hold)| {
                 let row: Row = vec![
@@ -149,7 +151,7 @@ impl Serve for ShowPlace {
         if !state::with(|state| state.manager.is_primary()) {
             return Err("ERR this server is a replica: only the primary knows who waits".into());
         }
-        let (db, now) = (call.ctx.selected_db(), state::now());
+        let (db, now) = (call.ctx.db(), state::now());
         let place = call.look(|lock| {
             state::with(|state| {
                 let volatile = state.manager.volatile(db, call.args.key)?;
@@ -173,7 +175,7 @@ impl Serve for ShowQueues {
 
     fn serve(call: &Invocation<'_>) -> Result<(), String> {
         let (ctx, now) = (call.ctx, state::now());
-        let (db, most) = (ctx.selected_db(), call.args.count);
+        let (db, most) = (ctx.db(), call.args.count);
         let queues = state::with(|state| state.manager.longest_queues(db, most));
         ctx.reply_array(queues.len());
         for LongQueue { key, len, since } in queues {

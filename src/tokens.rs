@@ -6,9 +6,9 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rlock_core::grammar::Access;
+use rlock_core::manager::LockId;
 use rlock_core::snapshot::{self, Start};
-
-use rlock_engine::{Content, OpenKey};
+use rlock_engine::{Caller, Content, Keys, OpenKey};
 
 use crate::ffi::{self, Ctx};
 use crate::state;
@@ -42,7 +42,8 @@ fn save(ctx: &Ctx) {
     // The first of ten names, which nobody would guess, at which no value is stored.
     for number in 0..10 {
         let key = format!("rlock.token:{}:{number}", token.get());
-        let is_done = ctx.with_name(0, key.as_bytes(), |name| {
+        let id = LockId { db: 0, key: key.as_bytes().into() };
+        let is_done = ctx.with_name(&id, |name| {
             let is_free = matches!(ctx.open(name, Access::Reads).content(), Content::Missing);
             if is_free {
                 ctx.append(name, &payload);

@@ -108,41 +108,14 @@ pub struct Settings {
     pub detects_deadlocks: bool,
 }
 
-/// A server, as the engine uses it in one callback: a command, a timer, an event.
-///
-/// Any of these functions may call the engine back, so the engine borrows its state across none of
-/// them, except within [`Host::state`] itself.
-pub trait Host: Replies {
+/// The keys of a server, and what it passes on about them.
+pub trait Keys {
     /// A key's name.
     type Name<'n>: KeyName;
     /// An open key.
     type Key<'h>: OpenKey
     where
         Self: 'h;
-    /// The server's handle of a blocked connection.
-    type Blocked: 'static;
-
-    // --- the engine's own ----------------------------------------------------------------------
-
-    /// Accesses the engine's state. `work` must not call the server.
-    fn state<T>(&self, work: impl FnOnce(&mut State<Self::Blocked>) -> T) -> T;
-
-    /// Returns the current settings.
-    fn settings(&self) -> Settings;
-
-    /// Returns the wall clock, which deadlines refer to.
-    fn now(&self) -> Now;
-
-    /// Returns a clock that is never set back, which measures how long the engine works.
-    fn monotonic(&self) -> Duration;
-
-    /// Reports what happened, for counters and for observers of the engine.
-    fn observe(&self, happening: Happening<'_>);
-
-    /// Writes a warning to the server's log.
-    fn warn(&self, line: &str);
-
-    // --- keys ----------------------------------------------------------------------------------
 
     /// Returns the selected database.
     fn db(&self) -> i32;
@@ -174,11 +147,6 @@ pub trait Host: Replies {
     /// Publishes a keyspace notification.
     fn notify(&self, event: &CStr, name: &Self::Name<'_>);
 
-    /// From now on, [`crate::events::key_came`] is to be called for new keys, at least for those
-    /// whose type the server does not report to the connections that are blocked there
-    /// ([`crate::blocked::key_came`]).
-    fn watch_new_keys(&self);
-
     /// Returns whether the server would let a client write this key now.
     fn gate_of(&self, name: &Self::Name<'_>) -> Gate;
 
@@ -187,15 +155,20 @@ pub trait Host: Replies {
 
     /// Whether each key has a gate of its own, and may be served by another node.
     fn is_cluster(&self) -> bool;
+}
 
-    // --- the caller ----------------------------------------------------------------------------
-
+/// The running command, and who sent it.
+pub trait Caller {
     /// Returns the caller's connection, if it has one; scripts and other modules do not.
     fn client(&self) -> Option<ClientId>;
 
     /// Returns the user as which the caller is authenticated; the name need not be UTF-8. Only for
-    /// a caller that may be blocked ([`Host::denies_blocking`]): another module has no user.
+    /// a caller that may be blocked ([`Caller::denies_blocking`]): another module has no user.
     fn user(&self) -> Rc<[u8]>;
+
+    /// Returns the user, like [`Caller::user`], but for any caller; empty if the caller is another
+    /// module.
+    fn any_user(&self) -> Rc<[u8]>;
 
     /// Whether the caller cannot be blocked.
     fn denies_blocking(&self) -> bool;
@@ -207,24 +180,21 @@ pub trait Host: Replies {
     /// Whether the server is loading its data.
     fn is_loading(&self) -> bool;
 
-    /// Whether a reply to a blocked connection would leave before the writes of the running script.
-    fn must_answer_later(&self) -> bool;
-
-    // --- blocked connections -------------------------------------------------------------------
-
-    /// Returns the user, like [`Host::user`], but for any caller; empty if the caller is another
-    /// module.
-    fn any_user(&self) -> Rc<[u8]>;
-
     /// Whether the command is part of a transaction or a script, or comes from another module: a
     /// message must not leave before that has ended.
     fn is_in_longer(&self) -> bool;
 
-    /// Whether the server reports the subscribers of a shard channel ([`Host::has_listener`]): an
+    /// Whether a reply to a blocked connection would leave before the writes of the running script.
+    fn must_answer_later(&self) -> bool;
+}
+
+/// Shard channels.
+pub trait Channels {
+    /// Whether the server reports the subscribers of a channel ([`Channels::has_listener`]): an
     /// administrator can take that away, until the next restart.
     fn knows_listeners(&self) -> bool;
 
-    /// Whether this shard channel has a subscriber on this server.
+    /// Whether this channel has a subscriber on this server.
     fn has_listener(&self, channel: &[u8]) -> bool;
 
     /// Like `has_listener`, for many channels at once.
@@ -236,9 +206,40 @@ pub trait Host: Replies {
     /// always may.
     fn may_publish(&self, user: Option<&[u8]>, channel: &[u8]) -> bool;
 
-    /// Publishes a message to the subscribers of a shard channel. Returns whether this server has
-    /// any; in a cluster, other servers may have some as well.
+    /// Publishes a message to the subscribers of a channel. Returns whether this server has any; in
+    /// a cluster, other servers may have some as well.
     fn publish_message(&self, channel: &[u8], message: &[u8]) -> bool;
+}
+
+/// A server, as the engine uses it in one callback: a command, a timer, an event.
+///
+/// Any function of these traits may call the engine back, so the engine borrows its state across
+/// none of them, except within [`Host::state`] itself.
+pub trait Host: Replies + Keys + Caller + Channels {
+    /// The server's handle of a blocked connection.
+    type Blocked: 'static;
+
+    // --- the engine's own ----------------------------------------------------------------------
+
+    /// Accesses the engine's state. `work` must not call the server.
+    fn state<T>(&self, work: impl FnOnce(&mut State<Self::Blocked>) -> T) -> T;
+
+    /// Returns the current settings.
+    fn settings(&self) -> Settings;
+
+    /// Returns the wall clock, which deadlines refer to.
+    fn now(&self) -> Now;
+
+    /// Returns a clock that is never set back, which measures how long the engine works.
+    fn monotonic(&self) -> Duration;
+
+    /// Reports what happened, for counters and for observers of the engine.
+    fn observe(&self, happening: Happening<'_>);
+
+    /// Writes a warning to the server's log.
+    fn warn(&self, line: &str);
+
+    // --- blocked connections -------------------------------------------------------------------
 
     /// Blocks the caller at these keys, with this number, until it is unblocked: the engine's own
     /// timers end each wait. `None` if the server does not allow it.
@@ -248,6 +249,11 @@ pub trait Host: Replies {
     /// in this loop iteration.
     fn unblock(&self, blocked: Self::Blocked);
 
+    /// From now on, [`crate::events::key_came`] is to be called for new keys, at least for those
+    /// whose type the server does not report to the connections that are blocked there
+    /// ([`crate::blocked::key_came`]).
+    fn watch_new_keys(&self);
+
     /// Whether this user may acquire this lock now.
     fn may_acquire(&self, user: &[u8], name: &Self::Name<'_>) -> bool;
 
@@ -256,6 +262,8 @@ pub trait Host: Replies {
 
     /// Whether this user may observe this lock now.
     fn may_observe(&self, user: &[u8], name: &Self::Name<'_>) -> bool;
+
+    // --- sessions ------------------------------------------------------------------------------
 
     /// Whether a connection can be closed without harm; if not, there are no sessions.
     fn can_close(&self) -> bool;

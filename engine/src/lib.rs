@@ -43,7 +43,10 @@ pub mod unit;
 mod unsaved;
 
 pub use happening::{Done, Happening};
-pub use host::{Content, Deferred, During, Gate, Host, KeyName, OpenKey, Replication, Settings};
+pub use host::{
+    Caller, Channels, Content, Deferred, During, Gate, Host, KeyName, Keys, OpenKey, Replication,
+    Settings,
+};
 pub use planted::PlantedFault;
 pub use state::State;
 

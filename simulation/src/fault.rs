@@ -1,6 +1,8 @@
 //! Faults that can be planted in the engine, and in the simulated server around it. Each must make
 //! a run fail: a law that cannot fail shows nothing.
 
+use rlock_core::{Change, snapshot};
+
 /// What is done wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
@@ -116,4 +118,18 @@ impl Fault {
         Self::Engine(rlock_engine::PlantedFault::SeveralToldAtOnce),
         Self::Engine(rlock_engine::PlantedFault::PartNotRevoked),
     ];
+}
+
+/// The effects of a command that grants, each as separate bytes, for [`Fault::UnitSplit`].
+pub(crate) fn grants_alone(effects: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
+    let effects = snapshot::load_effects(effects, count).ok()?;
+    let grants = |change: &Change<'_>| matches!(change, Change::Granted { .. });
+    effects.iter().flat_map(|effect| &effect.changes).any(grants).then(|| {
+        let bytes = effects.iter().map(|effect| {
+            let mut bytes = Vec::new();
+            snapshot::save_effect(effect.start, &effect.changes, &mut bytes);
+            bytes
+        });
+        bytes.collect()
+    })
 }

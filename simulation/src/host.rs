@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use rlock_core::grammar::Access;
 use rlock_core::manager::LockId;
-use rlock_core::{Change, ClientId, EpochMs, Lock, Now, WaiterId, snapshot};
+use rlock_core::{ClientId, EpochMs, Lock, Now, WaiterId};
 use rlock_engine::reply::Replies;
 use rlock_engine::timers::PORTION;
 use rlock_engine::{
-    Content, Deferred, During, Gate, Happening, Host, Replication, Settings, blocked,
+    Caller, Channels, Content, Deferred, During, Gate, Happening, Host, Keys, Replication,
+    Settings, blocked,
 };
 
-use crate::fault::Fault;
+use crate::fault::{Fault, grants_alone};
 use crate::keyspace::{self, Slot, Value};
 use crate::notes::{Asked, Deed, Note};
 pub(crate) use crate::running::Running;
@@ -132,61 +133,12 @@ impl rlock_engine::OpenKey for Key<'_, '_> {
     }
 }
 
-/// The effects of a command that grants, each as separate bytes.
-fn grants_alone(effects: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
-    let effects = snapshot::load_effects(effects, count).ok()?;
-    let grants = |change: &Change<'_>| matches!(change, Change::Granted { .. });
-    effects.iter().flat_map(|effect| &effect.changes).any(grants).then(|| {
-        let bytes = effects.iter().map(|effect| {
-            let mut bytes = Vec::new();
-            snapshot::save_effect(effect.start, &effect.changes, &mut bytes);
-            bytes
-        });
-        bytes.collect()
-    })
-}
-
-impl<'s> Host for Edge<'s> {
+impl<'s> Keys for Edge<'s> {
     type Name<'n> = Name;
     type Key<'h>
         = Key<'h, 's>
     where
         's: 'h;
-    type Blocked = WaiterId;
-
-    fn state<T>(&self, work: impl FnOnce(&mut rlock_engine::State<WaiterId>) -> T) -> T {
-        work(&mut self.server().state)
-    }
-
-    fn settings(&self) -> Settings {
-        let server = self.server();
-        let mut bounds = server.bounds;
-        match server.fault {
-            Fault::TellUnbound => bounds.max_tell_ms *= 2,
-            Fault::TellsUncounted => bounds.max_tells += 1,
-            _ => {}
-        }
-        Settings { bounds, detects_deadlocks: true }
-    }
-
-    fn now(&self) -> Now {
-        self.server().now
-    }
-
-    /// After as many tasks as the step allows, the portion is used up.
-    fn monotonic(&self) -> Duration {
-        let mut server = self.server();
-        let tick = PORTION / u32::try_from(server.portion.max(1)).unwrap_or(u32::MAX);
-        let ticks = server.ticks.saturating_sub(1);
-        server.ticks += 1;
-        (tick + Duration::from_nanos(1)).saturating_mul(ticks)
-    }
-
-    fn observe(&self, happening: Happening<'_>) {
-        self.server().observe(&self.running, happening);
-    }
-
-    fn warn(&self, _: &str) {}
 
     fn db(&self) -> i32 {
         self.db.get()
@@ -253,10 +205,6 @@ impl<'s> Host for Edge<'s> {
         self.server().events.push((self.db(), name.0.clone(), event));
     }
 
-    fn watch_new_keys(&self) {
-        self.server().watches_keys = true;
-    }
-
     fn gate_of(&self, _: &Name) -> Gate {
         let server = self.server();
         let is_open = server.fault == Fault::GateLeftOpen || !server.refuses_writes();
@@ -271,7 +219,9 @@ impl<'s> Host for Edge<'s> {
     fn is_cluster(&self) -> bool {
         false
     }
+}
 
+impl Caller for Edge<'_> {
     fn client(&self) -> Option<ClientId> {
         self.running.client
     }
@@ -280,6 +230,15 @@ impl<'s> Host for Edge<'s> {
         let server = self.server();
         let conn = self.running.asker.and_then(|client| server.conns.get(&client));
         conn.map_or_else(Rc::default, |conn| conn.user.clone().into())
+    }
+
+    fn any_user(&self) -> Rc<[u8]> {
+        if self.server().fault == Fault::UserUnknown {
+            let mut server = self.server();
+            server.strangers += 1;
+            return format!("stranger {}", server.strangers).into_bytes().into();
+        }
+        self.user()
     }
 
     fn denies_blocking(&self) -> bool {
@@ -294,25 +253,18 @@ impl<'s> Host for Edge<'s> {
         false
     }
 
-    fn must_answer_later(&self) -> bool {
-        let server = self.server();
-        server.in_script && server.conditions.replies_at_once
-    }
-
-    fn any_user(&self) -> Rc<[u8]> {
-        if self.server().fault == Fault::UserUnknown {
-            let mut server = self.server();
-            server.strangers += 1;
-            return format!("stranger {}", server.strangers).into_bytes().into();
-        }
-        self.user()
-    }
-
     fn is_in_longer(&self) -> bool {
         let server = self.server();
         server.in_longer && server.fault != Fault::MessageInside
     }
 
+    fn must_answer_later(&self) -> bool {
+        let server = self.server();
+        server.in_script && server.conditions.replies_at_once
+    }
+}
+
+impl Channels for Edge<'_> {
     fn knows_listeners(&self) -> bool {
         true
     }
@@ -328,6 +280,48 @@ impl<'s> Host for Edge<'s> {
 
     fn publish_message(&self, channel: &[u8], message: &[u8]) -> bool {
         self.server().publish(channel, message)
+    }
+}
+
+impl Host for Edge<'_> {
+    type Blocked = WaiterId;
+
+    fn state<T>(&self, work: impl FnOnce(&mut rlock_engine::State<WaiterId>) -> T) -> T {
+        work(&mut self.server().state)
+    }
+
+    fn settings(&self) -> Settings {
+        let server = self.server();
+        let mut bounds = server.bounds;
+        match server.fault {
+            Fault::TellUnbound => bounds.max_tell_ms *= 2,
+            Fault::TellsUncounted => bounds.max_tells += 1,
+            _ => {}
+        }
+        Settings { bounds, detects_deadlocks: true }
+    }
+
+    fn now(&self) -> Now {
+        self.server().now
+    }
+
+    /// After as many tasks as the step allows, the portion is used up.
+    fn monotonic(&self) -> Duration {
+        let mut server = self.server();
+        let tick = PORTION / u32::try_from(server.portion.max(1)).unwrap_or(u32::MAX);
+        let ticks = server.ticks.saturating_sub(1);
+        server.ticks += 1;
+        (tick + Duration::from_nanos(1)).saturating_mul(ticks)
+    }
+
+    fn observe(&self, happening: Happening<'_>) {
+        self.server().observe(&self.running, happening);
+    }
+
+    fn warn(&self, _: &str) {}
+
+    fn watch_new_keys(&self) {
+        self.server().watches_keys = true;
     }
 
     fn block(&self, _: &[Name], waiter: u64) -> Option<WaiterId> {

@@ -1,15 +1,11 @@
 //! Shard channels: their subscribers, the permission to publish, and publishing.
 
-use std::io::Error;
-
-use rlock_engine::protocol;
+use rlock_engine::{Channels, protocol};
 
 use super::*;
 
-impl Ctx {
-    /// Whether the server reports the subscribers of a shard channel: an administrator can take
-    /// that command away.
-    pub fn knows_listeners(&self) -> bool {
+impl Channels for Ctx {
+    fn knows_listeners(&self) -> bool {
         /// Only a restart of the server can take the command away.
         static IS_THERE: AtomicBool = AtomicBool::new(false);
         if !IS_THERE.load(Relaxed) {
@@ -18,13 +14,11 @@ impl Ctx {
         IS_THERE.load(Relaxed)
     }
 
-    /// Whether a shard channel has a subscriber on this server.
-    pub fn has_listener(&self, channel: &[u8]) -> bool {
+    fn has_listener(&self, channel: &[u8]) -> bool {
         self.listeners(channel).is_some_and(|count| count > 0)
     }
 
-    /// Like `has_listener`, for many channels at once.
-    pub fn have_listeners(&self, channels: &[&[u8]]) -> Vec<bool> {
+    fn have_listeners(&self, channels: &[&[u8]]) -> Vec<bool> {
         // SAFETY: context; bytes; the format names a string, then a vector of strings of ours with
         // its length, as given, which we free after the last use. Only we have the reply.
         let counted = unsafe {
@@ -45,22 +39,7 @@ impl Ctx {
         all
     }
 
-    /// How many subscribers a shard channel has on this server.
-    fn listeners(&self, channel: &[u8]) -> Option<u64> {
-        // SAFETY: context; the format names a string, then bytes with their length, as given.
-        // Nobody else has the reply.
-        unsafe {
-            let call = there(raw::RedisModule_Call);
-            let (command, of) = (c"PUBSUB".as_ptr(), c"SHARDNUMSUB".as_ptr());
-            let (start, len) = (channel.as_ptr(), channel.len());
-            let reply = call(self.0, command, c"cb".as_ptr(), of, start, len);
-            read_reply(reply, |reply| protocol::subscribers(reply)?.next())
-        }
-    }
-
-    /// Publishes a message to the subscribers of a shard channel. Returns whether this server has
-    /// any.
-    pub fn publish(&self, channel: &[u8], message: &[u8]) -> bool {
+    fn publish_message(&self, channel: &[u8], message: &[u8]) -> bool {
         // SAFETY: context; bytes. The strings are ours and freed here, after the last use.
         unsafe {
             let create = there(raw::RedisModule_CreateString);
@@ -73,8 +52,9 @@ impl Ctx {
         }
     }
 
-    /// Whether a user may publish to this channel now. A deleted user may not.
-    pub fn may_publish(&self, user: &[u8], channel: &[u8]) -> bool {
+    /// A deleted user may not.
+    fn may_publish(&self, user: Option<&[u8]>, channel: &[u8]) -> bool {
+        let Some(user) = user else { return true };
         let Some(known) = Self::user_called(user) else { return false };
         // SAFETY: context; bytes. The string and the user are ours and freed here, after the last
         // use.
@@ -89,33 +69,19 @@ impl Ctx {
             answer == OK
         }
     }
+}
 
-    /// The caller's user; empty if the caller is another module, which has none.
-    pub fn any_user_name(&self) -> std::rc::Rc<[u8]> {
-        let has_user = self.connection().is_some()
-            || self.flags().contains(ContextFlags::LUA) && self.has_user();
-        if has_user { self.user_name() } else { std::rc::Rc::default() }
-    }
-
-    /// Whether the context has a user. The server's answer to a command that is to run as that user
-    /// shows it, whether or not the user may run it.
-    fn has_user(&self) -> bool {
-        // SAFETY: context; the format names no arguments, and demands the user's permissions. We
-        // free the reply, after reading `errno`, which holds the reason of a missing one.
+impl Ctx {
+    /// How many subscribers a shard channel has on this server.
+    fn listeners(&self, channel: &[u8]) -> Option<u64> {
+        // SAFETY: context; the format names a string, then bytes with their length, as given.
+        // Nobody else has the reply.
         unsafe {
             let call = there(raw::RedisModule_Call);
-            let reply = call(self.0, c"RLOCK.HELP".as_ptr(), c"C".as_ptr());
-            let why = Error::last_os_error().raw_os_error();
-            if reply.is_null() {
-                return why == Some(libc::EACCES);
-            }
-            there(raw::RedisModule_FreeCallReply)(reply);
-            true
+            let (command, of) = (c"PUBSUB".as_ptr(), c"SHARDNUMSUB".as_ptr());
+            let (start, len) = (channel.as_ptr(), channel.len());
+            let reply = call(self.0, command, c"cb".as_ptr(), of, start, len);
+            read_reply(reply, |reply| protocol::subscribers(reply)?.next())
         }
-    }
-
-    /// Whether this runs in a transaction, a script, or another module's call.
-    pub fn is_in_longer(&self) -> bool {
-        self.is_nested() || self.flags().contains(ContextFlags::MULTI)
     }
 }

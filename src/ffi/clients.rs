@@ -1,5 +1,4 @@
-//! Connections: whose command is running, which ones close, and how to close one; and databases
-//! that are emptied or swapped.
+//! Connections: which ones close, and how to close one; and databases that are emptied or swapped.
 
 use super::*;
 
@@ -19,41 +18,6 @@ pub fn is_connection(client: u64) -> bool {
 }
 
 impl Ctx {
-    /// The caller's connection, if it is a real one and not a script's or another module's.
-    pub fn client(&self) -> Option<u64> {
-        let flags = self.flags();
-        let is_called =
-            flags.contains(ContextFlags::DENY_BLOCKING) && !flags.contains(ContextFlags::MULTI);
-        if is_called || flags.contains(ContextFlags::LUA) {
-            return None;
-        }
-        let id = self.connection()?;
-        // For another module's call as the caller's user, Valkey 9 has an internal client that is
-        // in no list.
-        let is_listed = || self.describe_client(id).is_some_and(|line| !line.trim().is_empty());
-        let is_sure = !IS_VALKEY_9.load(Relaxed) || !flags.contains(ContextFlags::MULTI);
-        (is_sure || is_listed()).then_some(id)
-    }
-
-    /// The ID of the context's client if it is a connection, and not another module's call.
-    pub(super) fn connection(&self) -> Option<u64> {
-        // SAFETY: context; we free the string.
-        unsafe {
-            let id = there(raw::RedisModule_GetClientId)(self.0);
-            let known = is_connection(id);
-            // For such a call, Valkey 9 also knows its internal client, which has no user.
-            if !known || !IS_VALKEY_9.load(Relaxed) {
-                return known.then_some(id);
-            }
-            let user = there(raw::RedisModule_GetClientUserNameById)(self.0, id);
-            if user.is_null() {
-                return None;
-            }
-            there(raw::RedisModule_FreeString)(self.0, user);
-            Some(id)
-        }
-    }
-
     /// Whether a connection can be closed without harm: only `CLIENT KILL` closes it at once and
     /// waits for I/O threads that use it, but an administrator can take `CLIENT` away.
     pub fn can_close(&self) -> bool {

@@ -5,14 +5,56 @@ use std::io::Error;
 use std::marker::PhantomData;
 
 use rlock_core::grammar::Access;
-use rlock_engine::Gate;
+use rlock_core::manager::LockId;
+use rlock_engine::{Gate, Keys};
 use smallvec::SmallVec;
 
 use super::*;
 
-impl Ctx {
-    /// Opens a key. For reading only, a missing key stays null.
-    pub fn open(&self, name: &Name<'_>, access: Access) -> Key<'_> {
+impl Keys for Ctx {
+    type Name<'n> = Name<'n>;
+    type Key<'h> = Key<'h>;
+
+    fn db(&self) -> c_int {
+        // SAFETY: context.
+        unsafe { there(raw::RedisModule_GetSelectedDb)(self.0) }
+    }
+
+    fn with_name<T>(&self, id: &LockId, work: impl FnOnce(&Name<'_>) -> T) -> T {
+        let LockId { db, key } = id;
+        // SAFETY: context; bytes. The string is ours and freed here, after the last use.
+        unsafe {
+            let before = there(raw::RedisModule_GetSelectedDb)(self.0);
+            there(raw::RedisModule_SelectDb)(self.0, *db);
+            let create = there(raw::RedisModule_CreateString);
+            let string = create(self.0, key.as_ptr().cast(), key.len());
+            let result = work(&Name { string, bytes: key });
+            there(raw::RedisModule_FreeString)(self.0, string);
+            there(raw::RedisModule_SelectDb)(self.0, before);
+            result
+        }
+    }
+
+    fn with_names<T>(&self, db: c_int, keys: &[&[u8]], work: impl FnOnce(&[Name<'_>]) -> T) -> T {
+        // SAFETY: context; bytes. The strings are ours and freed here, after the last use.
+        unsafe {
+            let before = there(raw::RedisModule_GetSelectedDb)(self.0);
+            there(raw::RedisModule_SelectDb)(self.0, db);
+            let create = there(raw::RedisModule_CreateString);
+            let name = |bytes: &&'_ [u8]| create(self.0, bytes.as_ptr().cast(), bytes.len());
+            let names: Vec<Name<'_>> =
+                keys.iter().map(|bytes| Name { string: name(bytes), bytes }).collect();
+            let result = work(&names);
+            for name in names {
+                there(raw::RedisModule_FreeString)(self.0, name.string);
+            }
+            there(raw::RedisModule_SelectDb)(self.0, before);
+            result
+        }
+    }
+
+    /// For reading only, a missing key stays null.
+    fn open(&self, name: &Name<'_>, access: Access) -> Key<'_> {
         let mode = match access {
             Access::Writes => raw::REDISMODULE_READ | raw::REDISMODULE_WRITE,
             _ => raw::REDISMODULE_READ,
@@ -23,9 +65,8 @@ impl Ctx {
         Key { key: key.cast(), of: PhantomData }
     }
 
-    /// Propagates `RLOCK.APPLY key [key ...] payload` to replicas and the append-only file.
-    pub fn replicate(&self, names: &[&Name<'_>], payload: &[u8]) {
-        let (command, start, len) = (c"RLOCK.APPLY".as_ptr(), payload.as_ptr(), payload.len());
+    fn replicate(&self, names: &[&Name<'_>], effects: &[u8]) {
+        let (command, start, len) = (c"RLOCK.APPLY".as_ptr(), effects.as_ptr(), effects.len());
         if let [name] = names {
             // SAFETY: context; the format names a server's string, then bytes with their length,
             // as given.
@@ -45,30 +86,17 @@ impl Ctx {
         };
     }
 
-    /// Writes `RLOCK.APPLY key payload` to the append-only file, and not to replicas.
-    pub fn append(&self, name: &Name<'_>, payload: &[u8]) {
-        // SAFETY: context; the format excludes replicas, and names a server's string, then bytes
-        // with their length, as given.
-        unsafe {
-            let replicate = there(raw::RedisModule_Replicate);
-            let (start, len) = (payload.as_ptr(), payload.len());
-            replicate(self.0, c"RLOCK.APPLY".as_ptr(), c"Rsb".as_ptr(), name.string, start, len)
-        };
-    }
-
-    /// Propagates the running command unchanged to replicas and the append-only file.
-    pub fn replicate_as_it_came(&self) {
+    fn replicate_as_it_came(&self) {
         raw::replicate_verbatim(self.0);
     }
 
-    /// Notifies WATCH and client-side caches that the key changed.
-    pub fn signal_modified(&self, name: &Name<'_>) {
+    fn signal_modified(&self, name: &Name<'_>) {
         // SAFETY: context and name are the server's own and alive.
         unsafe { there(raw::RedisModule_SignalModifiedKey)(self.0, name.string) };
     }
 
-    /// Publishes a keyspace notification of class `d`.
-    pub fn notify(&self, event: &CStr, name: &Name<'_>) {
+    /// The class is `d`.
+    fn notify(&self, event: &CStr, name: &Name<'_>) {
         // SAFETY: context with a client; the server copies both strings.
         unsafe {
             let notify = there(raw::RedisModule_NotifyKeyspaceEvent);
@@ -76,96 +104,10 @@ impl Ctx {
         };
     }
 
-    /// Does `work` in database `db` with a key's name that came from no command.
-    pub fn with_name<T>(&self, db: c_int, key: &[u8], work: impl FnOnce(&Name<'_>) -> T) -> T {
-        // SAFETY: context; bytes. The string is ours and freed here, after the last use.
-        unsafe {
-            let before = there(raw::RedisModule_GetSelectedDb)(self.0);
-            there(raw::RedisModule_SelectDb)(self.0, db);
-            let create = there(raw::RedisModule_CreateString);
-            let string = create(self.0, key.as_ptr().cast(), key.len());
-            let result = work(&Name { string, bytes: key });
-            there(raw::RedisModule_FreeString)(self.0, string);
-            there(raw::RedisModule_SelectDb)(self.0, before);
-            result
-        }
-    }
-
-    /// Like `with_name`, for several keys of one database.
-    pub fn with_names<T>(
-        &self,
-        db: c_int,
-        keys: &[&[u8]],
-        work: impl FnOnce(&[Name<'_>]) -> T,
-    ) -> T {
-        // SAFETY: context; bytes. The strings are ours and freed here, after the last use.
-        unsafe {
-            let before = there(raw::RedisModule_GetSelectedDb)(self.0);
-            there(raw::RedisModule_SelectDb)(self.0, db);
-            let create = there(raw::RedisModule_CreateString);
-            let name = |bytes: &&'_ [u8]| create(self.0, bytes.as_ptr().cast(), bytes.len());
-            let names: Vec<Name<'_>> =
-                keys.iter().map(|bytes| Name { string: name(bytes), bytes }).collect();
-            let result = work(&names);
-            for name in names {
-                there(raw::RedisModule_FreeString)(self.0, name.string);
-            }
-            there(raw::RedisModule_SelectDb)(self.0, before);
-            result
-        }
-    }
-
-    /// The database that the client selected.
-    pub fn selected_db(&self) -> c_int {
-        // SAFETY: context.
-        unsafe { there(raw::RedisModule_GetSelectedDb)(self.0) }
-    }
-
-    /// The server's flags of this context. They cost it some work, so ask only where needed.
-    pub fn flags(&self) -> ContextFlags {
-        self.wrapped().get_flags()
-    }
-
-    /// Whether the server is paused, and asserts that nothing is written.
-    pub fn is_paused(&self) -> bool {
-        // SAFETY: takes nothing.
-        unsafe { there(raw::RedisModule_AvoidReplicaTraffic)() != 0 }
-    }
-
-    /// The module's own context, for work outside commands.
-    pub fn detached() -> Self {
-        Self(DETACHED.load(Relaxed))
-    }
-
-    /// Whether the server is loading its data.
-    pub fn is_loading(&self) -> bool {
-        self.flags().contains(ContextFlags::LOADING)
-    }
-
-    /// Whether this runs inside something longer: a script, or another module's command.
-    pub fn is_nested(&self) -> bool {
-        let flags = self.flags();
-        flags.contains(ContextFlags::LUA)
-            || flags.contains(ContextFlags::DENY_BLOCKING) && !flags.contains(ContextFlags::MULTI)
-    }
-
-    /// Whether the caller cannot be blocked: it is a script, a transaction, another module, or no
-    /// client at all.
-    pub fn denies_blocking(&self) -> bool {
-        let denied = ContextFlags::DENY_BLOCKING
-            | ContextFlags::REPLICATED
-            | ContextFlags::LOADING
-            | ContextFlags::MULTI
-            | ContextFlags::LUA;
-        // Another module may allow its call to block, but such a caller has no user.
-        self.flags().intersects(denied) || self.connection().is_none()
-    }
-
-    /// Whether the server would accept a client's write of this key now. The probe is a write
-    /// command of the module that changes nothing and that nobody can rename. In script mode, the
-    /// server checks it like a client's write: enough replicas, a writable disk, a slot that it
-    /// serves.
-    pub fn gate_of(&self, name: &Name<'_>) -> Gate {
+    /// The probe is a write command of the module that changes nothing and that nobody can rename.
+    /// In script mode, the server checks it like a client's write: enough replicas, a writable
+    /// disk, a slot that it serves.
+    fn gate_of(&self, name: &Name<'_>) -> Gate {
         // SAFETY: context; the format names a string of the server, an empty one of ours, and the
         // mode: script mode, with errors as replies (Valkey 9.1 fails without that). We free the
         // reply, after reading `errno`, which holds the reason of an error.
@@ -184,6 +126,38 @@ impl Ctx {
         }
     }
 
+    fn is_paused(&self) -> bool {
+        // SAFETY: takes nothing.
+        unsafe { there(raw::RedisModule_AvoidReplicaTraffic)() != 0 }
+    }
+
+    fn is_cluster(&self) -> bool {
+        is_cluster()
+    }
+}
+
+impl Ctx {
+    /// Writes `RLOCK.APPLY key payload` to the append-only file, and not to replicas.
+    pub fn append(&self, name: &Name<'_>, payload: &[u8]) {
+        // SAFETY: context; the format excludes replicas, and names a server's string, then bytes
+        // with their length, as given.
+        unsafe {
+            let replicate = there(raw::RedisModule_Replicate);
+            let (start, len) = (payload.as_ptr(), payload.len());
+            replicate(self.0, c"RLOCK.APPLY".as_ptr(), c"Rsb".as_ptr(), name.string, start, len)
+        };
+    }
+
+    /// The server's flags of this context. They cost it some work, so ask only where needed.
+    pub fn flags(&self) -> ContextFlags {
+        self.wrapped().get_flags()
+    }
+
+    /// The module's own context, for work outside commands.
+    pub fn detached() -> Self {
+        Self(DETACHED.load(Relaxed))
+    }
+
     /// Whether this node of a Cluster serves the slot of a key. The probe is that of `gate_of`, but
     /// only the slot is checked.
     pub(super) fn serves(&self, name: *mut raw::RedisModuleString) -> bool {
@@ -196,12 +170,6 @@ impl Ctx {
             there(raw::RedisModule_FreeCallReply)(reply);
             isize::try_from(kind) == Ok(raw::REDISMODULE_REPLY_STRING)
         }
-    }
-
-    /// Whether the command came from this server's primary, from a node that migrates a slot to
-    /// this one, or from the server's own file, and not from a client.
-    pub fn is_from_primary(&self) -> bool {
-        self.flags().intersects(ContextFlags::REPLICATED | ContextFlags::LOADING)
     }
 
     /// Writes a warning to the server's log.

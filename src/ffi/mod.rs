@@ -12,6 +12,7 @@
 #[cfg(not(test))]
 mod allocator;
 mod blocked;
+mod caller;
 mod channels;
 mod clients;
 mod command_info;
@@ -177,12 +178,6 @@ pub fn is_cluster() -> bool {
 /// it.
 fn keeps_replies_aside() -> bool {
     KEEPS_REPLIES_ASIDE.load(Relaxed)
-}
-
-/// Whether the server sends the reply within the call that unblocks a connection, even while a
-/// script runs.
-pub fn tells_at_once() -> bool {
-    TELLS_AT_ONCE.load(Relaxed)
 }
 
 /// The text of a reply; `None` if it is not text.

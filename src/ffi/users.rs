@@ -2,10 +2,9 @@
 
 use std::ffi::CStr;
 use std::mem::transmute;
-use std::rc::Rc;
-use std::slice;
 use std::sync::OnceLock;
 
+use rlock_engine::Keys;
 use smallvec::SmallVec;
 
 use super::*;
@@ -89,29 +88,6 @@ fn lasting(bytes: &[u8], of: &Strings) -> *mut raw::RedisModuleString {
 }
 
 impl Ctx {
-    /// The caller's user. Only for a caller that may be blocked: Redis up to 7.4 and Valkey 7.2
-    /// crash if the caller is another module, which has no user.
-    pub fn user_name(&self) -> Rc<[u8]> {
-        /// The name of the last caller's user: most connections have the same user.
-        static LAST: Exclusive<Rc<[u8]>> = Exclusive::empty();
-        // SAFETY: context of a caller with a user; we free the string, after copying its bytes.
-        unsafe {
-            let name = there(raw::RedisModule_GetCurrentUserName)(self.0);
-            if name.is_null() {
-                return Rc::default();
-            }
-            let user = LAST.with(|last| {
-                let bytes = bytes_of(name);
-                if **last != *bytes {
-                    *last = bytes.into();
-                }
-                last.clone()
-            });
-            there(raw::RedisModule_FreeString)(self.0, name);
-            user
-        }
-    }
-
     /// The server's user of this name, to be freed; `None` if it is deleted.
     pub(super) fn user_called(name: &[u8]) -> Option<*mut raw::RedisModuleUser> {
         // SAFETY: the string lasts, and the server only reads it.
@@ -120,26 +96,11 @@ impl Ctx {
         (!known.is_null()).then_some(known)
     }
 
-    /// Whether a user may send this command for this key of this database now. A deleted user may
-    /// send none.
-    pub fn may(&self, user: &[u8], command: &'static CStr, db: c_int, name: &Name<'_>) -> bool {
-        Self::may_send(user, db, command, None, slice::from_ref(name))
-    }
-
-    /// Like `may`, for a command that names several keys, behind their number.
-    pub fn may_several(
+    /// Whether a user may send this command for these keys of the selected database now; `count` is
+    /// their number, if the command names it. A deleted user may send none.
+    pub fn may(
         &self,
         user: &[u8],
-        command: &'static CStr,
-        db: c_int,
-        names: &[Name<'_>],
-    ) -> bool {
-        Self::may_send(user, db, command, Some(names.len()), names)
-    }
-
-    fn may_send(
-        user: &[u8],
-        db: c_int,
         command: &'static CStr,
         count: Option<usize>,
         names: &[Name<'_>],
@@ -157,7 +118,7 @@ impl Ctx {
         // here, after the last use.
         unsafe {
             let answer = match may_in_database() {
-                Some(check) => check(known, words.as_mut_ptr(), count, db, null_mut()),
+                Some(check) => check(known, words.as_mut_ptr(), count, self.db(), null_mut()),
                 None => {
                     let check = there(raw::RedisModule_ACLCheckCommandPermissions);
                     check(known, words.as_mut_ptr(), count)

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64};
 
 use libc::c_uint;
 use rlock_core::{Lock, snapshot};
+use rlock_engine::Keys;
 
 use super::*;
 
@@ -275,7 +276,7 @@ impl Ctx {
         ) -> c_int {
             let is_evicted = kind & raw::REDISMODULE_NOTIFY_EVICTED != 0;
             // SAFETY: the server keeps the key's name during this callback.
-            V::lost(Ctx(ctx).selected_db(), unsafe { bytes_of(key) }, is_evicted);
+            V::lost(Ctx(ctx).db(), unsafe { bytes_of(key) }, is_evicted);
             OK
         }
         let kinds = match EVENTS_SELECT.load(Relaxed) {
@@ -319,7 +320,7 @@ impl Ctx {
         ) -> c_int {
             if let Some(came) = CAME.get() {
                 // SAFETY: the server keeps the key's name during this callback.
-                came(Ctx(ctx).selected_db(), unsafe { bytes_of(key) });
+                came(Ctx(ctx).db(), unsafe { bytes_of(key) });
             }
             OK
         }

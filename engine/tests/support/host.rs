@@ -9,8 +9,8 @@ use rlock_core::manager::LockId;
 use rlock_core::{Change, ClientId, EpochMs, Lock, Now, Reply};
 use rlock_engine::reply::Replies;
 use rlock_engine::{
-    Content, Deferred, Done, During, Gate, Happening, Host, KeyName, OpenKey, PlantedFault,
-    Replication, Settings, State, events,
+    Caller, Channels, Content, Deferred, Done, During, Gate, Happening, Host, KeyName, Keys,
+    OpenKey, PlantedFault, Replication, Settings, State, events,
 };
 
 use super::{MapHost, Slot, Value, Waiting};
@@ -91,46 +91,9 @@ impl OpenKey for Key<'_> {
     }
 }
 
-impl Host for MapHost {
+impl Keys for MapHost {
     type Name<'n> = Name<'n>;
     type Key<'h> = Key<'h>;
-    type Blocked = Handle;
-
-    fn state<T>(&self, work: impl FnOnce(&mut State<Handle>) -> T) -> T {
-        work(&mut self.state.borrow_mut())
-    }
-
-    fn settings(&self) -> Settings {
-        let world = self.world();
-        Settings { bounds: world.bounds, detects_deadlocks: world.detects_deadlocks }
-    }
-
-    fn now(&self) -> Now {
-        self.world().now
-    }
-
-    fn monotonic(&self) -> Duration {
-        let mut world = self.world();
-        let tick = world.tick;
-        world.worked += tick;
-        world.worked
-    }
-
-    fn observe(&self, happening: Happening<'_>) {
-        if let Happening::Decided { done, .. } = happening {
-            for change in done.changes {
-                if let Change::Granted { token, .. } = change {
-                    self.world().issued.push(token.get());
-                }
-            }
-        }
-        let line = self.seen_line(happening);
-        self.log(format!("seen: {line}"));
-    }
-
-    fn warn(&self, line: &str) {
-        self.log(format!("warned: {line}"));
-    }
 
     fn db(&self) -> i32 {
         self.world().db
@@ -203,7 +166,9 @@ impl Host for MapHost {
     fn is_cluster(&self) -> bool {
         self.world().is_cluster
     }
+}
 
+impl Caller for MapHost {
     fn client(&self) -> Option<ClientId> {
         self.world().caller.client.map(ClientId::from)
     }
@@ -212,6 +177,10 @@ impl Host for MapHost {
         let world = self.world();
         let user = world.caller.client.and_then(|client| world.users.get(&client));
         user.map_or("app", String::as_str).as_bytes().into()
+    }
+
+    fn any_user(&self) -> Rc<[u8]> {
+        self.user()
     }
 
     fn denies_blocking(&self) -> bool {
@@ -226,18 +195,16 @@ impl Host for MapHost {
         self.world().is_loading
     }
 
-    fn must_answer_later(&self) -> bool {
-        self.world().must_answer_later
-    }
-
-    fn any_user(&self) -> Rc<[u8]> {
-        self.user()
-    }
-
     fn is_in_longer(&self) -> bool {
         self.world().channels.is_in_longer
     }
 
+    fn must_answer_later(&self) -> bool {
+        self.world().must_answer_later
+    }
+}
+
+impl Channels for MapHost {
     fn knows_listeners(&self) -> bool {
         !self.world().channels.is_hidden
     }
@@ -266,6 +233,46 @@ impl Host for MapHost {
         self.note_replies();
         self.log_closed(format!("told {channel}: {message}"));
         true
+    }
+}
+
+impl Host for MapHost {
+    type Blocked = Handle;
+
+    fn state<T>(&self, work: impl FnOnce(&mut State<Handle>) -> T) -> T {
+        work(&mut self.state.borrow_mut())
+    }
+
+    fn settings(&self) -> Settings {
+        let world = self.world();
+        Settings { bounds: world.bounds, detects_deadlocks: world.detects_deadlocks }
+    }
+
+    fn now(&self) -> Now {
+        self.world().now
+    }
+
+    fn monotonic(&self) -> Duration {
+        let mut world = self.world();
+        let tick = world.tick;
+        world.worked += tick;
+        world.worked
+    }
+
+    fn observe(&self, happening: Happening<'_>) {
+        if let Happening::Decided { done, .. } = happening {
+            for change in done.changes {
+                if let Change::Granted { token, .. } = change {
+                    self.world().issued.push(token.get());
+                }
+            }
+        }
+        let line = self.seen_line(happening);
+        self.log(format!("seen: {line}"));
+    }
+
+    fn warn(&self, line: &str) {
+        self.log(format!("warned: {line}"));
     }
 
     fn block(&self, _: &[Name<'_>], waiter: u64) -> Option<Handle> {

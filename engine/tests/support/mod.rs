@@ -24,7 +24,7 @@ use rlock_core::manager::{Bounds, LockId};
 use rlock_core::slow::Slow;
 use rlock_core::{ClientId, EpochMs, LeaseMs, Lock, Now, WaiterId};
 use rlock_engine::{
-    Deferred, Gate, Host, PlantedFault, State, acks, blocked, commands, events, run_deferred,
+    Deferred, Gate, Host, Keys, PlantedFault, State, acks, blocked, commands, events, run_deferred,
     timers,
 };
 

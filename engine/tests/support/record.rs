@@ -2,7 +2,7 @@
 
 use rlock_core::manager::LockId;
 use rlock_core::{Mode, snapshot};
-use rlock_engine::{Deferred, Host};
+use rlock_engine::{Deferred, Keys};
 
 use super::{MapHost, START_MS, Value, Written};
 
