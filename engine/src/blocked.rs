@@ -213,7 +213,7 @@ pub fn reply<H: Host>(host: &H, waiter: WaiterId) {
         Some((reply.clone(), parked.with_ttl))
     });
     if let Some((reply, with_ttl)) = granted {
-        return host.reply_acquire(&reply, with_ttl, &[], &[]);
+        return reply::to_acquire(host, &reply, with_ttl, &[], &[]);
     }
     let Some(parked) = host.state(|state| state.manager.parked(waiter).cloned()) else {
         return host.reply_null();
@@ -224,7 +224,7 @@ pub fn reply<H: Host>(host: &H, waiter: WaiterId) {
         WaitEnd::Waits | WaitEnd::Departed => unblocked(host, waiter, &parked),
     };
     let (key, owner) = (&parked.lock.key, parked.owner.as_ref().map_or(&[][..], Owner::as_bytes));
-    host.reply_acquire(&reply, parked.with_ttl, key, owner);
+    reply::to_acquire(host, &reply, parked.with_ttl, key, owner);
 }
 
 /// The reply if the server itself ended the wait: `CLIENT UNBLOCK`.

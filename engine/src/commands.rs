@@ -13,7 +13,8 @@ use crate::host::{Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
 use crate::unit::RequestError;
 use crate::{
-    acks, answers, blocked, groups, observers, replay, several, several_request, sink, timers,
+    acks, answers, blocked, groups, observers, replay, reply, several, several_request, sink,
+    timers,
 };
 
 const NO_SESSION: &str = "ERR SESSION needs a connection: it is not available in a script, a \
@@ -50,7 +51,7 @@ fn reply_to_acquire<H: Host>(
         return Ok(());
     };
     host.observe(Happening::Acquired(&reply));
-    host.reply_acquire(&reply, said.with_ttl, said.key, said.owner);
+    reply::to_acquire(host, &reply, said.with_ttl, said.key, said.owner);
     Ok(())
 }
 
@@ -234,7 +235,7 @@ pub fn mrenew<H: Host>(
 
 /// Replies to a request for several keys, about one of them.
 fn reply_about<H: Host>(host: &H, reply: &Reply, key: Option<&&[u8]>, said: &Arguments<'_>) {
-    host.reply_acquire(reply, said.with_ttl, key.copied().unwrap_or(said.key), said.owner);
+    reply::to_acquire(host, reply, said.with_ttl, key.copied().unwrap_or(said.key), said.owner);
 }
 
 /// Whether there is a lock at this key, or nothing.

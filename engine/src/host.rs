@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use rlock_core::grammar::Access;
 use rlock_core::manager::{Bounds, LockId};
-use rlock_core::{ClientId, EpochMs, Lock, Now, Reply};
+use rlock_core::{ClientId, EpochMs, Lock, Now};
 
 use crate::happening::Happening;
 use crate::planted::PlantedFault;
-use crate::reply::{self, Replies};
+use crate::reply::Replies;
 use crate::state::State;
 
 /// A key's name, as the server has it.
@@ -299,14 +299,6 @@ pub trait Host: Replies + Keys + Caller + Channels {
     /// Whether this fault is planted in the engine. Only hosts of tests have any.
     fn has_fault(&self, _: PlantedFault) -> bool {
         false
-    }
-
-    /// Replies to `RLOCK.ACQUIRE` or to `RLOCK.RENEW`.
-    fn reply_acquire(&self, reply: &Reply, with_ttl: bool, key: &[u8], owner: &[u8])
-    where
-        Self: Sized,
-    {
-        reply::to_acquire(self, reply, with_ttl, key, owner);
     }
 }
 

@@ -66,33 +66,28 @@ pub fn to_await(host: &impl Replies, held: Option<&SeenHold>) {
 pub fn message_of(id: &[u8], end: &WaitEnd, key: &[u8], owner: &[u8]) -> Vec<u8> {
     let mut message = Vec::with_capacity(id.len().saturating_add(ROOM));
     message.extend_from_slice(id);
-    let (word, numbers): (&[u8], [Option<u64>; 2]) = match end {
-        WaitEnd::Saw(Some(held)) => (b" holder ", [Some(held.token.get()), None]),
-        WaitEnd::Saw(None) => (b" holder 0", [None; 2]),
-        WaitEnd::Replied(Reply::Granted { token, remaining_ms }) => {
-            (b" token ", [Some(token.get()), Some(*remaining_ms)])
-        }
-        WaitEnd::Replied(Reply::Renewed) => (b" renewed", [None; 2]),
-        WaitEnd::Replied(Reply::Refused(_)) => (b" error ", [None; 2]),
-        WaitEnd::Replied(
-            Reply::NotNow { wait_ms: Some(ms) } | Reply::MustWait { wait_ms: Some(ms) },
-        ) => (b" nil ", [Some(*ms), None]),
-        WaitEnd::Replied(_) | WaitEnd::Waits | WaitEnd::Departed => (b" nil -1", [None; 2]),
-    };
-    message.extend_from_slice(word);
-    for (place, number) in numbers.into_iter().flatten().enumerate() {
-        message.extend_from_slice(if place > 0 { b" " } else { b"" });
-        add_number(&mut message, number);
-    }
     match end {
         WaitEnd::Saw(Some(held)) => {
+            add_number(&mut message, b" holder ", held.token.get());
             message.push(b' ');
             message.extend_from_slice(held.owner.as_bytes());
         }
+        WaitEnd::Saw(None) => message.extend_from_slice(b" holder 0"),
+        WaitEnd::Replied(Reply::Granted { token, remaining_ms }) => {
+            add_number(&mut message, b" token ", token.get());
+            add_number(&mut message, b" ", *remaining_ms);
+        }
+        WaitEnd::Replied(Reply::Renewed) => message.extend_from_slice(b" renewed"),
         WaitEnd::Replied(Reply::Refused(refusal)) => {
+            message.extend_from_slice(b" error ");
             message.extend_from_slice(refusal.line(key, owner).as_bytes());
         }
-        _ => {}
+        WaitEnd::Replied(
+            Reply::NotNow { wait_ms: Some(ms) } | Reply::MustWait { wait_ms: Some(ms) },
+        ) => add_number(&mut message, b" nil ", *ms),
+        WaitEnd::Replied(_) | WaitEnd::Waits | WaitEnd::Departed => {
+            message.extend_from_slice(b" nil -1");
+        }
     }
     message
 }
@@ -100,8 +95,9 @@ pub fn message_of(id: &[u8], end: &WaitEnd, key: &[u8], owner: &[u8]) -> Vec<u8>
 /// How many bytes most messages add to their `id`: a word and two numbers.
 const ROOM: usize = 48;
 
-/// The digits of a number: the standard formatter is too slow for a hand-off.
-fn add_number(bytes: &mut Vec<u8>, number: u64) {
+/// Adds a word and the digits of a number: the standard formatter is too slow for a hand-off.
+fn add_number(message: &mut Vec<u8>, word: &[u8], number: u64) {
+    message.extend_from_slice(word);
     let mut digits = [0; 20];
     let (mut rest, mut count) = (number, 0_usize);
     for digit in digits.iter_mut().rev() {
@@ -111,5 +107,5 @@ fn add_number(bytes: &mut Vec<u8>, number: u64) {
             break;
         }
     }
-    bytes.extend(digits.iter().skip(digits.len().saturating_sub(count)));
+    message.extend(digits.iter().skip(digits.len().saturating_sub(count)));
 }
