@@ -3,6 +3,7 @@
 
 use rlock_core::grammar::{Access, Arguments, SeveralKeys};
 use rlock_core::manager::Same;
+use rlock_core::unit::release_all;
 use rlock_core::{
     Acquire, ClientId, Input, Lock, Mode, Patience, Refusal, Reply, ReplyAbout, Token, snapshot,
 };
@@ -10,11 +11,12 @@ use rlock_core::{
 use crate::carry_out::{self, is_decided_here};
 use crate::happening::Happening;
 use crate::host::{Host, KeyName, OpenKey};
+pub use crate::observers::await_holder;
+use crate::open_locks::OpenKeys;
 use crate::planted::PlantedFault;
 use crate::unit::RequestError;
 use crate::{
-    acks, answers, blocked, groups, observers, replay, reply, several, several_request, sink,
-    timers,
+    acks, answers, blocked, groups, replay, reply, several, several_request, sink, timers,
 };
 
 const NO_SESSION: &str = "ERR SESSION needs a connection: it is not available in a script, a \
@@ -199,7 +201,8 @@ pub fn macquire<H: Host>(
     Ok(())
 }
 
-/// `RLOCK.MRELEASE`; `names` are in the order of the request.
+/// `RLOCK.MRELEASE`: every hold of the owner, or those with the token; `names` are in the order of
+/// the request.
 ///
 /// # Errors
 /// The error line; nothing changed.
@@ -209,8 +212,13 @@ pub fn mrelease<H: Host>(
     said: &Arguments<'_>,
     keys: &SeveralKeys<'_>,
 ) -> Result<(), String> {
-    let ended = several::release(host, names, &keys.wants(said), said.owner, said.token);
-    ended.map_err(RequestError::line)
+    let wants = keys.wants(said);
+    let mut locks = OpenKeys::open(host, names, &wants).map_err(RequestError::line)?;
+    let ended = release_all(&mut locks, wants.len(), said.owner, said.token);
+    let ended = ended.map_err(RequestError::line)?;
+    // As for `RLOCK.RELEASE`, the caller gets the number before the waiters get their replies.
+    locks.finish(groups::carry_on, |host| host.reply_integer(ended.cast_signed()));
+    Ok(())
 }
 
 /// `RLOCK.MRENEW`; `names` are in the order of the request.
@@ -308,18 +316,6 @@ pub fn check<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Res
     let is_pending = said.token.is_some_and(|token| is_pending(host, name, token));
     host.reply_integer((is_held && !is_pending).into());
     Ok(())
-}
-
-/// `RLOCK.AWAIT`.
-///
-/// # Errors
-/// The error line.
-pub fn await_holder<H: Host>(
-    host: &H,
-    name: &H::Name<'_>,
-    said: &Arguments<'_>,
-) -> Result<(), String> {
-    observers::ask(host, name, said)
 }
 
 /// `RLOCK.APPLY`: all of the effects, or none; `names` are in key order.

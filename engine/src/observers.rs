@@ -20,9 +20,12 @@ const PORTION: Duration = Duration::from_micros(125);
 const ON_REPLICA: &str = "ERR RLOCK.AWAIT cannot block on a replica: ask the primary, or leave \
                           out BLOCK";
 
-/// Replies who holds WRITE if that is news for the caller; otherwise blocks the caller, if it asked
-/// for that.
-pub(crate) fn ask<H: Host>(
+/// `RLOCK.AWAIT`: replies who holds WRITE if that is news for the caller; otherwise blocks the
+/// caller, if it asked for that.
+///
+/// # Errors
+/// The error line.
+pub fn await_holder<H: Host>(
     host: &H,
     name: &H::Name<'_>,
     said: &Arguments<'_>,

@@ -3,11 +3,9 @@
 
 use rlock_core::grammar::{Arguments, Want};
 use rlock_core::manager::{Group, LockId, OwnWait, Parked, Same, Wait};
-use rlock_core::unit::{acks_to_renew, catch_up, release_all, renew_all};
+use rlock_core::unit::{acks_to_renew, catch_up, renew_all};
 use rlock_core::waits_for::Stand;
-use rlock_core::{
-    Acquire, Judged, Owner, Parking, Renew, Reply, ReplyAbout, Token, Unit, WaiterId,
-};
+use rlock_core::{Acquire, Judged, Owner, Parking, Renew, Reply, ReplyAbout, Unit, WaiterId};
 
 use crate::given_up::GivenUp;
 use crate::host::{During, Host};
@@ -191,24 +189,6 @@ pub(crate) fn tell<H: Host>(host: &H, told: Vec<Report>, parked: Option<WaiterId
         host.watch_commands();
         host.close_lost(During::Command);
     }
-}
-
-/// `RLOCK.MRELEASE`: every hold of the owner, or those with the token. Replies with their number,
-/// before the waiters get their replies ([`crate::carry_out::request_count`]).
-///
-/// # Errors
-/// [`RequestError`]; nothing changed.
-pub(crate) fn release<'a, H: Host>(
-    host: &H,
-    names: &[H::Name<'_>],
-    wants: &[Want<&'a [u8]>],
-    owner: &'a [u8],
-    token: Option<Token>,
-) -> Result<(), RequestError> {
-    let mut locks = OpenKeys::open(host, names, wants)?;
-    let ended = release_all(&mut locks, wants.len(), owner, token)?;
-    locks.finish(groups::carry_on, |host| host.reply_integer(ended.cast_signed()));
-    Ok(())
 }
 
 /// `RLOCK.MRENEW`: the owner's holds of all the locks, or none of them. The reply is
