@@ -19,12 +19,12 @@ pub fn request<H: Host>(
     name: &H::Name<'_>,
     input: Input<'_>,
 ) -> Result<Reply, RequestError> {
-    request_with(host, name, input, CallerHears::Last).map(|(reply, _)| reply)
+    request_with(host, name, input, CallerHears::Last)
 }
 
-/// Like `request`, for a request whose reply is a count. The caller gets its reply before the
-/// waiters get theirs: the server writes to connections in the reverse order of their replies, so
-/// the lock is handed off one system call earlier. Returns the reply, and whether it was sent.
+/// Like `request`, for a request whose reply is a count. The count is sent before the waiters get
+/// their replies: the server writes to connections in the reverse order of their replies, so the
+/// lock is handed off one system call earlier.
 ///
 /// # Errors
 /// [`RequestError`]; nothing changed.
@@ -33,21 +33,18 @@ pub(crate) fn request_count<H: Host>(
     host: &H,
     name: &H::Name<'_>,
     input: Input<'_>,
-) -> Result<(Reply, bool), RequestError> {
-    let (reply, remembers) = request_with(host, name, input, CallerHears::First)?;
-    let has_it = remembers && matches!(reply, Reply::Count(_));
-    Ok((reply, has_it))
+) -> Result<Reply, RequestError> {
+    request_with(host, name, input, CallerHears::First)
 }
 
-/// Decides a request, carries out the effects, and sets the timers. Returns the same as
-/// [`carry_out`].
+/// Decides a request, carries out the effects, and sets the timers.
 #[inline]
 fn request_with<H: Host>(
     host: &H,
     name: &H::Name<'_>,
     input: Input<'_>,
     hears: CallerHears,
-) -> Result<(Reply, bool), RequestError> {
+) -> Result<Reply, RequestError> {
     if !host.state(|state| state.manager.is_primary()) {
         return Err(RequestError::ReadOnly);
     }
@@ -67,7 +64,7 @@ fn request_with<H: Host>(
             host.close_lost(During::Command);
         }
     }
-    Ok((reply, remembers))
+    Ok(reply)
 }
 
 /// Decides an input that no client caused, for the lock at `name`, and carries out the effects.
@@ -136,11 +133,17 @@ fn carry_out<H: Host>(
         host.state(|state| state.manager.several_change(false));
     }
     let (start, decided) = decided?;
+    let say = |reply: &Reply| {
+        if let (CallerHears::First, Reply::Count(count)) = (hears, reply) {
+            host.reply_integer(count.cast_signed());
+        }
+    };
     match decided {
         Decided::Fast(step, _) => {
             drop(key);
             pass_on(host, at, name, start, None, (&step).into());
             publish_events(host, name, true, step.event.as_slice());
+            say(&step.reply);
             return Ok((step.reply, false));
         }
         Decided::MustWait(reply) => {
@@ -163,9 +166,7 @@ fn carry_out<H: Host>(
     let others = if has_groups { groups::carry_on(host) } else { Vec::new() };
     publish_events(host, name, !effects.changes.is_empty(), &effects.events);
     reports::publish(host, &others);
-    if let (CallerHears::First, Reply::Count(count)) = (hears, &effects.reply) {
-        host.reply_integer(count.cast_signed());
-    }
+    say(&effects.reply);
     answer(host, name, &mut effects);
     if has_groups {
         let parked = match input {

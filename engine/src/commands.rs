@@ -379,9 +379,7 @@ fn count<H: Host>(
     said: &Arguments<'_>,
 ) -> Result<(), String> {
     match carry_out::request_count(host, name, input).map_err(RequestError::line)? {
-        (Reply::Refused(refusal), _) => return Err(refusal.line(said.key, said.owner)),
-        (Reply::Count(count), false) => host.reply_integer(count.cast_signed()),
-        _ => {}
+        Reply::Refused(refusal) => Err(refusal.line(said.key, said.owner)),
+        _ => Ok(()),
     }
-    Ok(())
 }
