@@ -6,7 +6,7 @@ use rlock_core::manager::{At, Decided};
 use rlock_core::{Input, Reply};
 
 use crate::happening::Done;
-use crate::host::{During, Host, KeyName};
+use crate::host::{Host, KeyName};
 use crate::unit::{RequestError, answer, decide, open, pass_on, publish_events};
 use crate::{groups, reports, timers};
 
@@ -56,13 +56,7 @@ fn request_with<H: Host>(
     let (reply, remembers) = carry_out(host, name, &input, serving, hears)?;
     // Without waiters and sessions, the timers stay as they are.
     if remembers {
-        let (next, is_watching) =
-            host.state(|state| (state.manager.next_call(), state.manager.watches_commands()));
-        timers::set(host, next);
-        if is_watching {
-            host.watch_commands();
-            host.close_lost(During::Command);
-        }
+        timers::settle_command(host);
     }
     Ok(reply)
 }

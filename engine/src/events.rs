@@ -57,11 +57,8 @@ pub fn set_role<H: Host>(host: &H, is_primary: bool) {
 /// The settings changed, or are read for the first time.
 pub fn settings_are<H: Host>(host: &H) {
     let (now, grace_ms) = (host.now(), host.settings().bounds.grace_ms);
-    host.state(|state| {
-        state.manager.grace_is(grace_ms, now);
-        state.has_late_groups |= state.manager.has_group_work();
-    });
-    timers::settle(host);
+    host.state(|state| state.manager.grace_is(grace_ms, now));
+    timers::settle_late(host);
 }
 
 /// A database was emptied; `None` means all of them.
@@ -113,16 +110,11 @@ pub fn command_is_read<H: Host>(host: &H) {
 /// did not get.
 pub fn connection_ended<H: Host>(host: &H, client: ClientId) {
     let now = host.now();
-    host.state(|state| {
-        state.manager.connection_ended(client, now);
-        state.has_late_groups |= state.manager.has_group_work();
-    });
-    timers::settle(host);
+    host.state(|state| state.manager.connection_ended(client, now));
+    timers::settle_late(host);
 }
 
 fn settle<H: Host>(host: &H, during: During) {
-    // The work for groups is at keys that a command of another slot may not open.
-    host.state(|state| state.has_late_groups |= state.manager.has_group_work());
-    timers::settle(host);
+    timers::settle_late(host);
     host.close_lost(during);
 }

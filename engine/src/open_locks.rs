@@ -8,7 +8,7 @@ use rlock_core::manager::{At, Bounds, Decided, LockId};
 use rlock_core::{Input, Lock, Now, OpenLock, OpenLocks, Refusal, Reply, Token};
 
 use crate::happening::Done;
-use crate::host::{Content, During, Host, KeyName, OpenKey};
+use crate::host::{Content, Host, KeyName, OpenKey};
 use crate::planted::PlantedFault;
 use crate::reports::{self, Report};
 use crate::state::State;
@@ -121,14 +121,10 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
             }
         }
         reports::answer(host, others, None);
-        timers::settle(host);
         if host.state(|state| state.manager.expects_keys()) {
             host.watch_new_keys();
         }
-        if host.state(|state| state.manager.watches_commands()) {
-            host.watch_commands();
-            host.close_lost(During::Command);
-        }
+        timers::settle_command(host);
     }
 
     /// Closes the keys. Returns what was done, to be reported together with its cause.

@@ -8,7 +8,7 @@ use rlock_core::waits_for::Stand;
 use rlock_core::{Acquire, Judged, Owner, Parking, Renew, Reply, ReplyAbout, Unit, WaiterId};
 
 use crate::given_up::GivenUp;
-use crate::host::{During, Host};
+use crate::host::Host;
 use crate::open_locks::OpenKeys;
 use crate::reports::{self, Report};
 use crate::unit::RequestError;
@@ -184,11 +184,7 @@ fn stand<H: Host>(
 /// Publishes and sends what a command did at several locks.
 pub(crate) fn tell<H: Host>(host: &H, told: Vec<Report>, parked: Option<WaiterId>) {
     reports::deliver(host, told, parked);
-    timers::settle(host);
-    if host.state(|state| state.manager.watches_commands()) {
-        host.watch_commands();
-        host.close_lost(During::Command);
-    }
+    timers::settle_command(host);
 }
 
 /// `RLOCK.MRENEW`: the owner's holds of all the locks, or none of them. The reply is

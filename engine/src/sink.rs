@@ -267,10 +267,8 @@ pub(crate) fn leave<H: Host>(host: &H, waiter: WaiterId, by: Outcome) {
     host.state(|state| {
         state.blocked.remove(&waiter);
         state.manager.departed(waiter, by, now);
-        // A command may not open the keys of another slot.
-        state.has_late_groups |= state.manager.has_group_work();
     });
-    timers::settle(host);
+    timers::settle_late(host);
 }
 
 /// The slot of a key or of a channel, as a Cluster computes it.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rlock_core::manager::Next;
 
-use crate::host::{Deferred, Host};
+use crate::host::{Deferred, During, Host};
 
 /// How long the engine works in one callback; the rest is done in the next loop iteration.
 pub const PORTION: Duration = Duration::from_micros(500);
@@ -17,8 +17,26 @@ pub fn settle<H: Host>(host: &H) {
     set(host, host.state(|state| state.manager.next_call()));
 }
 
-/// Sets the timers for the manager's next task.
-pub(crate) fn set<H: Host>(host: &H, next: Next) {
+/// Sets the timers after a command, and closes the connections that lost a session by it.
+#[inline]
+pub(crate) fn settle_command<H: Host>(host: &H) {
+    let (next, is_watching) =
+        host.state(|state| (state.manager.next_call(), state.manager.watches_commands()));
+    set(host, next);
+    if is_watching {
+        host.watch_commands();
+        host.close_lost(During::Command);
+    }
+}
+
+/// Sets the timers after something that may concern keys of any slot. A command of another slot may
+/// not open these, so what groups do there is done outside of commands.
+pub(crate) fn settle_late<H: Host>(host: &H) {
+    host.state(|state| state.has_late_groups |= state.manager.has_group_work());
+    settle(host);
+}
+
+fn set<H: Host>(host: &H, next: Next) {
     if next == Next::default() {
         return;
     }
