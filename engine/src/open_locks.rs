@@ -32,7 +32,6 @@ pub(crate) struct OpenKeys<'h, 'n, 'm, 'a, H: Host> {
     decisions: Decisions<'a>,
     /// What this command did earlier, at other locks.
     before: Vec<Report>,
-    is_plain: bool,
 }
 
 impl<H: Host> Drop for OpenKeys<'_, '_, '_, '_, H> {
@@ -72,13 +71,11 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
             now,
             decisions: Decisions::new(wants.len(), host.state(State::take_effect)),
             before: Vec::new(),
-            is_plain: true,
         })
     }
 
     /// Adds what this command did earlier, to be reported with the rest.
     pub(crate) fn tell_also(&mut self, before: Vec<Report>) {
-        self.is_plain &= before.is_empty();
         self.before = before;
     }
 
@@ -99,8 +96,9 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
     /// Closes the keys, then publishes what was done, then replies to the caller (`say`), then to
     /// the waiters. `others` returns what followed at other locks.
     pub(crate) fn finish(mut self, others: impl FnOnce(&H) -> Vec<Report>, say: impl FnOnce(&H)) {
-        let decisions = self.close();
-        let (host, is_plain) = (self.host, self.is_plain);
+        let (host, decisions) = (self.host, self.close());
+        let is_fast = |one: &Decision<'_>| matches!(one.done, ToPublish::Fast(_));
+        let is_plain = self.before.is_empty() && decisions.iter().all(is_fast);
         let others = if is_plain { Vec::new() } else { others(host) };
         let before = std::mem::take(&mut self.before);
         for Decision { place, done, .. } in &decisions {
@@ -173,10 +171,9 @@ impl<'a, H: Host> OpenLocks<'a> for OpenKeys<'_, '_, '_, 'a, H> {
             self.send();
         }
         let (at, host) = (self.at(place), self.host);
-        let (Some(want), Some(key)) = (self.wants.get(place), self.keys.get_mut(place)) else {
+        let (Some(name), Some(key)) = (self.name_of(place), self.keys.get_mut(place)) else {
             return Err(RequestError::WrongType);
         };
-        let Some(name) = self.names.get(want.number) else { return Err(RequestError::WrongType) };
         let asks = match &input {
             // A request that waited is counted when it gets its reply.
             Input::Enter { ask, caller: None, .. } => Some(ask.owner),
@@ -186,10 +183,7 @@ impl<'a, H: Host> OpenLocks<'a> for OpenKeys<'_, '_, '_, 'a, H> {
         let (start, decided) = unit::decide(host, at, name, key, &input, &mut effects)?;
         let done = match decided {
             Decided::Fast(step, _) => ToPublish::Fast(step),
-            decided => {
-                self.is_plain = false;
-                ToPublish::Step(Box::new(decided.effects(effects)))
-            }
+            decided => ToPublish::Step(Box::new(decided.effects(effects))),
         };
         Ok(self.decisions.add(place, start, asks, done))
     }

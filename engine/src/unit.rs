@@ -192,12 +192,6 @@ pub(crate) fn pass_on<H: Host>(
     if !done.changes.is_empty() {
         replicate(host, name, start, done);
     }
-    report(host, at, asks, done);
-}
-
-/// Reports a decision whose changes have been replicated.
-#[inline(always)]
-pub(crate) fn report<H: Host>(host: &H, at: At<'_>, asks: Option<&[u8]>, done: Done<'_>) {
     host.observe(Happening::Decided { at, asks, done });
 }
 

@@ -5,9 +5,8 @@ use rlock_core::snapshot::{self, Start};
 use rlock_core::{Effects, FastStep, Now, Reply};
 use smallvec::SmallVec;
 
-use crate::happening::Done;
+use crate::happening::{Done, Happening};
 use crate::host::{Host, KeyName};
-use crate::unit;
 
 /// Decisions in the order in which they were made.
 pub(crate) struct Decisions<'a> {
@@ -96,7 +95,8 @@ impl<'a> Decisions<'a> {
         }
         for Decision { place, asks, done } in self.unsent() {
             if let Some(name) = named(*place) {
-                unit::report(host, At { db, key: name.bytes(), now }, *asks, done.parts());
+                let (at, asks) = (At { db, key: name.bytes(), now }, *asks);
+                host.observe(Happening::Decided { at, asks, done: done.parts() });
             }
         }
         self.sent = self.all.len();
