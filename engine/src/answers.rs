@@ -57,10 +57,9 @@ pub(crate) fn send_due<H: Host>(host: &H) {
 /// Sends replies to a connection that this very command blocked: only after the command has ended,
 /// which Redis 7.2 asserts.
 pub(crate) fn send_later<H: Host>(host: &H, wake: &Wake) {
-    if !note(host, wake) {
-        return;
+    if note(host, wake) {
+        later(host, vec![wake.waiter]);
     }
-    later(host, vec![wake.waiter]);
 }
 
 /// Sends these replies in a later loop iteration.

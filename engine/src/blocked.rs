@@ -25,7 +25,7 @@ pub(crate) fn park<H: Host>(
     said: &Arguments<'_>,
     wait_ms: Option<u64>,
 ) -> Option<Reply> {
-    let parked = parked(host, name, said);
+    let parked = sink::asker(host, id_of(host, name), said);
     let same = told_wait(host, said, Same::One(&parked.lock, ask.mode));
     let own = same.filter(|own| !own.is_granted);
     if let Err(refusal) = may_begin(host, said, own.is_some()) {
@@ -101,26 +101,17 @@ pub(crate) fn may_begin<H: Host>(
 }
 
 /// Blocks the caller of a request for this lock alone after [`Reply::MustConfirm`], as [`confirm`].
-pub(crate) fn park_to_confirm<H: Host>(
+/// It may replace a request for the `same`.
+pub(crate) fn park_to_confirm<'a, H: Host>(
     host: &H,
     name: &H::Name<'_>,
-    input: Input<'_>,
     said: &Arguments<'_>,
+    same: Same<'_>,
+    input: impl FnOnce(Parking) -> Input<'a>,
 ) -> Option<Reply> {
-    let parked = parked(host, name, said);
-    let own = match input {
-        Input::Acquire(ask) => told_wait(host, said, Same::One(&parked.lock, ask.mode)),
-        Input::Renew(ask) => told_wait(host, said, Same::Renewal(&parked.lock, ask.mode)),
-        _ => None,
-    };
-    let decide = |parking| {
-        let input = match input {
-            Input::Acquire(ask) => Input::Park(ask, parking),
-            Input::Renew(ask) => Input::ParkRenew(ask, parking),
-            other => other,
-        };
-        carry_out::request(host, name, input)
-    };
+    let parked = sink::asker(host, id_of(host, name), said);
+    let own = told_wait(host, said, same);
+    let decide = |parking| carry_out::request(host, name, input(parking));
     confirm(host, slice::from_ref(name), parked, said, own, false, decide)
 }
 
@@ -156,10 +147,6 @@ pub(crate) fn replaces<H: Host>(host: &H, own: Option<OwnWait>) {
     if let Some(own) = own.filter(|own| own.is_granted) {
         sink::leave(host, own.waiter, Outcome::Disconnected);
     }
-}
-
-fn parked<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Parked {
-    sink::asker(host, id_of(host, name), said)
 }
 
 /// The decision about a caller that was going to wait. `Err` is the reply to send at once if it

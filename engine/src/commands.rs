@@ -111,7 +111,9 @@ fn decide_acquire<H: Host>(
         reply = instead;
     }
     if reply == Reply::MustConfirm {
-        return Ok(blocked::park_to_confirm(host, name, Input::Acquire(ask), said));
+        let lock = blocked::id_of(host, name);
+        let (same, input) = (Same::One(&lock, ask.mode), |parking| Input::Park(ask, parking));
+        return Ok(blocked::park_to_confirm(host, name, said, same, input));
     }
     Ok(Some(reply))
 }
@@ -150,7 +152,12 @@ pub fn renew<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Res
     let ask = said.renew();
     may_ask(host, said)?;
     let reply = decide(host, name, Input::Renew(ask), said)?;
-    let park = || blocked::park_to_confirm(host, name, Input::Renew(ask), said);
+    let park = || {
+        let lock = blocked::id_of(host, name);
+        let (same, input) =
+            (Same::Renewal(&lock, ask.mode), |parking| Input::ParkRenew(ask, parking));
+        blocked::park_to_confirm(host, name, said, same, input)
+    };
     reply_renewal(host, reply, Some(&said.key), said, park);
     Ok(())
 }
