@@ -249,14 +249,9 @@ fn close(ctx: &Ctx) {
 /// Redis 7.0: closes the connections that may be closed now.
 fn close_at_once(ctx: &Ctx, during: During) {
     let detached = Ctx::detached();
-    let caller = match during {
-        During::Command => ctx.client(),
-        During::Callback | During::Removal | During::Reading | During::Sweep => None,
-    };
-    let is_removal = matches!(during, During::Removal);
-    let is_callback = is_removal || matches!(during, During::Callback);
-    let is_reading = matches!(during, During::Reading);
-    let is_sweep = matches!(during, During::Sweep);
+    let caller = if during == During::Command { ctx.client() } else { None };
+    let (is_removal, is_sweep) = (during == During::Removal, during == During::Sweep);
+    let is_callback = is_removal || during == During::Callback;
     let mut later = Vec::new();
     while let Some(client) = state::with(|state| state.manager.closing.next_to_close()) {
         let line = Line::of(client);
@@ -270,7 +265,7 @@ fn close_at_once(ctx: &Ctx, during: During) {
         let is_in_line = is_removal && line.is_blocked() && !line.is_ours();
         let is_next = is_in_line && (may_be_next(client, during) || is_running(client, during));
         // Its command may be the one that was read.
-        let is_read = is_reading && !line.is_idle();
+        let is_read = during == During::Reading && !line.is_idle();
         let replies = is_told || line.runs_more() || is_sweep && line.empties();
         if is_later || is_read || is_next || replies {
             later.push(client);

@@ -20,12 +20,6 @@ pub fn is_incomplete() -> bool {
     IS_INCOMPLETE.load(Relaxed)
 }
 
-/// The data of a primary have replaced those of this server. The server begins the new file after
-/// this event.
-pub fn was_synced() {
-    begin();
-}
-
 /// The settings may have changed, or are read for the first time: the file may have been turned on.
 pub fn on_settings(ctx: &Ctx, is_first: bool) {
     let is_enabled = number(ctx, c"aof_enabled");
@@ -34,7 +28,9 @@ pub fn on_settings(ctx: &Ctx, is_first: bool) {
     }
 }
 
-fn begin() {
+/// The server begins a new file, perhaps only after this event: the data of a primary have replaced
+/// its own, or the file was turned on.
+pub fn begin() {
     if !IS_INCOMPLETE.swap(true, Relaxed) {
         IS_WARNED.store(false, Relaxed);
         ffi::after(0, look);

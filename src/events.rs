@@ -73,7 +73,7 @@ pub fn register(ctx: &Ctx) {
         ServerChange::Role { is_primary } => events::set_role(&Ctx::detached(), is_primary),
         // Later: the server is still executing CONFIG SET.
         ServerChange::Settings => ffi::after(0, on_settings),
-        ServerChange::Synced => disk::was_synced(),
+        ServerChange::Synced => disk::begin(),
         ServerChange::SlotsMoved => events::slots_moved(&Ctx::detached()),
         ServerChange::Replica { is_there: true } => acks::replica_came(&Ctx::detached()),
         ServerChange::Replica { is_there: false } => acks::replica_left(&Ctx::detached()),

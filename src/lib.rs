@@ -44,7 +44,7 @@ fn load(ctx: &Ctx, arguments: &[&[u8]]) -> Result<(), String> {
     ctx.register_type::<events::LockValues>()?;
     commands::register(ctx)?;
     settings::register(ctx)?;
-    metrics::register(ctx);
+    ctx.answer_info(metrics::fields);
     timers::check()?;
     events::register(ctx);
     tokens::register(ctx);

@@ -6,7 +6,7 @@ use rlock_core::manager::Removed;
 use rlock_core::{Change, EpochMs, Event, Now, Refusal, Reply, Wake};
 use rlock_engine::Happening;
 
-use crate::ffi::{self, Ctx};
+use crate::ffi;
 use crate::{disk, state};
 
 /// Declares each total once, with the name of its field in `INFO rlock`.
@@ -236,12 +236,8 @@ fn count(changes: &[Change<'_>], events: &[Event], reply: &Reply, asks: Option<&
     }
 }
 
-/// Registers the section of `INFO`.
-pub fn register(ctx: &Ctx) {
-    ctx.answer_info(fields);
-}
-
-fn fields(tell: &mut dyn FnMut(&str, u64)) {
+/// The fields of the section of `INFO`.
+pub fn fields(tell: &mut dyn FnMut(&str, u64)) {
     let (totals, observers, tells, [groups, group_turns]) = state::with(|state| {
         let manager = &state.manager;
         let tells = manager.tell_count();

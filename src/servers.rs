@@ -50,9 +50,9 @@ const FAULTS: [Fault; 3] = [
 
 /// Logs a warning for each known bug of this server, and if the module was not tested on it.
 pub fn warn(ctx: &Ctx) {
-    let (name, version) = match ctx.server_field(c"valkey_version") {
+    let (name, version) = match ctx.server_info(c"server", c"valkey_version") {
         Some(version) => ("Valkey", version),
-        None => match ctx.server_field(c"redis_version") {
+        None => match ctx.server_info(c"server", c"redis_version") {
             Some(version) => ("Redis", version),
             None => return,
         },

@@ -342,7 +342,7 @@ fn warnings(ctx: &Ctx) -> Vec<String> {
         );
     }
     let events = server_setting(ctx, "notify-keyspace-events");
-    if let Some(events) = events.filter(|events| has_turns() && !tells_turns(events)) {
+    if let Some(events) = events.filter(|events| HAD_TURN.load(Relaxed) && !tells_turns(events)) {
         warnings.push(format!(
             "notify-keyspace-events is \"{events}\": turns are not published to owners that wait \
              with QUEUE; use KEd"
@@ -353,10 +353,6 @@ fn warnings(ctx: &Ctx) -> Vec<String> {
 
 /// Whether a ticket has had its turn.
 static HAD_TURN: AtomicBool = AtomicBool::new(false);
-
-fn has_turns() -> bool {
-    HAD_TURN.load(Relaxed)
-}
 
 /// Whether keyspace or keyevent notifications of modules are on.
 fn tells_turns(events: &str) -> bool {

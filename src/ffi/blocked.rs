@@ -60,7 +60,7 @@ impl Ctx {
             _: c_int,
         ) -> c_int {
             let waiter = waiter_of(ctx);
-            let is_kept_aside = keeps_replies_aside() && IS_ANSWERING.load(Relaxed);
+            let is_kept_aside = KEEPS_REPLIES_ASIDE.load(Relaxed) && IS_ANSWERING.load(Relaxed);
             W::reply(&Ctx(ctx), waiter);
             // The reply is in the connection's output, which the server may send before it unblocks
             // the connection.
@@ -74,7 +74,7 @@ impl Ctx {
             // meanwhile; elsewhere the flag has another meaning.
             // SAFETY: context of a blocked connection that is being forgotten.
             let is_gone = unsafe { there(raw::RedisModule_BlockedClientDisconnected)(ctx) != 0 };
-            W::on_reply_flushed(waiter as u64, is_gone && keeps_replies_aside());
+            W::on_reply_flushed(waiter as u64, is_gone && KEEPS_REPLIES_ASIDE.load(Relaxed));
         }
         extern "C" fn gone<W: Waiting>(
             ctx: *mut raw::RedisModuleCtx,

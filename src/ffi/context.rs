@@ -194,11 +194,6 @@ impl Ctx {
         (version >> 16, (version >> 8) & 0xff)
     }
 
-    /// A field of `INFO server`.
-    pub fn server_field(&self, field: &CStr) -> Option<String> {
-        self.server_info(c"server", field)
-    }
-
     /// A field of a section of `INFO`.
     pub fn server_info(&self, section: &CStr, field: &CStr) -> Option<String> {
         // SAFETY: context; we free the data, after copying the text in it.

@@ -174,12 +174,6 @@ pub fn is_cluster() -> bool {
     IS_CLUSTER.load(Relaxed)
 }
 
-/// Whether the server keeps the reply to a blocked connection aside for a while, and may replace
-/// it.
-fn keeps_replies_aside() -> bool {
-    KEEPS_REPLIES_ASIDE.load(Relaxed)
-}
-
 /// The text of a reply; `None` if it is not text.
 pub fn text_of(reply: RedisValue) -> Option<String> {
     match reply {
