@@ -109,6 +109,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
         "engine/src/",
         &[
             "planted",
+            "slot",
             "happening",
             "reply",
             "state",

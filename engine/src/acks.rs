@@ -92,7 +92,6 @@ pub fn before_sleep<H: Host>(host: &H) {
     let now = host.now();
     let (wakes, granted) = host.state(|state| {
         state.manager.acked(&mut replication.acknowledged, now);
-        state.has_late_groups |= state.manager.has_group_work();
         (state.manager.take_answers(), state.manager.take_told_groups())
     });
     (0..granted).for_each(|_| host.observe(Happening::GrantedSeveral));

@@ -157,7 +157,7 @@ fn carry_out<H: Host>(
     drop(key);
     pass_on(host, at, name, start, asks, (&effects).into());
     // What groups can do because of this step is part of it, and is reported with it.
-    let others = if has_groups { groups::carry_on(host) } else { Vec::new() };
+    let others = if has_groups { groups::carry_on(host, name.bytes()) } else { Vec::new() };
     publish_events(host, name, !effects.changes.is_empty(), &effects.events);
     reports::publish(host, &others);
     say(&effects.reply);

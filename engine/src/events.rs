@@ -58,7 +58,7 @@ pub fn set_role<H: Host>(host: &H, is_primary: bool) {
 pub fn settings_are<H: Host>(host: &H) {
     let (now, grace_ms) = (host.now(), host.settings().bounds.grace_ms);
     host.state(|state| state.manager.grace_is(grace_ms, now));
-    timers::settle_late(host);
+    timers::settle(host);
 }
 
 /// A database was emptied; `None` means all of them.
@@ -111,10 +111,10 @@ pub fn command_is_read<H: Host>(host: &H) {
 pub fn connection_ended<H: Host>(host: &H, client: ClientId) {
     let now = host.now();
     host.state(|state| state.manager.connection_ended(client, now));
-    timers::settle_late(host);
+    timers::settle(host);
 }
 
 fn settle<H: Host>(host: &H, during: During) {
-    timers::settle_late(host);
+    timers::settle(host);
     host.close_lost(during);
 }

@@ -15,6 +15,7 @@ use crate::open_locks::OpenKeys;
 use crate::planted::PlantedFault;
 use crate::reports::Report;
 use crate::sink::{self, Audience};
+use crate::slot;
 use crate::state::State;
 use crate::unit::{self, RequestError};
 
@@ -25,26 +26,23 @@ const IN_COMMAND: usize = 512;
 /// How many steps at one lock are done within one task of a sweep.
 const IN_SWEEP: usize = 64;
 
-/// Does the work for groups, within a command. Returns what is to be reported.
-pub(crate) fn carry_on<H: Host>(host: &H) -> Vec<Report> {
-    let told = moves(host);
+/// Does the work for groups, within a command about this key. Returns what is to be reported.
+pub(crate) fn carry_on<H: Host>(host: &H, key: &[u8]) -> Vec<Report> {
+    let told = moves(host, key);
     search_stood(host, None);
     told
 }
 
 /// The same, without a search for cycles.
-pub(crate) fn moves<H: Host>(host: &H) -> Vec<Report> {
-    // In a Cluster, a command can open only keys of its own slot.
-    if host.is_cluster() && host.state(|state| state.has_late_groups) {
-        return Vec::new();
-    }
-    move_all(host, IN_COMMAND).1
+pub(crate) fn moves<H: Host>(host: &H, key: &[u8]) -> Vec<Report> {
+    let slot = host.is_cluster().then(|| slot::of(key));
+    move_all(host, IN_COMMAND, slot).1
 }
 
 /// Does the work for groups outside of commands, where any key can be opened. False if the gate is
 /// shut.
 pub(crate) fn carry_on_in_sweep<H: Host>(host: &H) -> (bool, Vec<Report>) {
-    let done = move_all(host, IN_SWEEP);
+    let done = move_all(host, IN_SWEEP, None);
     search_stood(host, None);
     done
 }
@@ -67,7 +65,9 @@ pub(crate) fn finish_revocations<H: Host>(host: &H) -> Vec<Report> {
     told
 }
 
-fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
+/// Does work until this much is done; in a command of a Cluster, until work in another slot is
+/// next. False if the gate is shut.
+fn move_all<H: Host>(host: &H, most: usize, only_in: Option<u16>) -> (bool, Vec<Report>) {
     let (mut told, mut shut) = (Vec::new(), Vec::new());
     if host.has_fault(PlantedFault::GroupsForgotten) {
         let now = host.now();
@@ -77,6 +77,10 @@ fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
     while done < most {
         let now = host.now();
         let Some(work) = host.state(|state| state.manager.next_group_work(now)) else { break };
+        if only_in.is_some_and(|slot| !is_in(host, &work, slot)) {
+            shut.push(work);
+            break;
+        }
         match gate_of(host, &work) {
             Gate::Open => done = done.saturating_add(step(host, &work, &mut told).max(1)),
             Gate::Shut => shut.push(work),
@@ -103,23 +107,34 @@ fn move_all<H: Host>(host: &H, most: usize) -> (bool, Vec<Report>) {
     let is_open = shut.is_empty();
     host.state(|state| {
         shut.into_iter().for_each(|work| state.manager.group_work_later(work));
-        state.has_late_groups = state.manager.has_group_work();
     });
     (is_open, told)
+}
+
+/// Whether this work opens only keys of this slot, as the keys of a group are all of one slot.
+fn is_in<H: Host>(host: &H, work: &GroupWork, slot: u16) -> bool {
+    keys_of(host, work).first().is_none_or(|id| slot::of(&id.key) == slot)
+}
+
+/// The keys that this work opens.
+fn keys_of<H: Host>(host: &H, work: &GroupWork) -> Vec<LockId> {
+    match work {
+        GroupWork::Serve(id) | GroupWork::Join(id, _) | GroupWork::Back(id, _) => vec![id.clone()],
+        GroupWork::Commit(waiter) | GroupWork::Over(waiter) => {
+            host.state(|state| state.manager.locks_of(*waiter))
+        }
+        GroupWork::Revoke(_, ids) => ids.clone(),
+        GroupWork::Leave(..) => Vec::new(),
+    }
 }
 
 /// In a Cluster, each key has a gate of its own, and keys that the group has reached may have
 /// moved.
 fn gate_of<H: Host>(host: &H, work: &GroupWork) -> Gate {
-    if !host.is_cluster() {
+    if !host.is_cluster() || matches!(work, GroupWork::Leave(..) | GroupWork::Over(_)) {
         return Gate::Open;
     }
-    let ids = match work {
-        GroupWork::Serve(id) | GroupWork::Join(id, _) | GroupWork::Back(id, _) => vec![id.clone()],
-        GroupWork::Commit(waiter) => host.state(|state| state.manager.locks_of(*waiter)),
-        GroupWork::Revoke(_, ids) => ids.clone(),
-        GroupWork::Leave(..) | GroupWork::Over(_) => return Gate::Open,
-    };
+    let ids = keys_of(host, work);
     let gates = ids.iter().map(|id| host.with_name(id, |name| gate::of(host, name)));
     let rank =
         |gate: &Gate| [Gate::Open, Gate::Shut, Gate::Elsewhere].iter().position(|g| g == gate);
@@ -307,6 +322,7 @@ fn grant<'a, H: Host>(
 
 /// The owner of a group takes new places: its tickets for these locks end.
 pub(crate) fn withdraw_tickets<H: Host>(host: &H, group: &Group) -> Vec<Report> {
+    let first = group.next_key().map_or(&[][..], |want| &*want.key);
     let mut told = Vec::new();
     for key in group.keys.iter() {
         let (id, owner) = (group.id(key), group.entry.owner.as_bytes());
@@ -314,7 +330,7 @@ pub(crate) fn withdraw_tickets<H: Host>(host: &H, group: &Group) -> Vec<Report> 
             told.extend(at_one(host, &id, Input::Withdraw(owner)).ok());
         }
     }
-    told.extend(moves(host));
+    told.extend(moves(host, first));
     told
 }
 

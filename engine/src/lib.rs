@@ -36,6 +36,7 @@ pub mod reports;
 pub mod several;
 pub mod several_request;
 mod sink;
+mod slot;
 pub mod state;
 pub mod sweep;
 pub mod timers;

@@ -94,12 +94,16 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
     }
 
     /// Closes the keys, then publishes what was done, then replies to the caller (`say`), then to
-    /// the waiters. `others` returns what followed at other locks.
-    pub(crate) fn finish(mut self, others: impl FnOnce(&H) -> Vec<Report>, say: impl FnOnce(&H)) {
+    /// the waiters. `others` returns what followed, given one of the keys, at other locks.
+    pub(crate) fn finish(
+        mut self,
+        others: impl FnOnce(&H, &[u8]) -> Vec<Report>,
+        say: impl FnOnce(&H),
+    ) {
         let (host, decisions) = (self.host, self.close());
         let is_fast = |one: &Decision<'_>| matches!(one.done, ToPublish::Fast(_));
         let is_plain = self.before.is_empty() && decisions.iter().all(is_fast);
-        let others = if is_plain { Vec::new() } else { others(host) };
+        let others = if is_plain { Vec::new() } else { others(host, self.at(0).key) };
         let before = std::mem::take(&mut self.before);
         for Decision { place, done, .. } in &decisions {
             let Some(name) = self.name_of(*place) else { continue };

@@ -31,7 +31,7 @@ pub(crate) fn acquire<'a, H: Host>(
     let has_groups = host.state(|state| state.manager.group_totals()[0] > 0);
     if has_groups && catch_up(&mut locks, unit.wants.len())? {
         let mut before = locks.into_reports();
-        before.extend(groups::moves(host));
+        before.extend(groups::moves(host, first_key(unit.wants)));
         locks = match OpenKeys::open(host, names, unit.wants) {
             Ok(locks) => locks,
             Err(why) => {
@@ -99,8 +99,12 @@ pub(crate) fn told_wait<H: Host>(
 
 /// Who asks for several locks.
 fn asker<H: Host>(host: &H, wants: &[Want<&[u8]>], said: &Arguments<'_>) -> Parked {
-    let key = wants.first().map_or(said.key, |want| want.key).into();
-    sink::asker(host, LockId { db: host.db(), key }, said)
+    sink::asker(host, LockId { db: host.db(), key: first_key(wants).into() }, said)
+}
+
+/// A request names at least one key.
+fn first_key<'k>(wants: &[Want<&'k [u8]>]) -> &'k [u8] {
+    wants.first().map_or(&[], |want| want.key)
 }
 
 /// Lets the caller of an `RLOCK.MACQUIRE` wait. If it cannot wait, returns the reply to send at
@@ -169,7 +173,7 @@ fn stand<H: Host>(
     // Without the tickets, it may stand elsewhere.
     let searched = searched.filter(|_| told.is_empty());
     host.state(|state| state.manager.group_begins(parking.waiter, group));
-    told.extend(groups::moves(host));
+    told.extend(groups::moves(host, first_key(unit.wants)));
     // The search was done for the lock at which the request was going to stand in line.
     let stands_there = |lock: &&LockId| {
         host.state(|state| {

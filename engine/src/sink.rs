@@ -13,7 +13,7 @@ use rlock_core::{Owner, Parking, Refusal, Right, WaiterId};
 use crate::happening::Happening;
 use crate::host::{Host, KeyName};
 use crate::planted::PlantedFault;
-use crate::{reply, timers};
+use crate::{reply, slot, timers};
 
 /// Whether a request may wait: it blocks its connection, or asks for a message.
 pub(crate) fn may_wait<H: Host>(host: &H, said: &Arguments<'_>) -> bool {
@@ -26,7 +26,7 @@ pub(crate) fn may_wait<H: Host>(host: &H, said: &Arguments<'_>) -> bool {
 /// The refusal; nothing changed.
 pub(crate) fn may_tell<H: Host>(host: &H, said: &Arguments<'_>) -> Result<(), Refusal> {
     let Some(TellTo { channel, .. }) = said.tell else { return Ok(()) };
-    if host.is_cluster() && slot(channel) != slot(said.key) {
+    if host.is_cluster() && slot::of(channel) != slot::of(said.key) {
         return Err(Refusal::ChannelElsewhere);
     }
     let user = host.any_user();
@@ -268,37 +268,5 @@ pub(crate) fn leave<H: Host>(host: &H, waiter: WaiterId, by: Outcome) {
         state.blocked.remove(&waiter);
         state.manager.departed(waiter, by, now);
     });
-    timers::settle_late(host);
-}
-
-/// The slot of a key or of a channel, as a Cluster computes it.
-fn slot(name: &[u8]) -> u16 {
-    let open = name.iter().position(|byte| *byte == b'{').map(|at| at.saturating_add(1));
-    let inside = open.and_then(|from| name.get(from..));
-    let close = inside.and_then(|rest| rest.iter().position(|byte| *byte == b'}'));
-    let tag = inside.zip(close).and_then(|(rest, len)| rest.get(..len));
-    crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(name)) & 0x3fff
-}
-
-/// CRC-16 of XMODEM.
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
-            let shifted = crc << 1;
-            if crc & 0x8000 == 0 { shifted } else { shifted ^ 0x1021 }
-        })
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::slot;
-
-    #[test]
-    fn slots_are_those_of_the_server() {
-        assert_eq!(slot(b"123456789"), 0x31c3);
-        assert_eq!(slot(b"{order:42}:7f3a"), slot(b"order:42"));
-        assert_eq!(slot(b"a{}b{c}"), slot(b"a{}b{c}"));
-        assert_ne!(slot(b"{}order:42"), slot(b"order:42"));
-    }
+    timers::settle(host);
 }

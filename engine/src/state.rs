@@ -15,8 +15,6 @@ pub struct State<B> {
     pub(crate) effect: Vec<u8>,
     /// Blocked connections for which the search for a cycle has yet to be done.
     pub(crate) unsearched: VecDeque<WaiterId>,
-    /// Whether groups have work to be done outside of commands.
-    pub(crate) has_late_groups: bool,
     /// Connections to which to reply in a later loop iteration.
     pub(crate) late: VecDeque<WaiterId>,
     /// Whether [`crate::Deferred::Sweep`] is scheduled.
@@ -35,7 +33,6 @@ impl<B> Default for State<B> {
             blocked: HashMap::default(),
             effect: Vec::new(),
             unsearched: VecDeque::new(),
-            has_late_groups: false,
             late: VecDeque::new(),
             is_coming: false,
             is_telling: false,

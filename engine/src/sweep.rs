@@ -115,7 +115,6 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
         }
         Task::GroupOver(waiter) => {
             groups::time_out(host, waiter);
-            host.state(|state| state.has_late_groups = true);
             is_open
         }
         Task::See(id, why) => {
@@ -128,8 +127,5 @@ fn carry_out_task<H: Host>(host: &H, task: Task, is_open: bool) -> bool {
 /// Finds the sessions and grants that are lost at this lock, while nothing may be written.
 fn see<H: Host>(host: &H, id: &LockId, why: Mark) {
     let now = host.now();
-    unit::look(host, id, |lock, state| {
-        state.manager.see(id, why, lock, now);
-        state.has_late_groups |= state.manager.has_group_work();
-    });
+    unit::look(host, id, |lock, state| state.manager.see(id, why, lock, now));
 }

@@ -29,13 +29,6 @@ pub(crate) fn settle_command<H: Host>(host: &H) {
     }
 }
 
-/// Sets the timers after something that may concern keys of any slot. A command of another slot may
-/// not open these, so what groups do there is done outside of commands.
-pub(crate) fn settle_late<H: Host>(host: &H) {
-    host.state(|state| state.has_late_groups |= state.manager.has_group_work());
-    settle(host);
-}
-
 fn set<H: Host>(host: &H, next: Next) {
     if next == Next::default() {
         return;

@@ -1,5 +1,7 @@
 //! Defects in groups that a hostile reader found.
 
+use std::time::Duration;
+
 use crate::support::MapHost;
 use rlock_core::manager::At;
 use rlock_core::{Refusal, StepContext};
@@ -167,4 +169,41 @@ fn a_group_that_loses_its_turn_with_the_first_portion_gives_up_later_locks() {
     host.ask(1, "release b bob");
     turns(&host);
     assert!(host.holds("b").contains("dan"), "{} {}", host.holds("b"), host.line("b"));
+}
+
+/// A command about `other`, in another slot than the locks of a group, opens that key alone.
+fn opens_only_its_own_key(host: &MapHost, line: &str) {
+    let opened = || host.world().opened_to_write;
+    let before = opened();
+    host.ask(9, line);
+    assert_eq!(opened() - before, 1, "{line}");
+}
+
+#[test]
+fn in_a_cluster_a_command_does_not_do_what_a_sweep_left() {
+    let host = MapHost::primary();
+    host.world().is_cluster = true;
+    host.ask(1, "acquire {x}a zoe LEASE 1000");
+    host.ask(2, "macquire 2 {x}a {x}b ann BLOCK 0");
+    host.ask(9, "acquire other bob");
+    host.ask(3, "acquire other eve BLOCK 0");
+    host.at(1000);
+    // The portion is over before the queue of the lock is served.
+    host.world().tick = Duration::from_millis(1);
+    host.turn();
+    assert_eq!((host.holds("{x}a"), host.line("{x}a")), ("no key".into(), "ann".into()));
+    opens_only_its_own_key(&host, "release other bob");
+    assert!((0..3).flat_map(|_| turns(&host)).any(|line| line.starts_with("2: #")));
+}
+
+#[test]
+fn in_a_cluster_a_command_that_ends_a_session_revokes_nothing_in_another_slot() {
+    let host = MapHost::primary();
+    host.world().is_cluster = true;
+    host.world().acknowledged = vec![0];
+    host.ask(2, "acquire other ann SESSION");
+    assert_eq!(host.ask(2, "macquire 2 {x}a {x}b ann ACKS 1"), "");
+    opens_only_its_own_key(&host, "force other");
+    turns(&host);
+    assert_eq!((host.holds("{x}a"), host.holds("{x}b")), ("no key".into(), "no key".into()));
 }
