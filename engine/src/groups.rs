@@ -3,9 +3,11 @@
 //! replicated before anything is published or replied.
 
 use rlock_core::grammar::{Access, Want};
-use rlock_core::manager::{At, Decided, Group, GroupWork, LockId};
+use rlock_core::manager::{At, Decided, Group, GroupWork, LockId, Manager};
 use rlock_core::slow::Outcome;
-use rlock_core::{Effects, Input, OwnPlace, Parking, Refusal, Reply, Right, Unit, WaiterId, Wake};
+use rlock_core::{
+    Effects, Input, Now, OwnPlace, Parking, Refusal, Reply, Right, Unit, WaiterId, Wake,
+};
 
 use crate::gate;
 use crate::happening::Happening;
@@ -36,13 +38,13 @@ pub(crate) fn carry_on<H: Host>(host: &H, key: &[u8]) -> Vec<Report> {
 /// The same, without a search for cycles.
 pub(crate) fn moves<H: Host>(host: &H, key: &[u8]) -> Vec<Report> {
     let slot = host.is_cluster().then(|| slot::of(key));
-    move_all(host, IN_COMMAND, slot).1
+    move_all(host, Manager::next_group_work, IN_COMMAND, slot).1
 }
 
 /// Does the work for groups outside of commands, where any key can be opened. False if the gate is
 /// shut.
 pub(crate) fn carry_on_in_sweep<H: Host>(host: &H) -> (bool, Vec<Report>) {
-    let done = move_all(host, IN_SWEEP, None);
+    let done = move_all(host, Manager::next_group_work, IN_SWEEP, None);
     search_stood(host, None);
     done
 }
@@ -50,24 +52,17 @@ pub(crate) fn carry_on_in_sweep<H: Host>(host: &H) -> (bool, Vec<Report>) {
 /// Revokes the remaining parts of each grant of several locks of which a part has ended. That end
 /// and this revocation are one unit, so they do not wait for the next portion of the sweep.
 pub(crate) fn finish_revocations<H: Host>(host: &H) -> Vec<Report> {
-    let (mut told, mut shut) = (Vec::new(), Vec::new());
-    while let Some(work) = host.state(|state| state.manager.next_revocation()) {
-        match gate_of(host, &work) {
-            Gate::Open => {
-                step(host, &work, &mut told);
-            }
-            Gate::Shut | Gate::Elsewhere => shut.push(work),
-        }
-    }
-    host.state(|state| {
-        shut.into_iter().for_each(|work| state.manager.group_work_later(work));
-    });
-    told
+    move_all(host, |manager, _| manager.next_revocation(), usize::MAX, None).1
 }
 
 /// Does work until this much is done; in a command of a Cluster, until work in another slot is
 /// next. False if the gate is shut.
-fn move_all<H: Host>(host: &H, most: usize, only_in: Option<u16>) -> (bool, Vec<Report>) {
+fn move_all<H: Host>(
+    host: &H,
+    next: impl Fn(&mut Manager, Now) -> Option<GroupWork>,
+    most: usize,
+    only_in: Option<u16>,
+) -> (bool, Vec<Report>) {
     let (mut told, mut shut) = (Vec::new(), Vec::new());
     if host.has_fault(PlantedFault::GroupsForgotten) {
         let now = host.now();
@@ -76,7 +71,7 @@ fn move_all<H: Host>(host: &H, most: usize, only_in: Option<u16>) -> (bool, Vec<
     let mut done: usize = 0;
     while done < most {
         let now = host.now();
-        let Some(work) = host.state(|state| state.manager.next_group_work(now)) else { break };
+        let Some(work) = host.state(|state| next(&mut state.manager, now)) else { break };
         if only_in.is_some_and(|slot| !is_in(host, &work, slot)) {
             shut.push(work);
             break;
