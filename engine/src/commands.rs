@@ -253,11 +253,6 @@ fn reply_about<H: Host>(host: &H, reply: &Reply, key: Option<&&[u8]>, said: &Arg
     reply::to_acquire(host, reply, said.with_ttl, key.copied().unwrap_or(said.key), said.owner);
 }
 
-/// Whether there is a lock at this key, or nothing.
-fn is_lock<H: Host>(host: &H, name: &H::Name<'_>) -> bool {
-    host.open(name, Access::Reads).lock(&Lock::default()).is_some()
-}
-
 /// `RLOCK.CANCEL`.
 ///
 /// # Errors
@@ -265,8 +260,8 @@ fn is_lock<H: Host>(host: &H, name: &H::Name<'_>) -> bool {
 pub fn cancel<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Result<(), String> {
     let (db, owner) = (host.db(), said.owner);
     let groups = host.state(|state| state.manager.groups_of(db, name.bytes(), owner));
-    if !groups.is_empty() && !is_lock(host, name) {
-        return Err(Refusal::WrongType.line(name.bytes(), owner));
+    if !groups.is_empty() {
+        look(host, name, |_| ())?;
     }
     for waiter in &groups {
         let wait_ms = groups::time_to_wait(host, *waiter);
