@@ -267,3 +267,24 @@ fn a_turn_is_said_by_the_primary_that_serves_the_lock() {
         assert_eq!(ears[1 - node].heard(&mut cluster.client(1 - node)), [""; 0]);
     }
 }
+
+/// The server looks for a key in the slot of the running command. Here, a command of another slot
+/// ends the session of a connection whose grant of two locks waits for a replica.
+#[test]
+fn what_follows_from_a_command_in_another_slot_is_done_in_that_slot() {
+    let cluster = Cluster::of_six(60_000, &[]);
+    let (mut client, replica) = (cluster.client(0), cluster.replica_of(0));
+    until(10_000, || client.attempt("RLOCK.ACQUIRE hello p ACKS 1").is_ok());
+    client.number("RLOCK.RELEASE hello p");
+    cluster.node(replica).freeze();
+    let mut ann = Waiter::connect(cluster.node(0));
+    ann.ask("RLOCK.ACQUIRE hello ann LEASE 60000 SESSION");
+    ann.say("RLOCK.MACQUIRE 2 {hall}:1 {hall}:2 ann LEASE 60000 ACKS 1");
+    until(5000, || client.info_number("rlock", "rlock_acks_pending") > 0);
+    assert_eq!(client.number("RLOCK.FORCE hello"), 1);
+    ann.expect_close();
+    for key in ["{hall}:1", "{hall}:2"] {
+        until(5000, || client.shows(key) == "free:");
+    }
+    cluster.node(replica).thaw();
+}
