@@ -62,7 +62,7 @@ pub struct Sessions {
     by_end: SmallMap<(EpochMs, Token)>,
     /// How many of the sessions last until an acknowledged deadline.
     by_acks: usize,
-    /// Earlier sessions that may be restored, the latest at the end.
+    /// Earlier sessions that may be restored; that of the wait that began last is at the end.
     replaced: BTreeMap<Token, Vec<Replaced>>,
     /// Holds whose connections closed; the next input ends them.
     gone: SmallVec<[Token; 1]>,
@@ -266,7 +266,9 @@ impl Sessions {
         };
         if let Some(session) = replaced {
             let all = self.replaced.entry(token).or_default();
-            all.push(Replaced { session, is_gone: false });
+            // A wait that began later may have been granted earlier: an upgrade stands in front.
+            let place = all.partition_point(|other| other.session.unheard < session.unheard);
+            all.insert(place, Replaced { session, is_gone: false });
         }
         self.seat(token, tied);
         self.index(token, client);
@@ -384,12 +386,14 @@ impl Sessions {
         let renewals: BTreeSet<_> = all().map(|(token, it)| (it.renew_at, token)).collect();
         let ends: BTreeSet<_> = all().map(|(token, it)| (it.ends_at, token)).collect();
         let is_tied = |token: &Token| self.by_token.get(*token).is_some();
+        let began = |other: &Replaced| other.session.unheard;
         let agree = [
             ("clients", self.by_client.keys().eq(clients)),
             ("renewals", self.by_renewal.keys().eq(renewals)),
             ("ends", self.by_end.keys().eq(ends)),
             ("acknowledged ones", all().filter(|(_, it)| it.acks > 0).count() == self.by_acks),
             ("replaced ones", self.replaced.iter().all(|(at, all)| is_tied(at) && !all.is_empty())),
+            ("their order", self.replaced.values().all(|all| all.is_sorted_by_key(began))),
         ];
         let wrong = agree.into_iter().find(|(_, agrees)| !agrees);
         wrong.map_or(Ok(()), |(what, _)| Err(format!("{what} disagree with {self:?}")))
