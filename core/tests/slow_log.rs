@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 
 use crate::support::server::Server;
 use crate::support::{acquire, lease, release};
-use rlock_core::manager::{At, LockId};
+use rlock_core::manager::{At, LockId, Task};
 use rlock_core::slow::{Outcome, Slow};
-use rlock_core::{Acquire, Input, Mode, Owner, Patience, WaiterId};
+use rlock_core::{Acquire, Input, Lock, Mode, Owner, Patience, WaiterId};
 
 /// A server that logs waits and holds of at least this many milliseconds.
 fn noting(wait_ms: u64, hold_ms: u64) -> Server {
@@ -125,4 +125,30 @@ fn holds_of_a_lock_that_leaves_its_name_are_noted() {
         let ms = if word == "expired" { 1000 } else { 1100 };
         assert!(server.slowlog()[0].ends_with(&format!("write=0 {ms} {word} []")), "{word}");
     }
+}
+
+#[test]
+fn a_wait_that_ends_with_the_session_of_its_connection_is_noted() {
+    let has_both = || {
+        let mut server = noting(0, 1_000_000);
+        server.holds(b"k", "a", Some(1));
+        server.waits(b"k", "b", Mode::Write, 1);
+        let lock = server.keys.remove(&b"k"[..]).unwrap();
+        (server, lock)
+    };
+    let noted = ["1 wait k b write=0 0 disconnected [a]"];
+
+    let (mut server, lock) = has_both();
+    let now = server.now();
+    server.manager.key_left(At { db: 0, key: b"k", now }, &lock);
+    server.sweep();
+    assert_eq!(server.slowlog(), noted, "the key was removed");
+
+    let (mut server, _) = has_both();
+    server.manager.was_replayed(0, b"k");
+    server.manager.gate_is(false, now);
+    let task = server.manager.next_task(now);
+    let Some(Task::See(id, why)) = task else { panic!("{task:?} behind a gate") };
+    server.manager.see(&id, why, &Lock::default(), now);
+    assert_eq!(server.slowlog(), noted, "the gate is shut");
 }

@@ -84,11 +84,14 @@ impl Manager {
         self.locks.mark(at.db, at.key, Mark::Changed, Some(at.now.ms()));
         self.observers.mark(at.db, at.key, false);
         if self.locks.get(at.db, at.key).is_some_and(Volatile::knows_of_holds) {
-            let free = Lock::default();
-            let (lost, wakes) = self.locks.change_keeping_alarm(at.db, at.key, |volatile| {
+            let (free, slow) = (Lock::default(), self.slow);
+            let (lost, wakes, over) = self.locks.change_keeping_alarm(at.db, at.key, |volatile| {
                 volatile.unsent.key_left();
-                (free.lost_sessions(volatile, at.now), free.lost_grants(volatile, at.now))
+                let lost = free.lost_sessions(volatile, at.now);
+                let wakes = free.lost_grants(volatile, at.now);
+                (lost, wakes, volatile.drain_ended(slow, at.now))
             });
+            self.log_slow(at, over);
             self.post(wakes);
             self.lose(lost, at.now);
         }

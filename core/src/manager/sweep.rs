@@ -175,15 +175,17 @@ impl Manager {
 
     /// Finds lost sessions of this lock while nothing may be written.
     pub fn see(&mut self, id: &LockId, why: Mark, lock: &Lock, now: Now) {
-        let (lost, wakes) = self.locks.change(id.db, &id.key, |volatile, _| {
-            let told = match why {
+        let slow = self.slow;
+        let (lost, wakes, over) = self.locks.change(id.db, &id.key, |volatile, _| {
+            let (lost, wakes) = match why {
                 Mark::Changed => {
                     (lock.lost_sessions(volatile, now), lock.lost_grants(volatile, now))
                 }
                 Mark::Due => (lock.ended_sessions(volatile, now), Vec::new()),
             };
-            (told, volatile.next_end())
+            ((lost, wakes, volatile.drain_ended(slow, now)), volatile.next_end())
         });
+        self.log_slow(At { db: id.db, key: &id.key, now }, over);
         self.post(wakes);
         self.lose(lost, now);
     }
