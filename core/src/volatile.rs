@@ -185,7 +185,7 @@ impl Volatile {
     /// the next input revokes any unheard level. Writes nothing, so it may be called at any time.
     /// Returns whether anything changed.
     pub fn leave(&mut self, waiter: WaiterId) -> bool {
-        let waited = self.queue.remove_waiter(waiter).is_some() || self.queue.leave_group(waiter);
+        let waited = self.queue.leave(waiter);
         self.withdraw_tie(waiter);
         self.unsent.leave(waiter, self.acks.is_some()) || waited
     }

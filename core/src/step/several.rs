@@ -111,7 +111,7 @@ impl<'a> Step<'_, 'a> {
         token: Option<Token>,
         caller: Option<Parking>,
     ) -> Reply {
-        caller.map(|caller| self.volatile.queue.leave_group(caller.waiter));
+        caller.map(|caller| self.volatile.queue.leave(caller.waiter));
         let held = self.lock.holders.hold(ask.owner, ask.mode);
         // The lock was judged to be covered by the owner's hold.
         if held.is_none() && token.is_none() {

@@ -8,8 +8,8 @@
 //! waiters.
 
 mod check;
-mod group_places;
 pub(crate) mod groups;
+mod index;
 mod owners;
 mod place;
 mod places;
@@ -20,14 +20,14 @@ use std::num::NonZeroU32;
 use std::ops::Bound::{self, Excluded, Unbounded};
 use std::rc::Rc;
 
-use group_places::GroupPlaces;
+use index::Index;
 pub use place::Arrival;
 pub(crate) use place::Place;
 
 use crate::value::count::less;
 use crate::volatile::owner_names::OwnerNames;
 use crate::volatile::slow::{Ended, Outcome, Slow, What};
-use crate::{ClientId, EpochMs, Kind, LeaseMs, Mode, Now, Owner, WaiterId};
+use crate::{ClientId, EpochMs, Kind, LeaseMs, Mode, Now, Owner, Token, WaiterId};
 
 /// A waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,26 +123,27 @@ pub struct Queue {
     entries: BTreeMap<Place, Box<Entry>>,
     /// Tickets up to this place have their turn: one for WRITE, or any number for READ.
     turns_end: Option<Place>,
-    /// By a hash of the owner and the kind of wait ([`ways::key_of`]). A hash takes half the memory
-    /// of another copy of the name.
-    by_owner: BTreeSet<(u64, Place)>,
+    index: Index,
     /// When to check for the end of a wait: at its end, or earlier if the end was postponed since.
     /// A ticket whose owner asks again is moved at most once per window, and not with each request.
     by_check: BTreeSet<(EpochMs, Place)>,
-    by_waiter: BTreeMap<WaiterId, Place>,
-    by_client: BTreeSet<(ClientId, Place)>,
     /// How many wait at [`Place::counted_from`] and behind it; empty while few wait.
     counts: BTreeMap<Place, usize>,
-    /// How many of the waiters in `by_waiter` get their reply as a message.
-    told: usize,
-    groups: GroupPlaces,
+    /// Groups that need no turn, because this hold of their owner covers the lock; each with the
+    /// entry that it would have in line.
+    covered: BTreeMap<WaiterId, (Token, Box<Entry>)>,
+    by_token: BTreeSet<(Token, WaiterId)>,
+    /// Groups that came to stand here, or whose turn was given, lost or became unnecessary, since
+    /// the last call of [`Queue::take_touched_groups`].
+    touched: Vec<WaiterId>,
 }
 
 impl Queue {
     /// A copy of the first `most` entries, and of those that need no turn.
     pub(crate) fn first(&self, most: usize) -> Self {
-        let groups = self.groups.without_places();
-        let mut first = Self { turns_end: self.turns_end, groups, ..Self::default() };
+        let Self { turns_end, covered, by_token, .. } = self;
+        let (covered, by_token) = (covered.clone(), by_token.clone());
+        let mut first = Self { turns_end: *turns_end, covered, by_token, ..Self::default() };
         for (place, entry) in self.entries.iter().take(most) {
             first.put(*place, (**entry).clone());
         }
@@ -161,27 +162,27 @@ impl Queue {
 
     /// Number of tickets.
     pub fn ticket_count(&self) -> usize {
-        less(self.len(), self.by_waiter.len().saturating_add(self.group_count()))
+        less(self.len(), self.index.by_waiter.len())
     }
 
     /// Number of blocked connections.
     pub fn blocked_count(&self) -> usize {
-        less(self.by_waiter.len(), self.told)
+        less(self.index.by_waiter.len(), self.index.told.saturating_add(self.index.groups))
     }
 
     /// Number of waits whose reply will be a message.
     pub fn told_count(&self) -> usize {
-        self.told
+        self.index.told
     }
 
     /// The number of places of groups.
     pub fn group_count(&self) -> usize {
-        self.groups.places.len()
+        self.index.groups
     }
 
     /// Whether somebody here waits for a reply, for this lock or for several.
     pub(crate) fn has_blocked(&self) -> bool {
-        !self.by_waiter.is_empty() || self.group_count() > 0
+        !self.index.by_waiter.is_empty()
     }
 
     /// All waiters in the order in which they are served, and whether each has its turn.
@@ -196,7 +197,7 @@ impl Queue {
 
     /// A blocked connection's place.
     pub(crate) fn place_of(&self, waiter: WaiterId) -> Option<Place> {
-        self.by_waiter.get(&waiter).copied().or_else(|| self.groups.place(waiter))
+        self.index.by_waiter.get(&waiter).copied()
     }
 
     fn is_turn(&self, place: Place) -> bool {
@@ -330,31 +331,9 @@ impl Queue {
                 after
             }
         };
-        let (before, is_told) = (old.kind, matches!(entry.kind, Kind::Told(_)));
-        if let Some(waiter) = before.waiter() {
-            self.by_waiter.remove(&waiter);
-            old.client.map(|client| self.by_client.remove(&(client, place)));
-        }
-        let was_told = matches!(before, Kind::Told(_));
-        self.told = less(self.told, was_told.into()).saturating_add(is_told.into());
-        Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
-        self.by_owner.remove(&(ways::key_of(old), place));
-        self.by_owner.insert((ways::key_of(&entry), place));
+        self.index.remove(place, old);
+        self.index.insert(place, &entry);
         old.continue_as(entry);
-    }
-
-    fn index_blocked(
-        by_waiter: &mut BTreeMap<WaiterId, Place>,
-        by_client: &mut BTreeSet<(ClientId, Place)>,
-        place: Place,
-        entry: &Entry,
-    ) {
-        if let Some(waiter) = entry.kind.waiter() {
-            by_waiter.insert(waiter, place);
-            if let Some(client) = entry.client {
-                by_client.insert((client, place));
-            }
-        }
     }
 
     /// Up to this many waiters are counted one by one.
@@ -377,14 +356,11 @@ impl Queue {
     /// Inserts at this place, which is free.
     fn put(&mut self, place: Place, mut entry: Entry) {
         debug_assert!(!self.entries.contains_key(&place), "{place:?} is taken");
-        self.by_owner.insert((ways::key_of(&entry), place));
         entry.check_at = entry.ends_at;
         if let Some(check_at) = entry.check_at {
             self.by_check.insert((check_at, place));
         }
-        Self::index_blocked(&mut self.by_waiter, &mut self.by_client, place, &entry);
-        self.groups.stands(&entry, place);
-        self.told = self.told.saturating_add(matches!(entry.kind, Kind::Told(_)).into());
+        self.index.insert(place, &entry);
         self.entries.insert(place, Box::new(entry));
         if !self.counts.is_empty() {
             self.count(place);
@@ -402,16 +378,10 @@ impl Queue {
         } else if !self.counts.is_empty() {
             self.uncount(place);
         }
-        self.by_owner.remove(&(ways::key_of(&entry), place));
         if let Some(check_at) = entry.check_at {
             self.by_check.remove(&(check_at, place));
         }
-        if let Some(waiter) = entry.kind.waiter() {
-            self.told = less(self.told, matches!(entry.kind, Kind::Told(_)).into());
-            self.by_waiter.remove(&waiter);
-            entry.client.map(|client| self.by_client.remove(&(client, place)));
-        }
-        self.groups.stands_no_more(&entry);
+        self.index.remove(place, &entry);
         Some(entry)
     }
 
@@ -422,13 +392,8 @@ impl Queue {
 
     /// Removes a wait of this connection, if it waits.
     pub(crate) fn remove_client(&mut self, client: ClientId) -> Option<Entry> {
-        let (other, place) = self.by_client.range((client, Place::FIRST)..).next()?;
+        let (other, place) = self.index.by_client.range((client, Place::FIRST)..).next()?;
         let place = Some(*place).filter(|_| *other == client)?;
-        self.remove(place)
-    }
-
-    pub(crate) fn remove_waiter(&mut self, waiter: WaiterId) -> Option<Entry> {
-        let place = *self.by_waiter.get(&waiter)?;
         self.remove(place)
     }
 
@@ -436,7 +401,7 @@ impl Queue {
     pub(crate) fn give_turn(&mut self, place: Place) {
         self.turns_end = Some(place);
         if let Some(entry) = self.entries.get(&place) {
-            self.groups.touch(entry.kind);
+            self.touched.extend(entry.kind.group());
         }
     }
 

@@ -17,7 +17,7 @@ impl Queue {
         let (mut read_turns, mut write_turns, mut has_others) = (0_usize, 0_usize, false);
         for (place, entry) in &self.entries {
             let place = *place;
-            derived.by_owner.insert((super::ways::key_of(entry), place));
+            derived.index.insert(place, entry);
             derived.by_check.extend(entry.check_at.map(|check_at| (check_at, place)));
             let count = counts.entry(place.counted_from()).or_default();
             *count = count.saturating_add(1);
@@ -25,17 +25,8 @@ impl Queue {
             {
                 return Err(format!("the end of a wait is not looked for in time: {entry:?}"));
             }
-            match entry.kind {
-                Kind::Blocked(waiter) | Kind::Told(waiter) => {
-                    let is_told = matches!(entry.kind, Kind::Told(_));
-                    derived.told = derived.told.saturating_add(is_told.into());
-                    derived.by_waiter.insert(waiter, place);
-                    derived.by_client.extend(entry.client.map(|client| (client, place)));
-                }
-                Kind::Ticket if !tickets.insert(entry.owner.as_bytes()) => {
-                    return Err(format!("two tickets of one owner: {entry:?}"));
-                }
-                Kind::Ticket | Kind::Group(_) => {}
+            if entry.kind == Kind::Ticket && !tickets.insert(entry.owner.as_bytes()) {
+                return Err(format!("two tickets of one owner: {entry:?}"));
             }
             match (self.is_turn(place), entry.kind, entry.mode) {
                 (true, Kind::Blocked(_) | Kind::Told(_), _) => {
@@ -50,11 +41,8 @@ impl Queue {
             }
         }
         let agree = [
-            ("by_owner", derived.by_owner == self.by_owner),
-            ("by_look", derived.by_check == self.by_check),
-            ("by_waiter", derived.by_waiter == self.by_waiter),
-            ("by_client", derived.by_client == self.by_client),
-            ("told", derived.told == self.told),
+            ("index", derived.index == self.index),
+            ("by_check", derived.by_check == self.by_check),
             (
                 "counts",
                 match self.counts.is_empty() {

@@ -2,7 +2,7 @@
 //! of arrival; at each lock that it has reached, it has its turn, or a hold of its owner covers
 //! what it wants.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::place::{Arrival, Place};
 use super::{Entry, Queue};
@@ -22,22 +22,22 @@ pub enum GroupStand {
 impl Queue {
     /// Where this group is; `None` if it is not here.
     pub(crate) fn group_stand(&self, waiter: WaiterId) -> Option<GroupStand> {
-        match self.groups.place(waiter) {
+        match self.place_of(waiter) {
             Some(place) if self.is_turn(place) => Some(GroupStand::Turn),
             Some(_) => Some(GroupStand::Line),
-            None => self.groups.covered.get(&waiter).map(|_| GroupStand::Covered),
+            None => self.covered.get(&waiter).map(|_| GroupStand::Covered),
         }
     }
 
     /// Whether a hold covers what a group wants.
     pub(crate) fn has_covered(&self) -> bool {
-        !self.groups.covered.is_empty()
+        !self.covered.is_empty()
     }
 
     /// For each turn, in order: the blocked group that has it, or `None` if another waiter does.
     pub(crate) fn group_turns(&self) -> impl Iterator<Item = Option<&Entry>> {
         let turns = self.entries.values().zip(self.entries.keys());
-        let has_group = !self.groups.places.is_empty();
+        let has_group = self.group_count() > 0;
         let turns = turns.take_while(move |(_, place)| has_group && self.is_turn(**place));
         turns.map(|(entry, _)| {
             let is_it = entry.kind.group().is_some();
@@ -52,9 +52,9 @@ impl Queue {
         client: Option<ClientId>,
         lease: LeaseMs,
     ) {
-        let entry = match self.groups.place(waiter) {
+        let entry = match self.place_of(waiter) {
             Some(place) => self.entries.get_mut(&place),
-            None => self.groups.covered.get_mut(&waiter).map(|(_, entry)| entry),
+            None => self.covered.get_mut(&waiter).map(|(_, entry)| entry),
         };
         if let Some(entry) = entry {
             (entry.client, entry.lease) = (client, lease);
@@ -63,28 +63,26 @@ impl Queue {
 
     /// Whether there are touched groups that were not taken yet.
     pub(crate) fn has_touched_groups(&self) -> bool {
-        !self.groups.touched.is_empty()
+        !self.touched.is_empty()
     }
 
     /// The touched groups, and where each is now.
     pub(crate) fn touched_groups(&self) -> Vec<(WaiterId, Option<GroupStand>)> {
-        let touched = self.groups.touched.iter();
+        let touched = self.touched.iter();
         touched.map(|waiter| (*waiter, self.group_stand(*waiter))).collect()
     }
 
     /// Takes them.
     pub(crate) fn take_touched_groups(&mut self) -> Vec<(WaiterId, Option<GroupStand>)> {
         let touched = self.touched_groups();
-        self.groups.touched = Vec::new();
+        self.touched = Vec::new();
         touched
     }
 
     /// A group joins the queue behind the turns, behind upgrades, and behind everybody in line who
     /// arrived before it.
     pub(crate) fn join(&mut self, entry: Entry) {
-        if let Some(waiter) = entry.kind.group() {
-            self.groups.touched.push(waiter);
-        }
+        self.touched.extend(entry.kind.group());
         let Some(mut next) = self.first_later(entry.arrival) else { return self.push_back(entry) };
         let mut place = self.place_before(next);
         if place.is_none() {
@@ -137,15 +135,15 @@ impl Queue {
     /// A group needs no turn here: this hold covers what it wants.
     pub(crate) fn cover(&mut self, entry: Entry, token: Token) {
         if let Some(waiter) = entry.kind.group() {
-            self.groups.touched.push(waiter);
-            self.groups.by_token.insert((token, waiter));
-            self.groups.covered.insert(waiter, (token, Box::new(entry)));
+            self.touched.push(waiter);
+            self.by_token.insert((token, waiter));
+            self.covered.insert(waiter, (token, Box::new(entry)));
         }
     }
 
     /// The holds that cover what groups want.
     pub(crate) fn covering(&self) -> Vec<Token> {
-        let mut tokens: Vec<Token> = self.groups.by_token.iter().map(|(token, _)| *token).collect();
+        let mut tokens: Vec<Token> = self.by_token.iter().map(|(token, _)| *token).collect();
         tokens.dedup();
         tokens
     }
@@ -153,27 +151,26 @@ impl Queue {
     /// Takes the groups that were covered by this hold, which has ended.
     pub(crate) fn take_covered(&mut self, token: Token) -> Vec<Entry> {
         let all = (token, WaiterId::from(1))..=(token, WaiterId::from(u64::MAX));
-        let waiters: Vec<WaiterId> =
-            self.groups.by_token.range(all).map(|(_, waiter)| *waiter).collect();
+        let waiters: Vec<WaiterId> = self.by_token.range(all).map(|(_, waiter)| *waiter).collect();
         waiters.into_iter().filter_map(|waiter| self.take_cover(waiter)).collect()
     }
 
     fn take_cover(&mut self, waiter: WaiterId) -> Option<Entry> {
-        let (token, entry) = self.groups.covered.remove(&waiter)?;
-        self.groups.by_token.remove(&(token, waiter));
+        let (token, entry) = self.covered.remove(&waiter)?;
+        self.by_token.remove(&(token, waiter));
         Some(*entry)
     }
 
-    /// Removes a group. False if it is not here.
-    pub(crate) fn leave_group(&mut self, waiter: WaiterId) -> bool {
-        let place = self.groups.place(waiter);
+    /// Removes a waiter, in line or covered. False if it is not here.
+    pub(crate) fn leave(&mut self, waiter: WaiterId) -> bool {
+        let place = self.place_of(waiter);
         let stood = place.and_then(|place| self.remove(place)).is_some();
         stood || self.take_cover(waiter).is_some()
     }
 
     /// Removes all groups that need no turn here.
     pub(crate) fn leave_covered(&mut self) -> Vec<WaiterId> {
-        let waiters: Vec<WaiterId> = self.groups.covered.keys().copied().collect();
+        let waiters: Vec<WaiterId> = self.covered.keys().copied().collect();
         waiters.iter().for_each(|waiter| drop(self.take_cover(*waiter)));
         waiters
     }
@@ -183,18 +180,15 @@ impl Queue {
     /// # Errors
     /// What is wrong, for tests.
     pub(super) fn check_groups(&self) -> Result<(), String> {
-        let groups =
-            self.entries.iter().filter_map(|(place, entry)| Some((entry.kind.group()?, *place)));
-        let covered = self.groups.covered.iter().map(|(waiter, (token, _))| (*token, *waiter));
-        let is_twice = |waiter: &WaiterId| self.groups.places.contains_key(waiter);
+        let covered = self.covered.iter().map(|(waiter, (token, _))| (*token, *waiter));
+        let is_twice = |waiter: &WaiterId| self.index.by_waiter.contains_key(waiter);
         let line = self.line_between(None, None).map(|(_, entry)| entry);
         let arrivals: Vec<Arrival> =
             line.filter(|entry| !entry.is_in_front).map(|entry| entry.arrival).collect();
         let agree = [
-            ("places", groups.collect::<BTreeMap<_, _>>() == self.groups.places),
-            ("tokens", covered.collect::<BTreeSet<_>>() == self.groups.by_token),
-            ("cover", !self.groups.covered.keys().any(is_twice)),
-            ("arrivals", self.groups.places.is_empty() || arrivals.is_sorted()),
+            ("tokens", covered.collect::<BTreeSet<_>>() == self.by_token),
+            ("cover", !self.covered.keys().any(is_twice)),
+            ("arrivals", self.group_count() == 0 || arrivals.is_sorted()),
         ];
         match agree.into_iter().find(|(_, agrees)| !agrees) {
             Some((what, _)) => Err(format!("{what} of groups disagrees: {self:?}")),

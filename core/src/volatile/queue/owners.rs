@@ -71,7 +71,8 @@ impl Queue {
     fn places_of(&self, owner: &[u8], way: Way) -> impl Iterator<Item = (Place, &Entry)> {
         let key = way.key(Owner::hash_of(owner));
         // Compares each entry with the end of the range, instead of searching for the end.
-        self.by_owner
+        self.index
+            .by_owner
             .range((key, Place::FIRST)..)
             .take_while(move |(other, _)| *other == key)
             .filter_map(|(_, place)| self.get(*place).map(|entry| (*place, entry)))

@@ -59,15 +59,15 @@ impl Queue {
     /// The turns from this place on are about to be given up. A group that then stands in front of
     /// the line counts as having arrived before it.
     fn groups_lose_turns(&mut self, first: Place) {
-        let Some(end) = self.turns_end.filter(|_| !self.groups.places.is_empty()) else { return };
-        let Self { entries, groups, .. } = self;
+        let Some(end) = self.turns_end.filter(|_| self.group_count() > 0) else { return };
+        let Self { entries, touched, .. } = self;
         let mut line = entries.range((Excluded(end), Unbounded)).map(|(_, entry)| entry);
         let head = line.find(|entry| !entry.is_in_front);
         let mut least = head.map_or(Arrival::LAST, |head| head.arrival);
         for (_, entry) in entries.range_mut(first..=end).rev() {
             least = least.min(entry.arrival);
             entry.arrival = least;
-            groups.touch(entry.kind);
+            touched.extend(entry.kind.group());
         }
     }
 
