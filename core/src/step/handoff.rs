@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use crate::step::confirm::LateReply;
 use crate::step::input::{Acquire, Parking, Reply, Unchecked};
 use crate::volatile::kind::Kind;
 use crate::volatile::queue::{Entry, Place};
@@ -228,7 +227,7 @@ impl Step<'_, '_> {
         if let Reply::Granted { token, .. } = reply {
             let acks = self.volatile.acks_for(ask.acks, held, ask.depth);
             let (caller, ask) = (Parking::of(waiter, entry), Acquire { acks, ..ask });
-            if self.reply_later(LateReply::grant(caller, &ask, token, held)) {
+            if self.reply_to_grant_later(caller, &ask, token, held) {
                 self.log_end(entry, Outcome::Granted);
                 self.effects.pending.push(waiter);
                 if let Kind::Told(waiter) = entry.kind {

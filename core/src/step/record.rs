@@ -20,10 +20,10 @@ impl<'a> Step<'_, 'a> {
         }
     }
 
-    /// The depth and the deadline of a hold; 0 and `now` if there is none.
-    pub(crate) fn levels(&self, token: Token) -> (u16, EpochMs) {
+    /// The deadline of a hold; `now` if there is none.
+    pub(crate) fn deadline_of(&self, token: Token) -> EpochMs {
         let hold = self.lock.holders.by_token(token);
-        hold.map_or((0, self.moment.now.ms()), |(_, hold)| (hold.depth, hold.deadline))
+        hold.map_or(self.moment.now.ms(), |(_, hold)| hold.deadline)
     }
 
     /// A wait begins: if long waits are logged, records who is in its way.

@@ -4,7 +4,6 @@ use smallvec::SmallVec;
 use std::borrow::Cow;
 
 use crate::step::admission::has_predecessor;
-use crate::step::confirm::LateReply;
 use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Reply};
 use crate::volatile::kind::Kind;
 use crate::volatile::levels::Asked;
@@ -77,7 +76,7 @@ impl<'a> Step<'_, 'a> {
             self.granted_at_once(&ask, token);
             return granted;
         };
-        let is_pending = self.reply_later(LateReply::grant(caller, &ask, token, held));
+        let is_pending = self.reply_to_grant_later(caller, &ask, token, held);
         if is_pending && caller.is_of_several {
             self.effects.pending.push(caller.waiter);
         }
@@ -93,8 +92,7 @@ impl<'a> Step<'_, 'a> {
         if let Some(session) = session {
             self.volatile.sessions.tie(token, session);
         }
-        let (_, deadline) = self.levels(token);
-        self.volatile.promised(token, deadline);
+        self.volatile.promised(token, self.deadline_of(token));
         let tied = self.volatile.sessions.get(token).copied();
         // All of them, if the order of the ties matters.
         let left = self.moment.portion;
@@ -259,8 +257,7 @@ impl<'a> Step<'_, 'a> {
         }
         let (Some(caller), 1..) = (parking, acks) else { return Reply::Renewed };
         let (asked, reply) = (Asked::new(Some(first), Some(1)), HeldBack::Renewal);
-        let token = first.token;
-        self.reply_later(LateReply { caller, acks, token, asked, reply });
+        self.hold_back(caller, acks, first.token, asked, reply);
         Reply::Pending
     }
 
