@@ -80,10 +80,8 @@ impl Lock {
             return None;
         }
         let ticket = volatile.queue.ticket_of(owner);
-        let has_predecessor = has_predecessor(volatile, false, ticket);
-        Some(Reply::MustWait {
-            wait_ms: self.estimated_wait_ms(volatile, ask, ticket, has_predecessor, now),
-        })
+        let wait_ms = self.estimated_wait_ms(volatile, ask, ticket, false, now);
+        Some(Reply::MustWait { wait_ms })
     }
 
     /// The reply for a lock that nobody holds, but whose grant waits for acknowledgments.
@@ -155,15 +153,16 @@ impl Lock {
         volatile: &Volatile,
         claim: &Acquire<'_>,
         place: Option<Place>,
-        has_predecessor: bool,
+        is_upgrade: bool,
         now: Now,
     ) -> Option<u64> {
-        if has_predecessor {
+        let queue = &volatile.queue;
+        if queue.has_turn_before(place) || !is_upgrade && queue.has_line_before(place) {
             return None;
         }
         let too_many = match place {
             // Turns behind this request's own turn do not count.
-            Some(place) if volatile.queue.has_turn(place) => self.excess_holders(claim, 0),
+            Some(place) if queue.has_turn(place) => self.excess_holders(claim, 0),
             _ => self.excess_holders_for_line(volatile, claim),
         };
         let until = match (self.blocked_until(claim), too_many) {
@@ -207,8 +206,7 @@ impl Lock {
         entry: &Entry,
         now: Now,
     ) -> Option<u64> {
-        let has_predecessor = has_predecessor(volatile, false, Some(place));
-        self.estimated_wait_ms(volatile, &entry.into(), Some(place), has_predecessor, now)
+        self.estimated_wait_ms(volatile, &entry.into(), Some(place), false, now)
     }
 
     /// The reply to a blocked connection whose wait ends now without a grant, like
@@ -265,11 +263,6 @@ impl Step<'_, '_> {
             self.volatile.queue.take_turns_from(turn);
         }
     }
-}
-
-/// Whether somebody is ahead of this place, or of a newcomer if `None`.
-pub(crate) fn has_predecessor(volatile: &Volatile, is_upgrade: bool, place: Option<Place>) -> bool {
-    volatile.queue.has_turn_before(place) || !is_upgrade && volatile.queue.has_line_before(place)
 }
 
 /// Whether nobody is ahead of this place (a newcomer's if `None`) for this mode.

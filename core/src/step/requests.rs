@@ -3,7 +3,6 @@
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
-use crate::step::admission::has_predecessor;
 use crate::step::input::{Acquire, Levels, Parking, Patience, Release, Renew, Reply};
 use crate::volatile::kind::Kind;
 use crate::volatile::levels::Asked;
@@ -134,42 +133,27 @@ impl<'a> Step<'_, 'a> {
         // Turns behind its own may have been given up, which may move other places.
         let ticket = if turn.is_some() { self.volatile.queue.ticket_of(ask.owner) } else { ticket };
         let is_second = is_upgrade && self.lock.is_upgraded_by_another(self.volatile, ask.owner);
-        let has_predecessor = is_second || has_predecessor(self.volatile, is_upgrade, ticket);
+        let now = self.moment.now;
         let wait_ms = match self.volatile.grace {
-            Some(grace) if may_enter => Some(grace.wait_from(self.moment.now)),
-            _ => self.lock.estimated_wait_ms(
-                self.volatile,
-                ask,
-                ticket,
-                has_predecessor,
-                self.moment.now,
-            ),
+            Some(grace) if may_enter => Some(grace.wait_from(now)),
+            _ if is_second => None,
+            _ => self.lock.estimated_wait_ms(self.volatile, ask, ticket, is_upgrade, now),
         };
-        if ask.patience != Patience::None
-            && ticket.is_none()
-            && ask.max_queue.is_some_and(|max| self.volatile.queue.len() >= max)
-        {
+        let is_full = ask.max_queue.is_some_and(|max| self.volatile.queue.len() >= max);
+        if matches!(ask.patience, Patience::None | Patience::Take) || ticket.is_none() && is_full {
             return Err(Reply::NotNow { wait_ms });
         }
         if is_second {
-            return Err(match ask.patience {
-                Patience::None => Reply::NotNow { wait_ms },
-                _ => Reply::Refused(Refusal::SecondUpgrade),
-            });
+            return Err(Reply::Refused(Refusal::SecondUpgrade));
         }
-        match ask.patience {
-            Patience::None | Patience::Take => Err(Reply::NotNow { wait_ms }),
-            Patience::Block | Patience::Tell => Err(Reply::MustWait { wait_ms }),
-            Patience::Ticket(window) => {
-                if ticket.is_none() && self.moment.tickets_left == 0 {
-                    return Err(Reply::Refused(Refusal::TooManyTickets));
-                }
-                let ends_at = Some(self.moment.now.after(window));
-                let entry = ask.entry(Kind::Ticket, ends_at, self.moment.now);
-                self.enqueue(ticket, entry);
-                Err(Reply::NotNow { wait_ms })
-            }
+        let Patience::Ticket(window) = ask.patience else {
+            return Err(Reply::MustWait { wait_ms });
+        };
+        if ticket.is_none() && self.moment.tickets_left == 0 {
+            return Err(Reply::Refused(Refusal::TooManyTickets));
         }
+        self.enqueue(ticket, ask.entry(Kind::Ticket, Some(now.after(window)), now));
+        Err(Reply::NotNow { wait_ms })
     }
 
     /// The owner's place in the queue: its ticket or the wait with this number, whichever is first.
@@ -241,8 +225,7 @@ impl<'a> Step<'_, 'a> {
             return self.not_held(ask.owner, ask.mode, ask.token);
         };
         let acks_for = |hold: &Hold| self.volatile.acks_for(ask.acks, Some(*hold), None);
-        let acks = holds.iter().map(acks_for).max();
-        let acks = acks.unwrap_or(0);
+        let acks = holds.iter().map(acks_for).max().unwrap_or(0);
         if acks > 0 && parking.is_none() {
             return Reply::MustConfirm;
         }

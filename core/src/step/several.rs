@@ -3,7 +3,6 @@
 
 use smallvec::SmallVec;
 
-use crate::step::admission::has_predecessor;
 use crate::step::input::{Acquire, Parking, Reply};
 use crate::volatile::queue::Place;
 use crate::{End, EpochMs, Hold, Lock, Mode, Now, Refusal, Step, Token, Volatile, WaiterId};
@@ -78,8 +77,7 @@ impl Lock {
                     OwnPlace::Group(waiter) => volatile.queue.place_of(waiter),
                     OwnPlace::None | OwnPlace::Ticket => None,
                 };
-                let is_behind = has_predecessor(volatile, false, own);
-                let wait_ms = self.estimated_wait_ms(volatile, claim, own, is_behind, now);
+                let wait_ms = self.estimated_wait_ms(volatile, claim, own, false, now);
                 wait_ms.map(|ms| ms.max(grace.map_or(0, |grace| grace.wait_from(now))))
             }
         };
