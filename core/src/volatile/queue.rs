@@ -187,7 +187,7 @@ impl Queue {
 
     /// All waiters in the order in which they are served, and whether each has its turn.
     pub fn iter(&self) -> impl Iterator<Item = (&Entry, bool)> {
-        self.entries.iter().map(|(place, entry)| (&**entry, self.is_turn(*place)))
+        self.entries.iter().map(|(place, entry)| (&**entry, self.has_turn(*place)))
     }
 
     /// The wait of one blocked connection.
@@ -200,7 +200,8 @@ impl Queue {
         self.index.by_waiter.get(&waiter).copied()
     }
 
-    fn is_turn(&self, place: Place) -> bool {
+    /// Whether the waiter at this place has its turn.
+    pub(crate) fn has_turn(&self, place: Place) -> bool {
         self.turns_end.is_some_and(|end| place <= end)
     }
 
@@ -246,7 +247,7 @@ impl Queue {
     /// it does not wait.
     pub fn place(&self, owner: &[u8]) -> Option<(usize, bool)> {
         let (place, _) = self.first_of(owner)?;
-        Some((self.rank(place).saturating_add(1), self.is_turn(place)))
+        Some((self.rank(place).saturating_add(1), self.has_turn(place)))
     }
 
     /// The mode of the turns that were given; `None` if there are none.
@@ -257,17 +258,17 @@ impl Queue {
     /// The first of the turns that were given.
     pub(crate) fn first_turn(&self) -> Option<&Entry> {
         let (place, entry) = self.entries.first_key_value()?;
-        self.is_turn(*place).then_some(entry)
+        self.has_turn(*place).then_some(entry)
     }
 
     pub(crate) fn has_several_turns(&self) -> bool {
-        self.entries.keys().nth(1).is_some_and(|place| self.is_turn(*place))
+        self.entries.keys().nth(1).is_some_and(|place| self.has_turn(*place))
     }
 
     /// The place of this ticket when its owner sends another request: if the ticket has a turn, the
     /// turn is given up, and upgrades are then ahead of it.
     pub(crate) fn stands_at(&self, place: Place) -> Place {
-        if !self.is_turn(place) {
+        if !self.has_turn(place) {
             return place;
         }
         let upgraders = self.line_between(None, None).take_while(|(_, entry)| entry.is_in_front);
@@ -296,19 +297,15 @@ impl Queue {
             return false;
         }
         let Some((first, _)) = self.entries.first_key_value() else { return false };
-        self.is_turn(*first) && own.is_none_or(|own| !self.is_turn(own) || own != *first)
+        self.has_turn(*first) && own != Some(*first)
     }
 
     /// Whether a waiter without a turn is ahead of this place, or of a newcomer if `None`.
     pub(crate) fn has_line_before(&self, own: Option<Place>) -> bool {
         match own {
-            Some(own) if self.is_turn(own) => false,
+            Some(own) if self.has_turn(own) => false,
             own => self.head().is_some_and(|(head, _)| Some(head) != own),
         }
-    }
-
-    pub(crate) fn has_turn(&self, place: Place) -> bool {
-        self.is_turn(place) && self.entries.contains_key(&place)
     }
 
     pub(crate) fn get(&self, place: Place) -> Option<&Entry> {

@@ -28,7 +28,7 @@ impl Queue {
             if entry.kind == Kind::Ticket && !tickets.insert(entry.owner.as_bytes()) {
                 return Err(format!("two tickets of one owner: {entry:?}"));
             }
-            match (self.is_turn(place), entry.kind, entry.mode) {
+            match (self.has_turn(place), entry.kind, entry.mode) {
                 (true, Kind::Blocked(_) | Kind::Told(_), _) => {
                     return Err(format!("a blocked connection has a turn: {entry:?}"));
                 }

@@ -23,7 +23,7 @@ impl Queue {
     /// Where this group is; `None` if it is not here.
     pub(crate) fn group_stand(&self, waiter: WaiterId) -> Option<GroupStand> {
         match self.place_of(waiter) {
-            Some(place) if self.is_turn(place) => Some(GroupStand::Turn),
+            Some(place) if self.has_turn(place) => Some(GroupStand::Turn),
             Some(_) => Some(GroupStand::Line),
             None => self.covered.get(&waiter).map(|_| GroupStand::Covered),
         }
@@ -38,7 +38,7 @@ impl Queue {
     pub(crate) fn group_turns(&self) -> impl Iterator<Item = Option<&Entry>> {
         let turns = self.entries.values().zip(self.entries.keys());
         let has_group = self.group_count() > 0;
-        let turns = turns.take_while(move |(_, place)| has_group && self.is_turn(**place));
+        let turns = turns.take_while(move |(_, place)| has_group && self.has_turn(**place));
         turns.map(|(entry, _)| {
             let is_it = entry.kind.group().is_some();
             is_it.then_some(&**entry)

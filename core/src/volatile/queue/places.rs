@@ -41,7 +41,7 @@ impl Queue {
     pub(crate) fn take_turns_from(&mut self, place: Place) {
         let Some((first, _)) = self.entries.range(place..).next() else { return };
         let first = *first;
-        if !self.is_turn(first) {
+        if !self.has_turn(first) {
             return;
         }
         self.groups_lose_turns(first);
@@ -101,7 +101,7 @@ impl Queue {
     /// Moves the waiters at these places, which are all in this stretch, to places that divide it
     /// evenly.
     fn spread(&mut self, places: &[Place], from: i64, width: i64) {
-        let turns = places.iter().filter(|place| self.is_turn(**place)).count();
+        let turns = places.iter().filter(|place| self.has_turn(**place)).count();
         let turns_end = self.turns_end;
         let parts = i64::try_from(places.len()).unwrap_or(i64::MAX).saturating_add(1);
         let gap = width.checked_div(parts).unwrap_or(1);
