@@ -190,7 +190,9 @@ impl Lock {
             let pending = volatile.unsent.remove_pending(token).into_iter();
             wakes.extend(pending.map(|(waiter, since)| refused(waiter, since, why.clone(), now)));
         }
-        volatile.forget_acks(is_there);
+        if let Some(acks) = volatile.acks.as_deref_mut() {
+            acks.forget_gone(is_there);
+        }
         wakes
     }
 }

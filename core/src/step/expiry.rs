@@ -75,13 +75,9 @@ impl<'a> Step<'_, 'a> {
 
     /// Ends sessions, with their holds, whose last deadline that replicas acknowledged has passed.
     fn end_unacknowledged(&mut self) {
-        while self
-            .volatile
-            .sessions
-            .next_end_by_acks()
-            .is_some_and(|at| at.is_over_at(self.moment.now))
+        while self.volatile.sessions.next_end_by_acks().is_some()
+            && let Some(token) = self.volatile.sessions.first_ended(self.moment.now)
         {
-            let Some(token) = self.volatile.sessions.first_ended(self.moment.now) else { return };
             self.end_session(token);
         }
     }

@@ -91,7 +91,7 @@ impl<'a> Step<'_, 'a> {
         if let Some(session) = session {
             self.volatile.sessions.tie(token, session);
         }
-        self.volatile.promised(token, self.deadline_of(token));
+        self.volatile.sessions.lasts_at_least(token, self.deadline_of(token), 0);
         let tied = self.volatile.sessions.get(token).copied();
         // All of them, if the order of the ties matters.
         let left = self.moment.portion;
@@ -210,8 +210,12 @@ impl<'a> Step<'_, 'a> {
             self.end(hold.token, End::Released);
         } else {
             self.update_hold(hold, left, hold.deadline);
-            let is_down_to = matches!(ask.levels, Levels::DownTo(_));
-            self.volatile.released(hold.token, left, is_down_to);
+            let levels = &mut self.volatile.unsent.levels;
+            match ask.levels {
+                Levels::DownTo(_) => levels.cap(hold.token, left),
+                Levels::One | Levels::All => levels.release_one(hold.token, left),
+            }
+            self.volatile.levels_remain(hold.token);
         }
         let left = self.lock.holders.by_token(hold.token).map_or(0, |(_, hold)| hold.depth);
         Reply::Count(left.into())
@@ -235,7 +239,7 @@ impl<'a> Step<'_, 'a> {
             self.record(Change::Updated { token, depth, deadline });
             if acks == 0 {
                 self.volatile.unsent.owner_knows(token);
-                self.volatile.promised(token, deadline);
+                self.volatile.sessions.lasts_at_least(token, deadline, 0);
             }
         }
         let (Some(caller), 1..) = (parking, acks) else { return Reply::Renewed };

@@ -17,16 +17,6 @@ impl Volatile {
         self.acks.as_deref()?.pending_acks(token)
     }
 
-    /// The owner released one level, or all but so many (`is_down_to`), and so many are left.
-    pub(crate) fn released(&mut self, token: Token, left: u16, is_down_to: bool) {
-        if !is_down_to {
-            self.unsent.levels.release_one(token, left);
-        } else {
-            self.unsent.levels.cap(token, left);
-        }
-        self.levels_remain(token);
-    }
-
     /// Levels were released or revoked. If no reply has named any that is left, the hold is
     /// pending again.
     pub(crate) fn levels_remain(&mut self, token: Token) {
@@ -65,11 +55,6 @@ impl Volatile {
         self.unsent.pending()
     }
 
-    /// Number of those whose request is for this lock alone.
-    pub fn pending_alone(&self) -> usize {
-        self.unsent.pending_alone()
-    }
-
     /// Holds back the reply to a grant or a renewal until replicas have acknowledged it.
     pub(crate) fn await_acks(
         &mut self,
@@ -106,7 +91,7 @@ impl Volatile {
                 match self.sessions.acks_of(token) {
                     acks if acks > by => self.ask_deadline(token, until, acks),
                     // An old one that comes late takes nothing back.
-                    _ => self.sessions.lasts_at_least(token, until),
+                    _ => self.sessions.lasts_at_least(token, until, by),
                 }
                 None
             }
@@ -129,8 +114,8 @@ impl Volatile {
         self.acks_mut().confirm(token);
         if let Some(session) = wait.reply.session(now) {
             self.tie_unsent(token, waiter, session.by_acks(wait.acks, wait.deadline));
-        } else if wait.acks >= self.sessions.acks_of(token) {
-            self.sessions.lasts_at_least(token, wait.deadline);
+        } else {
+            self.sessions.lasts_at_least(token, wait.deadline, wait.acks);
         }
         let reply = match wait.reply {
             HeldBack::Renewal => Reply::Renewed,
@@ -167,27 +152,12 @@ impl Volatile {
         wakes
     }
 
-    /// Forgets all acknowledgments, and so many of the callers that wait for them; returns those.
-    pub(crate) fn forget_pending(&mut self, portion: &mut usize) -> Vec<(WaiterId, Now)> {
-        self.acks = None;
-        let pending = self.unsent.take_pending(*portion);
-        *portion = portion.saturating_sub(pending.len());
-        pending
-    }
-
     /// A hold has ended: refuses the pending callers.
     pub(crate) fn end_acks(&mut self, token: Token, now: Now) -> Vec<Wake> {
         let Some(acks) = self.acks.as_deref_mut() else { return Vec::new() };
         acks.end(token);
         let pending = self.unsent.remove_pending(token).into_iter();
         pending.map(|(waiter, since)| refused(waiter, since, Refusal::NoAcks, now)).collect()
-    }
-
-    /// Forgets confirmations of holds that no longer exist.
-    pub(crate) fn forget_acks(&mut self, is_there: impl Fn(Token) -> bool) {
-        if let Some(acks) = self.acks.as_deref_mut() {
-            acks.forget_gone(is_there);
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::step::input::{Dismissed, Reply, Wake};
 use crate::volatile::confirm::refused;
 use crate::volatile::queue::{Entry, Place};
 use crate::volatile::slow::{Outcome, Slow};
-use crate::{ClientId, EpochMs, Now, Refusal, Token, Volatile, WaiterId};
+use crate::{ClientId, Now, Refusal, Volatile, WaiterId};
 
 impl Volatile {
     /// Ends sessions whose last known deadline has passed as lost, without reading the lock: their
@@ -16,13 +16,6 @@ impl Volatile {
             self.sessions.end_later(token);
         }
         lost
-    }
-
-    /// A reply promises this deadline: a session without acknowledgments lasts at least until then.
-    pub(crate) fn promised(&mut self, token: Token, deadline: EpochMs) {
-        if self.sessions.acks_of(token) == 0 {
-            self.sessions.lasts_at_least(token, deadline);
-        }
     }
 
     /// Nobody can be granted here any more: blocked connections get `why`, unless their time has
@@ -58,7 +51,8 @@ impl Volatile {
             }
         }
         let touched = self.queue.take_touched_groups();
-        let pending = self.forget_pending(&mut portion).into_iter();
+        self.acks = None;
+        let pending = self.unsent.take_pending(portion).into_iter();
         wakes.extend(pending.map(|(waiter, since)| refused(waiter, since, why.clone(), now)));
         self.unsent.forget_revoked();
         self.replaced.clear();

@@ -155,9 +155,11 @@ impl Sessions {
         self.by_token.get(token).map_or(0, |session| session.acks)
     }
 
-    /// Extends the session to this moment, if it ends earlier.
-    pub(crate) fn lasts_at_least(&mut self, token: Token, ends_at: EpochMs) {
-        if self.get(token).is_some_and(|session| session.ends_at < ends_at) {
+    /// A reply or `acks` replicas promise that the hold lasts until this moment: so does its
+    /// session, unless it needs more acknowledgments.
+    pub(crate) fn lasts_at_least(&mut self, token: Token, ends_at: EpochMs, acks: u8) {
+        let is_news = |session: &Session| session.acks <= acks && session.ends_at < ends_at;
+        if self.get(token).is_some_and(is_news) {
             self.lasts_until(token, ends_at);
         }
     }

@@ -122,7 +122,7 @@ impl UnsentReplies {
         self.by_until.len()
     }
 
-    /// Number of those that are of this lock alone.
+    /// Number of those whose request is for this lock alone.
     pub(crate) fn pending_alone(&self) -> usize {
         less(self.by_until.len(), self.of_several)
     }

@@ -28,7 +28,7 @@ impl Totals {
             told: volatile.queue.told_count(),
             tickets: volatile.queue.ticket_count(),
             sessions: volatile.session_count(),
-            pending: volatile.pending_alone(),
+            pending: volatile.unsent.pending_alone(),
             groups: volatile.queue.group_count(),
         }
     }
