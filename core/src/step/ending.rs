@@ -54,7 +54,7 @@ impl<'a> Step<'_, 'a> {
 
     /// The last known deadline of this session has passed.
     pub(crate) fn end_session(&mut self, token: Token) {
-        match self.lock.holders.by_token(token).map(|(_, hold)| hold.deadline) {
+        match self.lock.holders.by_token(token).map(|(.., hold)| hold.deadline) {
             Some(deadline) if deadline.is_over_at(self.moment.now) => {
                 self.effects.lost.extend(self.volatile.lose(token));
             }
@@ -84,25 +84,14 @@ impl<'a> Step<'_, 'a> {
 
     /// Ends a hold, and its session with it.
     pub(crate) fn end(&mut self, token: Token, by: End) {
-        let Some((mode, hold)) = self.lock.holders.by_token(token) else { return };
+        let Some((owner, mode, hold)) = self.lock.holders.by_token(token) else { return };
         let ended_until = self.lock.holders.ended_until();
         let is_ended = ended_until.is_some_and(|until| hold.deadline <= until);
         let by = if is_ended { End::Expired } else { by };
-        if self.moment.slow.hold_ms.is_some()
-            && let Some(owner) = self.lock.holders.owner(token)
-        {
-            let until = if by == End::Expired {
-                Now::from_ms(hold.deadline.get())
-            } else {
-                self.moment.now
-            };
-            self.volatile.log_slow(self.moment.slow.hold(
-                owner,
-                mode,
-                token.age_ms(until),
-                by.into(),
-            ));
-        }
+        let until =
+            if by == End::Expired { Now::from_ms(hold.deadline.get()) } else { self.moment.now };
+        let slow = self.moment.slow.hold(owner, mode, token.age_ms(until), by.into());
+        self.volatile.log_slow(slow);
         self.record(Change::Ended { token, by });
         self.lock.uncover(self.volatile, token);
         self.effects.wakes.extend(self.volatile.end_acks(token, self.moment.now));
@@ -143,7 +132,7 @@ impl<'a> Step<'_, 'a> {
 impl Lock {
     /// Whether the hold with this token exists and has not expired.
     fn lasts_at(&self, token: Token, now: Now) -> bool {
-        self.holders.by_token(token).is_some_and(|(_, hold)| !hold.deadline.is_over_at(now))
+        self.holders.by_token(token).is_some_and(|(.., hold)| !hold.deadline.is_over_at(now))
     }
 
     /// The key may have been changed from outside, or the gate is shut: sessions whose hold no
@@ -159,7 +148,7 @@ impl Lock {
     pub fn ended_sessions(&self, volatile: &mut Volatile, now: Now) -> Vec<ClientId> {
         let mut lost = Vec::new();
         while let Some(token) = volatile.sessions.first_ended(now) {
-            let deadline = self.holders.by_token(token).map(|(_, hold)| hold.deadline);
+            let deadline = self.holders.by_token(token).map(|(.., hold)| hold.deadline);
             let is_acked = volatile.sessions.acks_of(token) == 0;
             let lasts = |deadline: &EpochMs| !Session::closes_at(*deadline).is_over_at(now);
             match deadline.filter(|deadline| is_acked && lasts(deadline)) {

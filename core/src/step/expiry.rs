@@ -61,7 +61,7 @@ impl<'a> Step<'_, 'a> {
             let Some(fewer) = left.checked_sub(1) else { return };
             left = fewer;
             let Some((token, lease)) = self.volatile.sessions.renew_next(now) else { return };
-            match self.lock.holders.by_token(token).map(|(_, hold)| hold) {
+            match self.lock.holders.by_token(token).map(|(.., hold)| hold) {
                 Some(hold) if !hold.deadline.is_over_at(now) => {
                     let deadline = hold.deadline.max(now.after(lease));
                     self.update_hold(hold, hold.depth, deadline);

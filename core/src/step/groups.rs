@@ -35,7 +35,7 @@ impl Lock {
         }
         let until = self.holders.ended_until();
         for token in volatile.queue.covering() {
-            let hold = self.holders.by_token(token);
+            let hold = self.holders.by_token(token).map(|(_, mode, hold)| (mode, hold));
             // All holds of one grant share its token: this hold may have been at another key.
             if hold.is_none_or(|(mode, hold)| mode == Mode::Read || Some(hold.deadline) <= until) {
                 self.uncover(volatile, token);

@@ -246,7 +246,7 @@ impl Step<'_, '_> {
     pub(crate) fn revoke(&mut self) {
         while let Some((token, by)) = self.volatile.unsent.next_revoked() {
             let until = self.lock.holders.ended_until();
-            let hold = self.lock.holders.by_token(token).map(|(_, hold)| hold);
+            let hold = self.lock.holders.by_token(token).map(|(.., hold)| hold);
             let hold = hold.filter(|hold| Some(hold.deadline) > until);
             match (hold, by) {
                 (Some(_), None) => self.volatile.levels_remain(token),

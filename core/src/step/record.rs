@@ -23,7 +23,7 @@ impl<'a> Step<'_, 'a> {
     /// The deadline of a hold; `now` if there is none.
     pub(crate) fn deadline_of(&self, token: Token) -> EpochMs {
         let hold = self.lock.holders.by_token(token);
-        hold.map_or(self.moment.now.ms(), |(_, hold)| hold.deadline)
+        hold.map_or(self.moment.now.ms(), |(.., hold)| hold.deadline)
     }
 
     /// A wait begins: if long waits are logged, records who is in its way.

@@ -217,7 +217,7 @@ impl<'a> Step<'_, 'a> {
             }
             self.volatile.levels_remain(hold.token);
         }
-        let left = self.lock.holders.by_token(hold.token).map_or(0, |(_, hold)| hold.depth);
+        let left = self.lock.holders.by_token(hold.token).map_or(0, |(.., hold)| hold.depth);
         Reply::Count(left.into())
     }
 

@@ -238,19 +238,12 @@ impl Holders {
     }
 
     /// The hold with this token.
-    pub(crate) fn by_token(&self, token: Token) -> Option<(Mode, Hold)> {
-        match self.sole() {
-            Some((_, grip)) => grip.by_token(token),
-            None => self.shared()?.by_token(token).map(|hold| (Mode::Read, *hold)),
+    pub(crate) fn by_token(&self, token: Token) -> Option<(&[u8], Mode, Hold)> {
+        if let Some((owner, grip)) = self.sole() {
+            return grip.by_token(token).map(|(mode, hold)| (owner, mode, hold));
         }
-    }
-
-    /// The owner of the hold with this token.
-    pub(crate) fn owner(&self, token: Token) -> Option<&[u8]> {
-        match self.sole() {
-            Some((owner, grip)) => grip.by_token(token).map(|_| owner),
-            None => self.shared()?.owner(token).map(Owner::as_bytes),
-        }
+        let (owner, hold) = self.shared()?.by_token(token)?;
+        Some((owner.as_bytes(), Mode::Read, *hold))
     }
 
     /// The hold that excludes everybody but its owner.

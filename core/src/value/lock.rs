@@ -119,7 +119,7 @@ impl Lock {
     pub fn has_token_at(&self, token: Token, mode: Mode, now: Now) -> bool {
         self.holders
             .by_token(token)
-            .is_some_and(|(held, hold)| held == mode && !hold.deadline.is_over_at(now))
+            .is_some_and(|(_, held, hold)| held == mode && !hold.deadline.is_over_at(now))
     }
 
     /// The hold that excludes everybody but its owner, unless it has expired.

@@ -63,12 +63,8 @@ impl Readers {
             .map(|(_, hold)| hold)
     }
 
-    pub(crate) fn by_token(&self, token: Token) -> Option<&Hold> {
-        self.by_token.get(&token).map(|(_, hold)| hold)
-    }
-
-    pub(crate) fn owner(&self, token: Token) -> Option<&Owner> {
-        self.by_token.get(&token).map(|(owner, _)| owner)
+    pub(crate) fn by_token(&self, token: Token) -> Option<(&Owner, &Hold)> {
+        self.by_token.get(&token).map(|(owner, hold)| (owner, hold))
     }
 
     /// In the order of their tokens.
@@ -122,12 +118,8 @@ impl Readers {
 
     fn lasting(&self, until: Option<EpochMs>) -> impl Iterator<Item = (&Owner, &Hold)> {
         let all = until.is_none().then(|| self.iter());
-        let some = until.map(|_| self.behind(until).filter_map(|(_, token)| self.at(token)));
+        let some = until.map(|_| self.behind(until).filter_map(|(_, token)| self.by_token(token)));
         all.into_iter().flatten().chain(some.into_iter().flatten())
-    }
-
-    fn at(&self, token: Token) -> Option<(&Owner, &Hold)> {
-        self.by_token.get(&token).map(|(owner, hold)| (owner, hold))
     }
 
     /// The holds with later deadlines than this one, earliest first.
@@ -184,7 +176,7 @@ impl Readers {
     }
 
     pub(crate) fn set(&mut self, token: Token, depth: u16, deadline: EpochMs) {
-        let Some(before) = self.by_token(token).map(|hold| hold.deadline) else { return };
+        let Some(before) = self.by_token(token).map(|(_, hold)| hold.deadline) else { return };
         match (self.is_ended(before), self.is_ended(deadline)) {
             (true, false) => self.one_less_ended(),
             (false, true) => self.ended = None,
