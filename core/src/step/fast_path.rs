@@ -52,26 +52,21 @@ impl Lock {
         slow: Slow,
     ) -> Option<FastStep<'a>> {
         match input {
-            Input::Acquire(ask) => self.acquire_fast(ask, now, tokens),
+            Input::Acquire(ask) if self.is_plain(ask) => {
+                let token = tokens.issue(now)?;
+                Some(self.begin(Cow::Borrowed(ask.owner), ask, now, token))
+            }
             Input::Release(ask) => self.release_fast(ask, now, slow),
-            Input::Enter { ask, token, .. } => self.enter_fast(ask, *token, now),
-            Input::ReleaseAll(owner, token) => self.release_all_fast(owner, *token, now, slow),
+            Input::Enter { ask, token: Some(token), .. } if self.is_plain(ask) => {
+                Some(self.begin(Cow::Borrowed(ask.owner), ask, now, *token))
+            }
+            Input::ReleaseAll(owner, token) => {
+                let ask = Release { owner, mode: None, token: *token, levels: Levels::All };
+                let step = self.release_fast(&ask, now, slow)?;
+                Some(FastStep { reply: Reply::Count(1), is_request_enough: false, ..step })
+            }
             _ => None,
         }
-    }
-
-    #[inline]
-    fn acquire_fast<'a>(
-        &mut self,
-        ask: &Acquire<'a>,
-        now: Now,
-        tokens: &mut Tokens,
-    ) -> Option<FastStep<'a>> {
-        if !self.is_plain(ask) {
-            return None;
-        }
-        let token = tokens.issue(now)?;
-        Some(self.begin(Cow::Borrowed(ask.owner), ask, now, token))
     }
 
     /// Whether the lock is free, and nothing is to be remembered of the grant.
@@ -125,27 +120,5 @@ impl Lock {
         let event = self.replay(&change);
         let reply = Reply::Granted { token, remaining_ms: deadline.left_at(now) };
         FastStep { change, event, reply, is_request_enough: false }
-    }
-
-    fn enter_fast<'a>(
-        &mut self,
-        ask: &Acquire<'a>,
-        token: Option<Token>,
-        now: Now,
-    ) -> Option<FastStep<'a>> {
-        let token = token.filter(|_| self.is_plain(ask))?;
-        Some(self.begin(Cow::Borrowed(ask.owner), ask, now, token))
-    }
-
-    fn release_all_fast<'a>(
-        &mut self,
-        owner: &[u8],
-        token: Option<Token>,
-        now: Now,
-        slow: Slow,
-    ) -> Option<FastStep<'a>> {
-        let ask = Release { owner, mode: None, token, levels: Levels::All };
-        let step = self.release_fast(&ask, now, slow)?;
-        Some(FastStep { reply: Reply::Count(1), is_request_enough: false, ..step })
     }
 }
