@@ -103,7 +103,11 @@ pub fn save(lock: &Lock, to: &mut Vec<u8>) {
             depth: hold.depth,
         })
         .collect();
-    write(&records, to);
+    to.push(VERSION);
+    // Writing these types to a Vec cannot fail.
+    if let Ok(written) = postcard::to_extend(&records, std::mem::take(to)) {
+        *to = written;
+    }
 }
 
 /// Reads a lock that [`save`] wrote. The lock is never free, because a lock without holds is not
@@ -112,7 +116,7 @@ pub fn save(lock: &Lock, to: &mut Vec<u8>) {
 /// # Errors
 /// [`Malformed`] if the bytes are not a lock.
 pub fn load(bytes: &[u8]) -> Result<Lock, Malformed> {
-    let records: Vec<Record<'_>> = read(bytes)?;
+    let (records, []): (Vec<Record<'_>>, _) = take(bytes)? else { return Err(Malformed::Format) };
     let mut holders = Holders::default();
     let mut last = None;
     for record in &records {
@@ -236,21 +240,6 @@ fn put(mut number: u64, to: &mut Vec<u8>) {
         }
         to.push(lowest | 0x80);
         number >>= 7;
-    }
-}
-
-fn write<T: Serialize>(value: &T, to: &mut Vec<u8>) {
-    to.push(VERSION);
-    // Writing these types to a Vec cannot fail.
-    if let Ok(written) = postcard::to_extend(value, std::mem::take(to)) {
-        *to = written;
-    }
-}
-
-fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
-    match take(bytes)? {
-        (value, []) => Ok(value),
-        _ => Err(Malformed::Format),
     }
 }
 
