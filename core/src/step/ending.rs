@@ -54,18 +54,13 @@ impl<'a> Step<'_, 'a> {
 
     /// The last known deadline of this session has passed.
     pub(crate) fn end_session(&mut self, token: Token) {
-        match self.lock.holders.by_token(token).map(|(.., hold)| hold.deadline) {
-            Some(deadline) if deadline.is_over_at(self.moment.now) => {
-                self.effects.lost.extend(self.volatile.lose(token));
-            }
-            Some(deadline)
-                if self.volatile.sessions.acks_of(token) == 0
-                    && !Session::closes_at(deadline).is_over_at(self.moment.now) =>
-            {
-                self.volatile.sessions.lasts_until(token, deadline);
-            }
-            Some(_) => self.end(token, End::Disconnected),
-            None => self.effects.lost.extend(self.volatile.lose(token)),
+        if self.lock.extends_session(self.volatile, token, self.moment.now) {
+            return;
+        }
+        if self.lock.lasts_at(token, self.moment.now) {
+            self.end(token, End::Disconnected);
+        } else {
+            self.effects.lost.extend(self.volatile.lose(token));
         }
     }
 
@@ -135,6 +130,15 @@ impl Lock {
         self.holders.by_token(token).is_some_and(|(.., hold)| !hold.deadline.is_over_at(now))
     }
 
+    /// Whether the session of this hold lasts longer than recorded, because the hold does. With
+    /// acknowledgments, it does not.
+    fn extends_session(&self, volatile: &mut Volatile, token: Token, now: Now) -> bool {
+        let deadline = self.holders.by_token(token).map(|(.., hold)| hold.deadline);
+        let lasts = |deadline: &EpochMs| !Session::closes_at(*deadline).is_over_at(now);
+        let deadline = deadline.filter(lasts).filter(|_| volatile.sessions.acks_of(token) == 0);
+        deadline.map(|deadline| volatile.sessions.lasts_until(token, deadline)).is_some()
+    }
+
     /// The key may have been changed from outside, or the gate is shut: sessions whose hold no
     /// longer exists are lost.
     pub fn lost_sessions(&self, volatile: &mut Volatile, now: Now) -> Vec<ClientId> {
@@ -148,18 +152,13 @@ impl Lock {
     pub fn ended_sessions(&self, volatile: &mut Volatile, now: Now) -> Vec<ClientId> {
         let mut lost = Vec::new();
         while let Some(token) = volatile.sessions.first_ended(now) {
-            let deadline = self.holders.by_token(token).map(|(.., hold)| hold.deadline);
-            let is_acked = volatile.sessions.acks_of(token) == 0;
-            let lasts = |deadline: &EpochMs| !Session::closes_at(*deadline).is_over_at(now);
-            match deadline.filter(|deadline| is_acked && lasts(deadline)) {
-                Some(deadline) => volatile.sessions.lasts_until(token, deadline),
-                None => {
-                    lost.extend(volatile.lose(token));
-                    // The hold may still exist when the gate opens.
-                    if deadline.is_some_and(|deadline| !deadline.is_over_at(now)) {
-                        volatile.sessions.end_later(token);
-                    }
-                }
+            if self.extends_session(volatile, token, now) {
+                continue;
+            }
+            lost.extend(volatile.lose(token));
+            // The hold may still exist when the gate opens.
+            if self.lasts_at(token, now) {
+                volatile.sessions.end_later(token);
             }
         }
         lost
