@@ -32,8 +32,15 @@ impl OpenLock<'_> {
     /// Whether due items must be handled at this lock before it is judged, or its grace period is
     /// over.
     pub fn is_overdue(&self) -> bool {
-        let grace_is_over = self.volatile.grace.is_some() && self.grace.is_none();
-        grace_is_over || self.is_unswept || self.lock.is_overdue(self.volatile, self.now)
+        let Self { lock, volatile, now, .. } = *self;
+        let is_due = |at: EpochMs| at.is_over_at(now);
+        volatile.grace.is_some() && self.grace.is_none()
+            || self.is_unswept
+            || volatile.has_to_settle()
+            || volatile.next_alarm().is_some_and(is_due)
+            || lock.holders.first_over(now).is_some()
+            || lock.holders.ended_until().is_some()
+            || lock.has_void_turns(volatile, now)
     }
 
     /// How a newcomer stands here, given its owner's holds and its own place in the queue.

@@ -35,16 +35,6 @@ pub enum OwnPlace {
 }
 
 impl Lock {
-    /// Whether something has come due at this lock that must be handled before the lock is judged.
-    pub fn is_overdue(&self, volatile: &Volatile, now: Now) -> bool {
-        let is_due = |at: EpochMs| at.is_over_at(now);
-        volatile.has_to_settle()
-            || volatile.next_alarm().is_some_and(is_due)
-            || self.holders.first_over(now).is_some()
-            || self.holders.ended_until().is_some()
-            || self.has_void_turns(volatile, now)
-    }
-
     /// Judges a request, given its owner's holds and its `place` in the queue, if it has one.
     /// Nothing may be overdue; no request enters before `grace` ends.
     pub fn judge(
