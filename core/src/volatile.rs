@@ -60,10 +60,19 @@ impl Volatile {
 
     /// Whether there are no waiters, no sessions and nothing else.
     pub fn is_empty(&self) -> bool {
+        self.has_only_acks() && self.acks.as_deref().is_none_or(Confirmations::is_empty)
+    }
+
+    /// Whether the only thing known is that holds were confirmed.
+    pub(crate) fn is_only_confirmed(&self) -> bool {
+        self.acks.as_deref().is_some_and(Confirmations::are_done) && self.has_only_acks()
+    }
+
+    /// Whether nothing is known but what replicas have acknowledged, or are to.
+    fn has_only_acks(&self) -> bool {
         self.queue.is_empty()
             && self.sessions.is_empty()
             && self.unsent.is_empty()
-            && self.acks.as_deref().is_none_or(Confirmations::is_empty)
             && self.replaced.is_empty()
             && self.unfinished.is_none()
             && !self.queue.has_covered()
@@ -100,18 +109,6 @@ impl Volatile {
             && !self.sessions.has_gone()
             && self.grace.is_none()
             && self.queue.first_turn().is_none()
-    }
-
-    /// Whether the only thing known is that holds were confirmed.
-    pub(crate) fn is_only_confirmed(&self) -> bool {
-        self.acks.as_deref().is_some_and(Confirmations::are_done)
-            && self.queue.is_empty()
-            && !self.queue.has_covered()
-            && self.sessions.is_empty()
-            && self.unsent.is_empty()
-            && self.replaced.is_empty()
-            && self.entering.is_empty()
-            && !self.has_to_settle()
     }
 
     /// Takes one item of the portion. If that is used up, the rest is due at once, and this is
