@@ -31,7 +31,7 @@ impl Volatile {
         // All sessions at once: none of their connections may run another command.
         let tokens = self.sessions.tokens();
         let lost = tokens.into_iter().flat_map(|token| self.lose(token)).collect();
-        self.sessions.forget_gone();
+        drop(self.sessions.take_gone());
         let mut groups = self.queue.leave_covered();
         let mut wakes = self.refuse_late(now, &mut portion);
         wakes.extend(self.time_out(now, slow, &mut portion, |_, _, _| None));

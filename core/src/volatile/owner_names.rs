@@ -33,10 +33,6 @@ impl OwnerNames {
         self.0.extend_from_slice(cut);
     }
 
-    fn clear(&mut self) {
-        self.0.clear();
-    }
-
     /// Returns the names of `owners` in memory that all waits behind the same holders share. They
     /// are in `before` if the last waiter in this line has them, and in `last` if this server
     /// recorded them last. If they are in neither, at most `most` of them are recorded, in the
@@ -59,7 +55,7 @@ impl OwnerNames {
                 *last = Rc::default();
             }
             if let Some(names) = Rc::get_mut(last) {
-                names.clear();
+                names.0.clear();
                 owners().for_each(|owner| names.push(cut(owner)));
             }
         }

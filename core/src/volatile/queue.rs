@@ -17,7 +17,7 @@ mod ways;
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::num::NonZeroU32;
-use std::ops::Bound::{self, Excluded, Unbounded};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::rc::Rc;
 
 use index::Index;
@@ -205,10 +205,6 @@ impl Queue {
         self.turns_end.is_some_and(|end| place <= end)
     }
 
-    fn behind_turns(&self) -> (Bound<Place>, Bound<Place>) {
-        (self.turns_end.map_or(Unbounded, Excluded), Unbounded)
-    }
-
     /// The waiters without a turn after one place (from the head if `None`) and before another (to
     /// the end if `None`).
     pub(crate) fn line_between(
@@ -280,7 +276,7 @@ impl Queue {
         // Usually, there is no turn; then this is cheaper than a range.
         let head = match self.turns_end {
             None => self.entries.first_key_value(),
-            Some(_) => self.entries.range(self.behind_turns()).next(),
+            Some(end) => self.entries.range((Excluded(end), Unbounded)).next(),
         };
         head.map(|(place, entry)| (*place, &**entry))
     }

@@ -212,11 +212,7 @@ impl Sessions {
         self.gone.push(token);
     }
 
-    /// Forgets the holds that the next input would have ended.
-    pub(crate) fn forget_gone(&mut self) {
-        self.gone.clear();
-    }
-
+    /// Takes the holds that this input ends.
     pub(crate) fn take_gone(&mut self) -> SmallVec<[Token; 1]> {
         std::mem::take(&mut self.gone)
     }
