@@ -213,11 +213,8 @@ impl<'a> Stance<'a> {
         };
         // If a wait of its own stands ahead, it becomes a re-entry after that one: it waits for
         // what that one waits for.
-        let own = match claim.mode {
-            Mode::Read => queue.blocked_of(claim.owner).next(),
-            Mode::Write => queue.blocked_for(claim.owner, Mode::Write).next(),
-        };
-        let own = own.map(|(place, _)| place);
+        let only = Some(Mode::Write).filter(|mode| *mode == claim.mode);
+        let own = queue.blocked_of(claim.owner, only).next().map(|(place, _)| place);
         let own = own.filter(|own| place.is_none_or(|place| *own < place));
         let entry = own.and_then(|own| queue.get(own));
         let (claim, place) = entry.map_or((claim, place), |entry| (entry.into(), own));
@@ -265,7 +262,7 @@ impl Lock {
     /// wait cannot close a cycle, and no search is needed.
     pub fn nobody_waits_for(&self, volatile: &Volatile, owner: &[u8], now: Now) -> bool {
         let holds = |mode| self.hold_at(owner, mode, now).is_some();
-        !holds(Mode::Write) && !holds(Mode::Read) && !volatile.queue.has_place(owner)
+        !holds(Mode::Write) && !holds(Mode::Read) && volatile.queue.first_of(owner).is_none()
     }
 
     /// The owners for whom `who` waits at this lock: not its own, and none that `seen` has already.

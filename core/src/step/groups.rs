@@ -1,7 +1,7 @@
 //! What a request for several locks does at one of them while it waits.
 
 use crate::step::input::Reply;
-use crate::volatile::queue::{Entry, Place};
+use crate::volatile::queue::{Entry, Place, Way};
 use crate::volatile::slow::Outcome;
 use crate::{Lock, Mode, Step, Token, Volatile};
 
@@ -65,7 +65,7 @@ impl Step<'_, '_> {
         }
         for mode in [Mode::Read, Mode::Write] {
             let Some(token) = self.lock.covering(owner, mode) else { continue };
-            let groups = self.volatile.queue.groups_of(owner, mode);
+            let groups = self.volatile.queue.waits_of(owner, Way::Group(mode));
             let places: Vec<Place> = groups.map(|(place, _)| place).collect();
             places.into_iter().for_each(|place| self.volatile.queue.cover_at(place, token));
         }

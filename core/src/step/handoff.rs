@@ -143,14 +143,14 @@ impl Step<'_, '_> {
         }
         loop {
             let writes = self.lock.holders.hold(owner, Mode::Write).is_some();
-            let reads = self.lock.holders.hold(owner, Mode::Read).is_some();
+            if !writes && self.lock.holders.hold(owner, Mode::Read).is_none() {
+                return;
+            }
             // The requests ahead of it are judged as before: a re-entry adds no mode.
             let (place, unchecked) = {
                 let queue = &self.volatile.queue;
                 // An owner that only holds READ may have very many waits for WRITE.
-                let all = writes.then(|| queue.blocked_of(owner));
-                let some = (reads && !writes).then(|| queue.blocked_for(owner, Mode::Read));
-                let mut waits = all.into_iter().flatten().chain(some.into_iter().flatten());
+                let mut waits = queue.blocked_of(owner, (!writes).then_some(Mode::Read));
                 let Some((place, entry)) = waits.next() else { return };
                 let first = entry.kind.waiter();
                 let goes_on = self.effects.unchecked.is_none();
@@ -185,7 +185,7 @@ impl Step<'_, '_> {
     /// Stops before a request is decided, until it is known which of its owner's blocked requests
     /// may be granted with it. False if that is known already.
     pub(crate) fn stop_for_own(&mut self, owner: &[u8]) -> bool {
-        let own = self.volatile.queue.blocked_of(owner);
+        let own = self.volatile.queue.blocked_of(owner, None);
         let own = own.filter_map(|(_, entry)| entry.kind.waiter());
         let waiters: Vec<WaiterId> =
             own.filter(|waiter| self.moment.rights.of(*waiter).is_none()).collect();

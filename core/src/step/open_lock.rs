@@ -53,7 +53,7 @@ impl OpenLock<'_> {
     pub fn standing_without_ticket(&self, claim: &Acquire<'_>) -> Standing {
         let Self { lock, volatile, .. } = *self;
         let is_stranger = lock.holds_of(claim.owner, None, None).next().is_none()
-            && volatile.queue.blocked_of(claim.owner).next().is_none();
+            && volatile.queue.blocked_of(claim.owner, None).next().is_none();
         let is_plain = is_stranger && !self.is_overdue();
         // Another owner's hold is in the way, whoever waits, so no copy is needed. A request that
         // has only its owner's tickets ahead of it gets the time at which that hold ends.

@@ -23,6 +23,7 @@ use std::rc::Rc;
 use index::Index;
 pub use place::Arrival;
 pub(crate) use place::Place;
+pub(crate) use ways::Way;
 
 use crate::value::count::less;
 use crate::volatile::owner_names::OwnerNames;

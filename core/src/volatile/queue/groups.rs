@@ -36,13 +36,9 @@ impl Queue {
 
     /// For each turn, in order: the blocked group that has it, or `None` if another waiter does.
     pub(crate) fn group_turns(&self) -> impl Iterator<Item = Option<&Entry>> {
-        let turns = self.entries.values().zip(self.entries.keys());
         let has_group = self.group_count() > 0;
-        let turns = turns.take_while(move |(_, place)| has_group && self.has_turn(**place));
-        turns.map(|(entry, _)| {
-            let is_it = entry.kind.group().is_some();
-            is_it.then_some(&**entry)
-        })
+        let turns = self.iter().take_while(move |(_, has_turn)| has_group && *has_turn);
+        turns.map(|(entry, _)| Some(entry).filter(|entry| entry.kind.group().is_some()))
     }
 
     /// A group continues to wait in the same place, for this connection and with this lease.

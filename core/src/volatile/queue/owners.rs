@@ -16,7 +16,7 @@ impl Queue {
         if self.is_empty() {
             return None;
         }
-        self.places_of(owner, Way::Ticket).next().map(|(place, _)| place)
+        self.waits_of(owner, Way::Ticket).next().map(|(place, _)| place)
     }
 
     /// The first place of this owner.
@@ -24,34 +24,29 @@ impl Queue {
         if self.is_empty() {
             return None;
         }
-        let first = |way| self.places_of(owner, way).next();
+        let first = |way| self.waits_of(owner, way).next();
         Way::ALL.into_iter().filter_map(first).min_by_key(|(place, _)| *place)
-    }
-
-    /// Whether this owner waits here, in any way.
-    pub(crate) fn has_place(&self, owner: &[u8]) -> bool {
-        self.first_of(owner).is_some()
-    }
-
-    /// The places of this owner's groups that want this mode.
-    pub(crate) fn groups_of(
-        &self,
-        owner: &[u8],
-        mode: Mode,
-    ) -> impl Iterator<Item = (Place, &Entry)> {
-        self.places_of(owner, Way::Group(mode))
     }
 
     /// Whether a blocked connection of this owner waits here, for this lock alone or for several.
     pub(crate) fn is_blocked(&self, owner: &[u8]) -> bool {
-        let has = |way| self.places_of(owner, way).next().is_some();
+        let has = |way| self.waits_of(owner, way).next().is_some();
         Way::ALL.into_iter().filter(|way| !matches!(way, Way::Ticket)).any(has)
     }
 
-    /// The waits of this owner for this lock alone that get a reply, in order.
-    pub(crate) fn blocked_of(&self, owner: &[u8]) -> impl Iterator<Item = (Place, &Entry)> {
-        let mut reads = self.places_of(owner, Way::Blocked(Mode::Read)).peekable();
-        let mut writes = self.places_of(owner, Way::Blocked(Mode::Write)).peekable();
+    /// The waits of this owner for this lock alone that get a reply, in order; only those of this
+    /// mode, if one is given.
+    pub(crate) fn blocked_of(
+        &self,
+        owner: &[u8],
+        only: Option<Mode>,
+    ) -> impl Iterator<Item = (Place, &Entry)> {
+        let waits = |mode| {
+            let is_asked = only.is_none_or(|only| only == mode);
+            let waits = is_asked.then(|| self.waits_of(owner, Way::Blocked(mode)));
+            waits.into_iter().flatten().peekable()
+        };
+        let (mut reads, mut writes) = (waits(Mode::Read), waits(Mode::Write));
         std::iter::from_fn(move || match (reads.peek(), writes.peek()) {
             (Some((read, _)), Some((write, _))) if write < read => writes.next(),
             (Some(_), _) => reads.next(),
@@ -59,16 +54,8 @@ impl Queue {
         })
     }
 
-    /// The owner's blocked waits for this mode.
-    pub(crate) fn blocked_for(
-        &self,
-        owner: &[u8],
-        mode: Mode,
-    ) -> impl Iterator<Item = (Place, &Entry)> {
-        self.places_of(owner, Way::Blocked(mode))
-    }
-
-    fn places_of(&self, owner: &[u8], way: Way) -> impl Iterator<Item = (Place, &Entry)> {
+    /// The waits of this owner of this kind, in order.
+    pub(crate) fn waits_of(&self, owner: &[u8], way: Way) -> impl Iterator<Item = (Place, &Entry)> {
         let key = way.key(Owner::hash_of(owner));
         // Compares each entry with the end of the range, instead of searching for the end.
         self.index

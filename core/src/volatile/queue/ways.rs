@@ -5,7 +5,7 @@ use crate::{Mode, Owner};
 
 /// The kinds of waits that an owner's waits are divided into.
 #[derive(Clone, Copy)]
-pub(super) enum Way {
+pub(crate) enum Way {
     Ticket,
     Blocked(Mode),
     Group(Mode),
