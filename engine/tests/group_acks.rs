@@ -4,7 +4,7 @@
 use crate::support::MapHost;
 use crate::support::replica::{ANN, acknowledge, counted, held, lines, pending, primary};
 use rlock_core::WaiterId;
-use rlock_engine::{Host, blocked, events};
+use rlock_engine::{Host, acks, blocked, events};
 
 fn has_no_acks(told: &[String], client: u64) -> bool {
     told.len() == 1 && told[0].starts_with(&format!("{client}: -NOACKS"))
@@ -433,4 +433,24 @@ fn a_renewal_of_which_one_hold_ends_is_not_told() {
     host.world().acknowledged.fill(1_000_000);
     assert!(has_no_acks(&host.turn(), 1));
     assert_eq!(held(&host, "a b"), [ANN, "no key"], "the other one stays");
+}
+
+/// The confirmed reply to the later request is on its way when the earlier one is granted.
+#[test]
+fn of_two_sessions_whose_replies_are_on_their_way_the_one_that_asked_last_stands() {
+    let host = primary();
+    host.ask(1, "acquire a zoe");
+    assert_eq!(host.ask(2, "macquire 2 a b ann BLOCK 0 SESSION"), "");
+    assert_eq!(host.ask(3, "acquire b ann DEPTH 1 ACKS 1 SESSION"), "");
+    host.turn();
+    host.world().acknowledged.fill(1_000_000);
+    acks::before_sleep(&host);
+    host.ask(1, "release a zoe");
+    assert_eq!(host.turn(), ["2: #3", "3: #2"]);
+    host.close(2);
+    host.turn();
+    assert_eq!(held(&host, "a b"), ["no key", "ann write depth=1 until=30000"]);
+    host.close(3);
+    host.turn();
+    assert_eq!(held(&host, "b"), ["no key"]);
 }

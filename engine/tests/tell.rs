@@ -192,8 +192,7 @@ fn a_demotion_refuses_requests_in_portions_and_in_their_order() {
     assert_eq!(host.state_of(|state| state.manager.tell_count()), 0);
     assert_eq!(told(&host), [""; 0], "nothing in the callback");
     events::set_role(&host, true);
-    assert_eq!(host.ask(2, "acquire m ann"), "#3");
-    assert_eq!(host.ask(2, "acquire m owner0 BLOCK 0 TELL one next"), "WAITING");
+    assert_eq!(host.ask(2, "acquire k owner0 BLOCK 0 TELL one next"), "WAITING");
     let mut all = Vec::new();
     for _ in 0..2 * EACH.div_ceil(256) {
         host.turn();
@@ -209,6 +208,6 @@ fn a_demotion_refuses_requests_in_portions_and_in_their_order() {
         assert!(is_refused(&both[0], "one") && is_refused(&both[1], "two"), "{number}: {both:?}");
     }
     assert_eq!(host.state_of(|state| state.manager.tell_count()), 1, "the new one waits");
-    host.ask(2, "release m ann");
+    host.ask(1, "release k ann");
     assert!(told(&host)[0].starts_with("told one: next token "));
 }

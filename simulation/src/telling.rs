@@ -125,7 +125,9 @@ impl Server {
         let told = self.tells.all.get(&waiter).map(|tell| tell.user.clone());
         let Some(user) = told.or_else(|| asker.map(|(_, conn)| conn.user.clone())) else { return };
         let is_same = |(other, tell): &(&WaiterId, &Tell)| {
-            let waits = !tell.waiting.is_answered && !tell.is_withdrawn;
+            // After a demotion, the wait has ended before its message is sent.
+            let has_end = self.state.manager.due_message(**other).is_some();
+            let waits = !tell.waiting.is_answered && !tell.is_withdrawn && !has_end;
             **other != waiter && tell.user == user && waits && tell.waiting.is_as(one)
         };
         let same = self.tells.all.iter().find(is_same).map(|(other, _)| *other);
