@@ -31,12 +31,13 @@ struct Tie {
 }
 
 /// The tie that was reported last; of those reported in one step, the one whose request came last.
-/// `None` if one of those came from a request for several locks, which may have been granted before
-/// or after the others; or if the reply to a later request may not have been read by then.
+/// `None` if that is unsure: a request for several locks may have been granted before or after the
+/// others of its step, and the reply to a later request may not have been read.
 fn last(ties: &[Tie]) -> Option<&Tie> {
     let last = ties.iter().max_by_key(|tie| (tie.us, tie.arrival))?;
     let is_unsure = |tie: &Tie| {
-        tie.us == last.us && tie.of_several != last.of_several || tie.arrival > last.arrival
+        let is_of_several = tie.us == last.us && (tie.of_several || last.of_several);
+        tie.arrival > last.arrival || tie.arrival < last.arrival && is_of_several
     };
     (!ties.iter().any(is_unsure)).then_some(last)
 }
