@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rlock_core::{Kind as Standing, Mode, WaiterId};
+use rlock_core::{Kind as Standing, Mode, Token, WaiterId};
 
 use super::{Broken, must};
 use crate::keyspace::{Key, Slot};
@@ -21,6 +21,8 @@ const DBS: i32 = 2;
 #[derive(Default)]
 pub struct Lines {
     all: BTreeMap<(u64, Key), bool>,
+    /// Where they had none, the owner's holds, which may have covered what they want.
+    covers: BTreeMap<(u64, Key), Vec<Token>>,
 }
 
 /// Its place in this line: `Some(true)` if it has its turn.
@@ -31,10 +33,18 @@ fn place(server: &Server, db: i32, key: &Key, waiter: WaiterId) -> Option<bool> 
     all.find(|(entry, _)| is_it(entry.kind)).map(|(_, is_turn)| is_turn)
 }
 
+/// The holds that its owner has at this lock; `None` if there is no such lock.
+fn own_holds(server: &Server, asked: &Asked) -> Option<Vec<Token>> {
+    let lock = server.keys.get(asked.db, &asked.key)?.lock()?;
+    let own = lock.holds().filter(|(owner, ..)| *owner == asked.owner.as_bytes());
+    Some(own.map(|(.., hold)| hold.token).collect())
+}
+
 impl Lines {
     /// The end of a step.
     pub fn stepped(&mut self, server: &Server, seen: &mut Seen) {
         let before = std::mem::take(&mut self.all);
+        self.covers.clear();
         for waiting in server.all_waiting() {
             for asked in waiting.asks().filter(|_| waiting.is_for_several) {
                 let name = (asked.arrival, asked.key.clone());
@@ -43,6 +53,8 @@ impl Lines {
                         seen.count(Kind::Reserved);
                     }
                     self.all.insert(name, is_turn);
+                } else if let Some(own) = own_holds(server, asked) {
+                    self.covers.insert(name, own);
                 }
             }
         }
@@ -53,14 +65,19 @@ impl Lines {
         self.all.get(&(asked.arrival, asked.key.clone())) == Some(&true)
     }
 
-    /// Whether this group has gone back meanwhile: either it has a place now at an earlier lock
-    /// where it had none after the last step; or it stood in line there already, and was about to
-    /// give up its later places.
+    /// Whether this group has gone back meanwhile: it has a place now at an earlier lock where it
+    /// had none after the last step; or the hold that covered what it wants there has ended; or it
+    /// stood in line there already, and was about to give up its later places.
     fn was_back(&self, server: &Server, other: &Waiting, there: &Asked) -> bool {
         let mut before = other.asks().take_while(|asked| asked.key != there.key);
-        before.any(|asked| match self.all.get(&(asked.arrival, asked.key.clone())) {
-            Some(had_turn) => !had_turn,
-            None => place(server, asked.db, &asked.key, other.waiter).is_some(),
+        before.any(|asked| {
+            let name = (asked.arrival, asked.key.clone());
+            if let Some(had_turn) = self.all.get(&name) {
+                return !had_turn;
+            }
+            let is_held = |token: &Token| server.holds(*token);
+            let was_covered = self.covers.get(&name).is_some_and(|own| own.iter().all(is_held));
+            !was_covered || place(server, asked.db, &asked.key, other.waiter).is_some()
         })
     }
 
