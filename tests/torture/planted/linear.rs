@@ -342,3 +342,18 @@ fn of_two_orders_the_one_that_only_a_later_reply_needs_is_not_lost() {
     assert!(tale(40).is_linear());
     assert!(!tale(55).is_linear());
 }
+
+/// The lease may begin anew before `c` asks for what it does not hold.
+#[test]
+fn a_request_that_changes_nothing_delays_no_other() {
+    let renew = Asked::Renew { mode: Mode::Write, lease_ms: 100, token: 100, acks: 0 };
+    let tale = |sent| {
+        Tale::new()
+            .op("a", [10, 11], leased(100), Reply::Token(100))
+            .op("a", [sent, 80], renew.clone(), Reply::Number(1))
+            .op("c", [70, 75], release(99), Reply::NotHeld)
+            .op("b", [85, 150], blocking(), Reply::Token(101))
+    };
+    assert!(tale(50).is_linear());
+    assert!(!tale(60).is_linear());
+}

@@ -106,6 +106,10 @@ impl<'a> Lock<'a> {
             }
             _ => false,
         };
+        if (&next.holds, next.granted) == (&self.holds, self.granted) {
+            // A request that changes nothing may as well come after those that it overlaps.
+            next.from_ns = self.from_ns;
+        }
         is_right.then_some(next)
     }
 
