@@ -23,8 +23,7 @@ struct OfDatabase {
 impl Expiries {
     /// When the first of them is due, and its database.
     fn first(&self) -> Option<(EpochMs, i32)> {
-        let firsts = self.0.iter().map(|(db, locks)| (locks.by_time.first(), *db));
-        firsts.filter_map(|(first, db)| Some((first?.0, db))).min()
+        self.0.iter().filter_map(|(db, locks)| Some((locks.by_time.first()?.0, *db))).min()
     }
 
     /// When the first of them is due.
@@ -59,7 +58,8 @@ impl Expiries {
             return;
         }
         self.remove(db, key);
-        let (key, locks): (Rc<[u8]>, _) = (key.into(), self.0.entry(db).or_default());
+        let key: Rc<[u8]> = key.into();
+        let locks = self.0.entry(db).or_default();
         locks.by_key.insert(key.clone(), at);
         locks.by_time.insert((at, key));
     }
