@@ -76,14 +76,16 @@ static USERS: Strings = Exclusive::empty();
 /// from `of`.
 fn lasting(bytes: &[u8], of: &Strings) -> *mut raw::RedisModuleString {
     of.with(|all| {
-        if let Some(known) = all.iter().find(|known| known.bytes == bytes) {
-            return known.string;
+        let known = all.iter().position(|known| known.bytes == bytes);
+        let at = known.unwrap_or_else(|| {
+            all.truncate(KEPT.saturating_sub(1));
+            all.push(Lasting::new(bytes));
+            all.len().saturating_sub(1)
+        });
+        if let Some(up_to_it) = all.get_mut(..=at) {
+            up_to_it.rotate_right(1);
         }
-        all.truncate(KEPT.saturating_sub(1));
-        let new = Lasting::new(bytes);
-        let string = new.string;
-        all.insert(0, new);
-        string
+        all.first().map_or(null_mut(), |recent| recent.string)
     })
 }
 
