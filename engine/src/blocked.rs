@@ -101,16 +101,16 @@ pub(crate) fn may_begin<H: Host>(
 }
 
 /// Blocks the caller of a request for this lock alone after [`Reply::MustConfirm`], as [`confirm`].
-/// It may replace a request for the `same`.
+/// It may replace a request for the `same` of this lock.
 pub(crate) fn park_to_confirm<'a, H: Host>(
     host: &H,
     name: &H::Name<'_>,
     said: &Arguments<'_>,
-    same: Same<'_>,
+    same: impl FnOnce(&LockId) -> Same<'_>,
     input: impl FnOnce(Parking) -> Input<'a>,
 ) -> Option<Reply> {
     let parked = sink::asker(host, id_of(host, name), said);
-    let own = told_wait(host, said, same);
+    let own = told_wait(host, said, same(&parked.lock));
     let decide = |parking| carry_out::request(host, name, input(parking));
     confirm(host, slice::from_ref(name), parked, said, own, false, decide)
 }

@@ -111,9 +111,8 @@ fn decide_acquire<H: Host>(
         reply = instead;
     }
     if reply == Reply::MustConfirm {
-        let lock = blocked::id_of(host, name);
-        let (same, input) = (Same::One(&lock, ask.mode), |parking| Input::Park(ask, parking));
-        return Ok(blocked::park_to_confirm(host, name, said, same, input));
+        let input = |parking| Input::Park(ask, parking);
+        return Ok(blocked::park_to_confirm(host, name, said, |it| Same::One(it, ask.mode), input));
     }
     Ok(Some(reply))
 }
@@ -153,10 +152,8 @@ pub fn renew<H: Host>(host: &H, name: &H::Name<'_>, said: &Arguments<'_>) -> Res
     may_ask(host, said)?;
     let reply = decide(host, name, Input::Renew(ask), said)?;
     let park = || {
-        let lock = blocked::id_of(host, name);
-        let (same, input) =
-            (Same::Renewal(&lock, ask.mode), |parking| Input::ParkRenew(ask, parking));
-        blocked::park_to_confirm(host, name, said, same, input)
+        let input = |parking| Input::ParkRenew(ask, parking);
+        blocked::park_to_confirm(host, name, said, |it| Same::Renewal(it, ask.mode), input)
     };
     reply_renewal(host, reply, Some(&said.key), said, park);
     Ok(())
