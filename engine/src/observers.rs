@@ -155,17 +155,8 @@ fn may<H: Host>(
     waiter: WaiterId,
     known: &mut Option<(Rc<[u8]>, bool)>,
 ) -> bool {
-    let user = host.state(|state| {
-        let line = state.manager.told_line(waiter);
-        let told = line.map(|line| line.user.clone());
-        told.or_else(|| state.manager.parked(waiter).map(|parked| Some(parked.user.clone())))
-    });
-    let user = match user {
-        Some(Some(user)) => user,
-        // Another module may observe everything.
-        Some(None) => return true,
-        None => return false,
-    };
+    let Some(sink::Waiting { user, .. }) = sink::waiting(host, waiter) else { return false };
+    let Some(user) = user else { return true };
     match known {
         Some((same, may)) if *same == user => *may,
         _ => {

@@ -187,6 +187,25 @@ impl Audience {
     }
 }
 
+/// Who waits.
+pub(crate) struct Waiting {
+    /// `None` for another module, which may do everything.
+    pub(crate) user: Option<Rc<[u8]>>,
+    /// Where the message goes, for a request with `TELL`.
+    line: Option<Rc<Line>>,
+}
+
+/// Who waits with this number; `None` if nobody does any longer.
+pub(crate) fn waiting<H: Host>(host: &H, waiter: WaiterId) -> Option<Waiting> {
+    host.state(|state| {
+        if let Some(line) = state.manager.told_line(waiter) {
+            return Some(Waiting { user: line.user.clone(), line: Some(line) });
+        }
+        let parked = state.manager.parked(waiter)?;
+        Some(Waiting { user: Some(parked.user.clone()), line: None })
+    })
+}
+
 /// The permission of this waiter for a lock; `is_allowed` asks for that of its user.
 pub(crate) fn right_of<H: Host>(
     host: &H,
@@ -194,19 +213,10 @@ pub(crate) fn right_of<H: Host>(
     audience: &Audience,
     is_allowed: impl FnOnce(&[u8]) -> bool,
 ) -> Right {
-    let asks = host.state(|state| {
-        if let Some(line) = state.manager.told_line(waiter) {
-            return Some((line.user.clone(), Some(line)));
-        }
-        let parked = state.manager.parked(waiter)?;
-        Some((Some(parked.user.clone()), None))
-    });
-    // The waiter no longer exists.
-    let Some((user, line)) = asks else { return Right::Unheard };
+    let Some(Waiting { user, line }) = waiting(host, waiter) else { return Right::Unheard };
     if line.is_some_and(|line| !audience.hears(host, &line)) {
         return Right::Unheard;
     }
-    // Another module may do everything.
     let may = user.is_none_or(|user| is_allowed(&user));
     if may { Right::May } else { Right::MayNot }
 }
