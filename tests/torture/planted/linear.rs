@@ -357,3 +357,18 @@ fn a_request_that_changes_nothing_delays_no_other() {
     assert!(tale(50).is_linear());
     assert!(!tale(60).is_linear());
 }
+
+/// The lease may have ended when `b` gets the lock. It began anew, as the release shows later.
+#[test]
+fn a_renewal_without_a_reply_may_have_kept_a_hold_whose_lease_seemed_to_end() {
+    let renew = Asked::Renew { mode: Mode::Write, lease_ms: 500, token: 100, acks: 0 };
+    let tale = |sent| {
+        lossy()
+            .op("a", [10, 11], leased(100), Reply::Token(100))
+            .op("a", [50, 60], renew.clone(), Reply::Lost)
+            .op("b", [20, 210], blocking(), Reply::Token(101))
+            .op("a", [sent, 220], release(100), Reply::Number(0))
+    };
+    assert!(tale(200).is_linear());
+    assert!(!tale(215).is_linear());
+}

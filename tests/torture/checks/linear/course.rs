@@ -136,7 +136,8 @@ impl<'a, 'r> Courses<'a, 'r> {
         if found.is_empty() { self.lead(course, place, true) } else { found }
     }
 
-    /// The same; with `unknown`, what has no reply may take effect first.
+    /// The same; with `unknown`, what has no reply may take effect first. If a hold has to end by
+    /// itself, what its owner sent may in any case: that may have made its lease begin anew.
     fn lead(&mut self, mut course: Course<'a>, place: usize, unknown: bool) -> Vec<Course<'a>> {
         let now_ns = self.requests[place].op.received_ns;
         self.settle(&mut course, now_ns);
@@ -207,7 +208,10 @@ impl<'a, 'r> Courses<'a, 'r> {
             let is_bound = || self.is_bound(course, outcome, place, **other);
             !of.is_refused() && (needs_others && may_help || is_bound())
         };
-        let unknown = self.unknown.iter().filter(|_| unknown).filter(is_open);
+        let is_followed = |other: &&usize| {
+            unknown || self.ends_hold_of(&self.requests[**other].op.owner, course, outcome)
+        };
+        let unknown = self.unknown.iter().filter(is_open).filter(is_followed);
         open().chain(unknown).filter(is_of_use).copied().collect()
     }
 
@@ -221,8 +225,12 @@ impl<'a, 'r> Courses<'a, 'r> {
         other: usize,
     ) -> bool {
         let owner = self.requests[other].op.owner.as_str();
-        let ends_hold = || outcome.is_some_and(|after| course.lock.has_more_of(owner, after));
-        self.requests[place].op.owner == owner || ends_hold()
+        self.requests[place].op.owner == owner || self.ends_hold_of(owner, course, outcome)
+    }
+
+    /// Whether a hold of this owner has to end by itself for this outcome.
+    fn ends_hold_of(&self, owner: &str, course: &Course<'a>, outcome: Option<&Lock<'a>>) -> bool {
+        outcome.is_some_and(|after| course.lock.has_more_of(owner, after))
     }
 
     /// Marks the refused requests that this lock explains. Returns whether there were any.
