@@ -372,3 +372,18 @@ fn a_renewal_without_a_reply_may_have_kept_a_hold_whose_lease_seemed_to_end() {
     assert!(tale(200).is_linear());
     assert!(!tale(215).is_linear());
 }
+
+/// The hold of `a` ended before `a` asked to release it, and `b` had its turn in between.
+#[test]
+fn a_request_that_notices_the_end_of_a_hold_delays_nobody() {
+    let waits = Asked::Acquire(Ask { lease_ms: 50, wait: Wait::Block(60_000), ..ask() });
+    let tale = |received| {
+        Tale::new()
+            .op("a", [10, 11], leased(100), Reply::Token(100))
+            .op("b", [20, 190], waits.clone(), Reply::Token(101))
+            .op("a", [received - 10, received - 5], release(100), Reply::NotHeld)
+            .op("c", [30, received], waits.clone(), Reply::Token(102))
+    };
+    assert!(tale(160).is_linear());
+    assert!(!tale(150).is_linear());
+}

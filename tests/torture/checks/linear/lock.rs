@@ -66,7 +66,7 @@ impl<'a> Lock<'a> {
     pub fn after(&self, request: &Request<'a>, now_ns: u64) -> Option<Lock<'a>> {
         let owner = request.op.owner.as_str();
         let is_known = request.answer == Answer::Given;
-        let mut next = Lock { from_ns: self.from_ns.max(request.op.sent_ns), ..self.clone() };
+        let mut next = self.clone();
         let is_right = match (&request.op.asked, &request.op.reply) {
             // The error is the one for a level that is too deep.
             (Asked::Acquire(ask), Reply::NotHeld | Reply::Error(_)) if is_known => {
@@ -76,7 +76,7 @@ impl<'a> Lock<'a> {
             (Asked::Release { mode, down_to, token }, reply) => {
                 match next.seen(request, *mode, *token) {
                     Some(place) if !is_known || *reply != Reply::NotHeld => {
-                        let left = next.release(place, *down_to);
+                        let left = next.release(place, request, *down_to);
                         !is_known || *reply == Reply::Number(left)
                     }
                     _ if !is_known => false,
@@ -106,10 +106,6 @@ impl<'a> Lock<'a> {
             }
             _ => false,
         };
-        if (&next.holds, next.granted) == (&self.holds, self.granted) {
-            // A request that changes nothing may as well come after those that it overlaps.
-            next.from_ns = self.from_ns;
-        }
         is_right.then_some(next)
     }
 
@@ -130,6 +126,12 @@ impl<'a> Lock<'a> {
         let is_full = ask.limit.is_some_and(|limit| readers >= limit as usize);
         // While it is neither held nor reserved, the first waiter would have been granted it.
         is_excluded || is_full || others.have_ticket || others.wait && seen.next().is_some()
+    }
+
+    /// This request changes the lock. One that changes nothing may as well come after those that it
+    /// overlaps, even if it is the first to notice that a hold has ended by itself.
+    fn change(&mut self, request: &Request<'_>) {
+        self.from_ns = self.from_ns.max(request.op.sent_ns);
     }
 
     /// Drops holds of which no request is aware that was sent since then.
@@ -247,6 +249,7 @@ impl<'a> Lock<'a> {
 
     /// Its lease begins anew, at some moment from now until the reply.
     fn extend(&mut self, place: usize, request: &Request<'_>, lease_ms: u64) -> bool {
+        self.change(request);
         let from_ns = self.from_ns;
         let held = &mut self.holds[place];
         let (may_ns, must_ns) = &mut held.lease_ns;
@@ -262,6 +265,7 @@ impl<'a> Lock<'a> {
 
     /// It lasts that long, as the server says.
     fn show(&mut self, place: usize, request: &Request<'_>, ttl_ms: u64) -> bool {
+        self.change(request);
         let held = &mut self.holds[place];
         let lasts_ns = (request.op.sent_ns + ns(ttl_ms)).saturating_sub(CLOCKS_NS);
         let (may_ns, must_ns) = &mut held.lease_ns;
@@ -271,10 +275,13 @@ impl<'a> Lock<'a> {
     }
 
     /// Returns the depth that is left.
-    fn release(&mut self, place: usize, down_to: Option<i64>) -> i64 {
-        let held = &mut self.holds[place];
-        held.depth = down_to.map_or(held.depth - 1, |to| held.depth.min(to));
-        let left = held.depth;
+    fn release(&mut self, place: usize, request: &Request<'_>, down_to: Option<i64>) -> i64 {
+        let depth = self.holds[place].depth;
+        let left = down_to.map_or(depth - 1, |to| depth.min(to));
+        if left != depth {
+            self.change(request);
+        }
+        self.holds[place].depth = left;
         if left == 0 {
             self.holds.remove(place);
         }
