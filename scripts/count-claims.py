@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Counts again what `KEEP=folder scripts/failovers.sh` wrote, also if xz has compressed it (tests/torture/claims): the
 claims that were in effect when the new primary was asked, and how many of them were lost, by the way in which they were
-confirmed, or by the client that claimed. Fails if a confirmed claim was lost, if two owners claimed one lock at once, or if the control lost nothing."""
+confirmed, or by the client that claimed. Fails if a confirmed claim was lost, if two owners claimed one lock at once, or if the control lost nothing.
+
+`count-claims.py --each FILE` prints the counts of each failover instead, as lines that this program reads too."""
 
 import collections
 import json
@@ -13,15 +15,19 @@ CONTROLS = {"OneAck", "Plain"}
 
 
 def read(path):
-    """The lines of one run: the first line, and each failover with its claims."""
+    """The first line of one run, and then each failover with its claims; or only its counts, if it has no claims."""
     with (lzma.open if path.endswith(".xz") else open)(path, "rt") as lines:
-        head, failovers = json.loads(next(lines)), []
+        yield json.loads(next(lines))
+        failover, claims = None, []
         for line in map(json.loads, lines):
-            if "failover" in line:
-                failovers.append((line["failover"], []))
-            else:
-                failovers[-1][1].append(line)
-    return head, failovers
+            if "failover" not in line:
+                claims.append(line)
+                continue
+            if failover:
+                yield failover, claims
+            failover, claims = line, []
+        if failover:
+            yield failover, claims
 
 
 def conflicts(failover, claims):
@@ -42,40 +48,61 @@ def is_cut_short(failover, claim):
     return claim.get("owner_until_ms", 0) > failover.get("asked_ms", failover["judged_from_ms"])
 
 
-def total(counts, sort):
-    return sum(count for place, count in counts.items() if place[0] == sort)
+def count(failover, claims):
+    """For each sort of claims: how many were in effect, how many of them were lost, and how many had been cut short."""
+    counts = {}
+    for claim in claims:
+        of = counts.setdefault(claim["sort"], {"claims": 0, "lost": 0, "cut_short": 0})
+        if claim["until_ms"] <= failover["judged_from_ms"]:
+            of["cut_short"] += is_cut_short(failover, claim)
+        else:
+            of["claims"] += 1
+            of["lost"] += claim["lost"] is not None
+    return counts
 
 
-def main(paths):
-    wrong, variants = [], collections.Counter()
-    claimed, lost, cut_short = collections.Counter(), collections.Counter(), collections.Counter()
+def total(counts, sort, what):
+    return sum(of[what] for place, of in counts.items() if place[0] == sort)
+
+
+def report(totals, variants):
+    """Prints the sums, and returns what is wrong with them."""
+    kinds = ", ".join(f"{name} {number}" for name, number in sorted(variants.items()))
+    print(f"{sum(variants.values())} failovers: {kinds}")
+    for sort in sorted({sort for sort, _ in totals}):
+        places = [(variant, totals[sort, variant]) for variant in sorted(variants) if totals[sort, variant]["claims"]]
+        lost = total(totals, sort, "lost")
+        print(f"{sort}: {total(totals, sort, 'claims')} claims, {lost} of them lost:",
+              ", ".join(f"{variant} {of['lost']} of {of['claims']}" for variant, of in places))
+        if cut_short := total(totals, sort, "cut_short"):
+            print(f"    {cut_short} more had ended by the new primary's clock, and not for their owners")
+        if sort in CONFIRMED and lost:
+            yield f"{lost} claims of {sort} were lost"
+        if sort in CONTROLS and not lost:
+            yield f"the control {sort} has lost nothing: this run shows nothing"
+
+
+def main(args):
+    prints_each, paths = args[:1] == ["--each"], [path for path in args if path != "--each"]
+    wrong, variants, totals = [], collections.Counter(), collections.defaultdict(collections.Counter)
     for path in paths:
-        head, failovers = read(path)
-        print(f"{path}: {head['server']}, commit {head['commit']}, SEED={head['seed']}, {len(failovers)} failovers")
-        for failover, claims in failovers:
+        run = read(path)
+        head = next(run)
+        print(json.dumps(head) if prints_each else
+              f"{path}: {head['server']}, commit {head['commit']}, SEED={head['seed']}")
+        for line, claims in run:
+            failover = line["failover"]
             variants[failover["variant"]] += 1
             wrong.extend(conflicts(failover, claims))
-            for claim in claims:
-                place = claim["sort"], failover["variant"]
-                if claim["until_ms"] <= failover["judged_from_ms"]:
-                    cut_short[place] += is_cut_short(failover, claim)
-                    continue
-                claimed[place] += 1
-                if claim["lost"]:
-                    lost[place] += 1
-                    if claim["sort"] in CONFIRMED:
-                        wrong.append(f"{claim} was lost")
-    kinds = ", ".join(f"{name} {count}" for name, count in sorted(variants.items()))
-    print(f"{sum(variants.values())} failovers: {kinds}")
-    for sort in sorted({sort for sort, _ in claimed}):
-        places = [(sort, variant) for variant in sorted(variants) if claimed[sort, variant]]
-        print(f"{sort}: {total(claimed, sort)} claims, {total(lost, sort)} of them lost:",
-              ", ".join(f"{place[1]} {lost[place]} of {claimed[place]}" for place in places))
-        if total(cut_short, sort):
-            print(f"    {total(cut_short, sort)} more had ended by the new primary's clock, and not for their owners")
-        if sort in CONTROLS and not total(lost, sort):
-            wrong.append(f"the control {sort} has lost nothing: this run shows nothing")
-    print("\n".join(wrong) if wrong else "no violation")
+            wrong.extend(f"{claim} was lost" for claim in claims if claim["lost"] and claim["sort"] in CONFIRMED)
+            counts = line.get("counts") or count(failover, claims)
+            for sort, of in counts.items():
+                totals[sort, failover["variant"]].update(of)
+            if prints_each:
+                print(json.dumps({"failover": failover, "counts": counts}))
+    if not prints_each:
+        wrong.extend(report(totals, variants))
+        print("\n".join(wrong) if wrong else "no violation")
     return 1 if wrong else 0
 
 
