@@ -62,7 +62,7 @@ fn once_at(ms: i64) -> Itimerspec {
 /// Checks, at load, that the kernel has such a timer.
 ///
 /// # Errors
-/// It has none.
+/// The kernel has none.
 pub fn check() -> Result<(), String> {
     Alarm::new().map(drop).map_err(|error| format!("cannot create a timerfd: {error}"))
 }

@@ -255,7 +255,7 @@ impl Volatile {
     /// Checks that every index agrees with what it indexes.
     ///
     /// # Errors
-    /// The one that does not, for tests.
+    /// Says which index does not; for tests.
     pub fn check(&self) -> Result<(), String> {
         self.queue.check()?;
         if self.queue.has_touched_groups() && !self.is_unserved {

@@ -60,8 +60,8 @@ pub struct Seen {
     holders: Option<Mode>,
     /// How far the line was visited as a reader meets it, and as a writer meets it.
     line: [Option<Place>; 2],
-    /// Owners that were left out because they met themselves: in which role and mode, and the
-    /// foremost place.
+    /// Owners that met themselves here, and were left out: each with the role and the mode in which
+    /// it did, and the foremost place.
     selves: BTreeMap<(Owner, Met, Mode), Place>,
 }
 
@@ -277,7 +277,7 @@ impl Lock {
         let Some(stance) = Stance::of(volatile, who) else { return Vec::new() };
         let Stance { claim, place } = stance;
         let owner = claim.owner;
-        // A mode that it holds it may re-enter regardless of the line: it waits only for the end of
+        // It may re-enter a mode that it holds regardless of the line: it waits only for the end of
         // the grace period.
         let holds = |mode| self.hold_at(owner, mode, now).is_some();
         if holds(claim.mode) || holds(Mode::Write) {

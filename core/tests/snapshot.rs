@@ -1,4 +1,4 @@
-//! The bytes of locks and of their changes: golden bytes of every released version, and bytes that
+//! The bytes of locks and of their changes: golden bytes of each version, and bytes that
 //! were truncated, flipped, made contradictory or crafted by an attacker.
 
 use std::borrow::Cow;

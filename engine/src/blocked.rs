@@ -100,8 +100,8 @@ pub(crate) fn may_begin<H: Host>(
     })
 }
 
-/// Blocks the caller of a request for this lock alone after [`Reply::MustConfirm`], as [`confirm`].
-/// It may replace a request for the `same` of this lock.
+/// [`confirm`] for a request for this lock alone, after [`Reply::MustConfirm`]. With `TELL`, it may
+/// replace the owner's waiting request that wants the `same`.
 pub(crate) fn park_to_confirm<'a, H: Host>(
     host: &H,
     name: &H::Name<'_>,
@@ -115,8 +115,8 @@ pub(crate) fn park_to_confirm<'a, H: Host>(
     confirm(host, slice::from_ref(name), parked, said, own, false, decide)
 }
 
-/// Blocks the caller until replicas have acknowledged what is decided for it then. Returns the
-/// reply to send at once instead, if it cannot be blocked.
+/// Blocks the caller and decides its request, whose reply waits until replicas have acknowledged
+/// the outcome. Returns the reply to send at once instead, if the caller cannot be blocked.
 pub(crate) fn confirm<H: Host>(
     host: &H,
     names: &[H::Name<'_>],

@@ -17,8 +17,8 @@ impl Caller for Ctx {
             return None;
         }
         let id = self.connection()?;
-        // For another module's call as the caller's user, Valkey 9 has an internal client that is
-        // in no list.
+        // If another module calls the command as its caller's user, Valkey 9 names an internal
+        // client, which `CLIENT LIST` does not show.
         let is_listed = || self.describe_client(id).is_some_and(|line| !line.trim().is_empty());
         let is_sure = !IS_VALKEY_9.load(Relaxed) || !flags.contains(ContextFlags::MULTI);
         (is_sure || is_listed()).then_some(ClientId::from(id))

@@ -7,8 +7,8 @@ use super::*;
 
 impl Ctx {
     /// If the server only asks where the keys of this command are, reports them and returns true.
-    /// It reports none if their number is wrong or there are fewer arguments: the command is then
-    /// an error.
+    /// It reports none if their number is wrong, or greater than that of the arguments: the command
+    /// is then an error.
     pub fn tells_keys(&self, words: &Argv<'_>) -> bool {
         // SAFETY: context.
         if unsafe { there(raw::RedisModule_IsKeysPositionRequest)(self.0) } == 0 {

@@ -114,8 +114,8 @@ fn ask_often(client: &mut Client, count: usize, words: impl Fn(usize) -> String)
     }
 }
 
-/// The server's processor time, in milliseconds, of its longest step until `is_so`: of what it does
-/// between two replies.
+/// The processor time, in milliseconds, that the server's longest step takes until `is_so`. A step
+/// is what it does between two replies.
 fn longest_step_ms(client: &mut Client, is_so: impl FnMut(&mut Client) -> bool) -> u64 {
     longest_step_us(client, is_so) / 1000
 }

@@ -230,8 +230,8 @@ fn guests(server: &Server, client: &mut Client, behind: &[&str]) -> Vec<(&'stati
     guests
 }
 
-/// Asserts that it may have been granted before it was lost, and that nothing was executed after
-/// that.
+/// Asserts that the connection received at most a token: after its session was lost, it executed
+/// nothing.
 #[track_caller]
 fn expect_token_at_most(words: &[Result<Value, String>], what: &str) {
     let told = words.iter().filter_map(|word| word.clone().ok()).take(1);

@@ -404,7 +404,7 @@ impl Stage {
         if key == "door" { self.door } else { self.side }
     }
 
-    /// The same for the server's own lists: what so many blocked connections cost without the
+    /// The same for the server's own lists: what as many blocked connections cost without the
     /// module.
     fn push(&mut self) -> u128 {
         self.observers.iter_mut().for_each(|one| one.say("BLPOP crowd 0"));

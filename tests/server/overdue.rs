@@ -72,8 +72,9 @@ fn a_stopped_primary_runs_no_script_and_no_transaction_of_a_session_that_is_over
     });
 }
 
-/// A connection that is blocked when its session ends does not take what is read right behind the
-/// stop.
+/// The server is stopped until a session has ended whose connection is blocked at a list. When it
+/// resumes, the first thing that it reads is an element of that list: the connection does not get
+/// it.
 #[test]
 fn a_stopped_primary_serves_no_blocked_session_that_is_over() {
     let server = Server::start();

@@ -321,8 +321,8 @@ impl Actor {
         replies.map(|(reply, _)| reply)
     }
 
-    /// Checks that there was exactly one reply to each request so far: the next one answers the
-    /// next question.
+    /// Checks that each request so far got exactly one reply: if so, the next reply is that of an
+    /// ECHO.
     pub fn echo(&mut self, key: &str) {
         self.marks += 1;
         let mark = format!("mark-{}-{}", self.number, self.marks);

@@ -29,8 +29,8 @@ const REPLY_MS_MAX: u64 = 20_000;
 /// How many commands to send at once, and how often before reading the first reply.
 const CHUNK: u64 = 30;
 const AHEAD: usize = 5;
-/// How long the PING sessions and all others run in turn: with all of them at once the threads have
-/// no time.
+/// How long the PING sessions run, and then all others, in turn: if all ran at once, the threads
+/// would get no time.
 const TURN_MS: f64 = 1000.0;
 const REST_MS: u64 = 20;
 const STAY_MS_MAX: u64 = 60;

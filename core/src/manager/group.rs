@@ -104,8 +104,8 @@ impl Group {
         self.keys.get(self.reached..).unwrap_or_default()
     }
 
-    /// Its place in the queue of the next lock. The group ends as a whole: when it times out, and
-    /// with the acknowledgments of all locks.
+    /// Its entry in the queue of the next lock. Only the group as a whole times out, or waits for
+    /// acknowledgments.
     pub fn next_entry(&self) -> Option<Entry> {
         let Want { mode, limit, .. } = *self.next_key()?;
         let Entry { owner, lease, kind, since, client, arrival, .. } = self.entry.clone();

@@ -79,7 +79,7 @@ impl Manager {
     /// Checks that each lock of a pending group has its part.
     ///
     /// # Errors
-    /// The one that has not, for tests.
+    /// Says which lock lacks it; for tests.
     pub(super) fn check_pending_groups(&self) -> Result<(), String> {
         let pending = || self.groups.all.iter().filter(|(_, group)| group.is_pending());
         if pending().count() != self.groups.pending {

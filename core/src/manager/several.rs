@@ -57,7 +57,7 @@ impl Manager {
     /// A token for the holds that one request begins.
     ///
     /// # Errors
-    /// There is none left.
+    /// No token below 2^53 remains.
     pub fn issue(&mut self, at: At<'_>) -> Result<Token, Refusal> {
         self.tokens.issue(at.now).ok_or(Refusal::NoTokenLeft)
     }

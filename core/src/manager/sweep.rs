@@ -25,8 +25,8 @@ pub enum Task {
 /// While a due task may let a waiter in, one task in this many may renew a session.
 const ONE_RENEWAL_IN: u64 = 4;
 
-/// Before a queue is served, at most this many locks are swept whose due items may free other
-/// locks.
+/// What is due at other locks may free them, so it is done before a queue is served: at this many
+/// locks at most.
 const FREED_TOGETHER: usize = 1000;
 
 /// Waiters, sessions and groups from before this server became a replica.

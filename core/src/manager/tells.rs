@@ -416,7 +416,7 @@ impl Manager {
         all.filter(is_it).map(|(waiter, told)| (waiter, &told.line.lock))
     }
 
-    /// The request with TELL of this owner and user for the same that waits, for its locks or for
+    /// The request with TELL of this owner and user for the same, if it waits: for its locks or for
     /// acknowledgments.
     pub fn told_request(&self, owner: &Owner, user: &[u8], same: Same<'_>) -> Option<OwnWait> {
         if self.tells.all.is_empty() {
@@ -495,6 +495,6 @@ impl Manager {
             ("lines", tells.lines.values().sum::<usize>() == tells.all.len()),
         ];
         let wrong = agree.into_iter().find(|(_, agrees)| !agrees);
-        wrong.map_or(Ok(()), |(what, _)| Err(format!("{what} disagree with who waits to be told")))
+        wrong.map_or(Ok(()), |(what, _)| Err(format!("{what} disagree with those that wait")))
     }
 }

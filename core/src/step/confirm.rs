@@ -7,8 +7,8 @@ use crate::volatile::unsent::{AckWait, HeldBack};
 use crate::{Hold, Step, Token};
 
 impl Step<'_, '_> {
-    /// Records that the reply to a grant is sent later: of what the owner asks for, which had the
-    /// hold `held` before. Returns whether replicas must acknowledge the grant first.
+    /// Records that the reply to the grant of `ask` is sent later. The owner had the hold `held`
+    /// before it. Returns whether replicas must acknowledge the grant first.
     pub(crate) fn reply_to_grant_later(
         &mut self,
         caller: Parking,

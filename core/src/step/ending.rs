@@ -130,8 +130,8 @@ impl Lock {
         self.holders.by_token(token).is_some_and(|(.., hold)| !hold.deadline.is_over_at(now))
     }
 
-    /// Whether the session of this hold lasts longer than recorded, because the hold does. With
-    /// acknowledgments, it does not.
+    /// Whether the session of this hold has not ended yet, because the hold's deadline was moved.
+    /// With acknowledgments, a moved deadline alone extends no session.
     fn extends_session(&self, volatile: &mut Volatile, token: Token, now: Now) -> bool {
         let deadline = self.holders.by_token(token).map(|(.., hold)| hold.deadline);
         let lasts = |deadline: &EpochMs| !Session::closes_at(*deadline).is_over_at(now);

@@ -82,8 +82,8 @@ impl Step<'_, '_> {
             || !head.is_some_and(|(place, head)| self.enters(place, head))
     }
 
-    /// The first in line and those that would enter together with it, if the permission of the
-    /// first has not been checked.
+    /// The waiters whose permissions to check next: the first in line and those that would enter
+    /// together with it. `None` if that of the first has been checked.
     fn unchecked_in_line(&self, head: &Entry) -> Option<Vec<WaiterId>> {
         let first = head.kind.waiter()?;
         if self.moment.rights.of(first).is_some() {

@@ -31,7 +31,7 @@ pub trait OpenLocks<'a> {
     /// Issues a token for all holds that the request begins.
     ///
     /// # Errors
-    /// There is none left.
+    /// No token below 2^53 remains.
     fn issue(&mut self) -> Result<Token, Refusal>;
 
     /// Checks that this many more holds may be tied to connections.

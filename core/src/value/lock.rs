@@ -138,7 +138,7 @@ impl Lock {
     /// Checks that every index agrees with the holds.
     ///
     /// # Errors
-    /// The one that does not, for tests.
+    /// Says which index does not; for tests.
     pub fn check(&self) -> Result<(), String> {
         self.holders.shared().map_or(Ok(()), Readers::check)
     }

@@ -2,7 +2,7 @@
 //!
 //! The first byte is the version of the format; the rest is postcard's wire format (numbers as
 //! varints, byte strings with their length), which is documented and stable. The tests have golden
-//! bytes of every released version. The bytes may come from anywhere, so everything that cannot be
+//! bytes of each version. The bytes may come from anywhere, so everything that cannot be
 //! a lock is refused.
 
 use std::borrow::Cow;

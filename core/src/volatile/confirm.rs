@@ -17,8 +17,8 @@ impl Volatile {
         self.acks.as_deref()?.pending_acks(token)
     }
 
-    /// Levels were released or revoked. If no reply has named any that is left, the hold is
-    /// pending again.
+    /// Levels were released or revoked. If no reply has named any of the remaining ones, the hold
+    /// is pending again.
     pub(crate) fn levels_remain(&mut self, token: Token) {
         let Some(acks) = self.acks.as_deref_mut() else { return };
         if let Some((0, most @ 1..)) = self.unsent.told_depth(token) {
@@ -26,9 +26,9 @@ impl Volatile {
         }
     }
 
-    /// How many acknowledgments a request of the owner of `held` needs: as many as it asks for,
-    /// and at least as many as the hold if that is pending, or as the pending levels without which
-    /// the hold is not as deep as the request asks.
+    /// How many acknowledgments a request of the owner of `held` needs: at least as many as it asks
+    /// for. If the hold is pending, at least as many as the hold. If the hold is as deep as the
+    /// request asks only with pending levels, at least as many as these.
     pub(crate) fn acks_for(&self, asked: u8, held: Option<Hold>, depth: Option<u16>) -> u8 {
         let Some(hold) = held.filter(|_| self.acks.is_some()) else { return asked };
         let pending = self.pending_acks(hold.token).unwrap_or(0);

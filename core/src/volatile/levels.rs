@@ -141,9 +141,9 @@ impl LevelRequests {
         }
     }
 
-    /// The owner released one level; `left` levels remain. It released one that it knew of: who
-    /// asked for a depth asked for the one below, but is still to hold the lock when the reply
-    /// comes.
+    /// The owner released one level that it knew of; `left` levels remain. So an unheard request to
+    /// a depth now asks for one level less, but for at least one: when its reply comes, its owner
+    /// is to hold the lock.
     pub(crate) fn release_one(&mut self, token: Token, left: u16) {
         for (_, request) in self.all.range_mut((token, 0)..=(token, u64::MAX)) {
             request.before = request.before.saturating_sub(1);
@@ -153,7 +153,7 @@ impl LevelRequests {
         self.cap(token, left);
     }
 
-    /// The owner has released all levels but so many.
+    /// The owner has released all levels except `left`.
     pub(crate) fn cap(&mut self, token: Token, left: u16) {
         self.add_last(token, DepthChange { most: left.into(), ..DepthChange::NONE });
     }
@@ -177,8 +177,8 @@ impl LevelRequests {
         depth(with).saturating_sub(depth(without))
     }
 
-    /// The request before this one makes the hold as deep: this is so for all but the first of many
-    /// that ask for the same depth, and the others need not be looked at.
+    /// Whether the request before this one makes the hold deep enough for this one as well. If many
+    /// ask for the same depth, this is true of all but the first, and saves visiting the others.
     fn is_covered(&self, token: Token, number: u64) -> bool {
         let Some(asked) = self.get(token, number).and_then(|it| it.depth) else { return false };
         let before = self.all.range((token, 0)..(token, number)).next_back();

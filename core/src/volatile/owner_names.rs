@@ -16,8 +16,8 @@ const LISTS_MAX: usize = 1000;
 
 const FEW_NAMES: usize = 4;
 
-/// How many holders to record for a wait whose holders in the way differ from those of the previous
-/// wait, while this many wait on the server.
+/// How many of the holders in the way to record for a wait, unless the wait before it has the same
+/// ones: few of them if many wait on the server.
 pub(crate) const fn names_max(waits: usize) -> usize {
     if waits < LISTS_MAX { NAMES_MAX } else { FEW_NAMES }
 }

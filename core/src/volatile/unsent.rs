@@ -1,5 +1,5 @@
 //! The ledger of replies that are not sent: what each of these callers was granted, whether its
-//! reply is under way or waits for acknowledgments, and the levels of callers that are gone.
+//! reply is under way or waits for acknowledgments, and the levels of departed callers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -85,8 +85,8 @@ pub(crate) struct UnsentReplies {
     sessions: usize,
     /// How many of `by_until` are for requests for several locks.
     of_several: usize,
-    /// Levels of which nobody is going to hear, and by what they end; `None` if others keep
-    /// the hold as deep. They end with the next input.
+    /// Levels that no reply will name: each ends with the next input, in this way. `None` if other
+    /// requests make the hold as deep.
     revoked: Vec<(Token, Option<End>)>,
 }
 
@@ -225,8 +225,8 @@ impl UnsentReplies {
         true
     }
 
-    /// This request is left out, and the levels end with the next input that the hold has only by
-    /// it. True if there are any.
+    /// Leaves this request out. The levels that the hold has only because of it end with the next
+    /// input. True if there are any.
     pub(crate) fn revoke(&mut self, token: Token, number: u64, by: End) -> bool {
         let lost = self.levels.lost_without(token, number);
         self.levels.remove(token, number);
@@ -248,9 +248,9 @@ impl UnsentReplies {
         }
     }
 
-    /// The key left with its holds: nothing of them is to end here any more. Another lock that
-    /// comes to this name may have a hold with the same token, because one grant of several locks
-    /// has one token.
+    /// The key was removed with its holds, so no level of them ends here any more. Another lock
+    /// that comes to this name may have a hold with the same token, because one grant of several
+    /// locks has one token.
     pub(crate) fn key_left(&mut self) {
         self.forget_revoked();
         for reply in self.by_waiter.values_mut().filter(|reply| reply.ack_wait.is_none()) {

@@ -145,7 +145,7 @@ impl Laws {
     /// A replica is about to become a primary.
     ///
     /// # Errors
-    /// It lacks something that it must have.
+    /// The replica lacks something that it must have.
     pub fn promoted(&mut self, node: usize, machines: &[Machine]) -> Result<(), Broken> {
         let Self { promises, revoked, seen, .. } = self;
         acks::promoted(node, machines, promises, revoked, seen)
@@ -318,7 +318,7 @@ impl Laws {
     /// Law: a replica that has everything its primary had is equal to it.
     ///
     /// # Errors
-    /// It is not.
+    /// The replica differs.
     pub fn in_sync(&mut self, node: usize, machines: &[Machine]) -> Result<(), Broken> {
         if replicas::is_in_sync(node, machines) {
             self.seen.count(Kind::InSync);

@@ -56,8 +56,8 @@ pub struct Twins {
     has_closed: bool,
     /// What was sent and replied, to be read if there is a difference.
     said: Vec<String>,
-    /// Whether the machine was so slow that a deadline came during an action: nobody knows what
-    /// each server did first.
+    /// Whether the machine was so slow that a deadline came during an action. Each server may have
+    /// dealt with either of them first.
     pub is_unsure: bool,
     /// How many replies, keys and events were compared.
     pub compared: u64,

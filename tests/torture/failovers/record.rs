@@ -35,8 +35,8 @@ pub struct Failover<'r> {
 }
 
 impl Failover<'_> {
-    /// Whether the claim has ended by the clock of the server that took over, and not for its
-    /// owner.
+    /// Whether the claim has ended by the clock of the server that took over, but not by its
+    /// owner's.
     pub fn cuts_short(&self, claim: &Claim) -> bool {
         claim.until_ms <= self.judged_from_ms && claim.owner_until_ms > self.asked_ms
     }

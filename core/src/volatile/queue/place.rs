@@ -35,8 +35,8 @@ impl Place {
     /// An upgrade takes this part of the gap; the next upgrade stands in front of it.
     const PART: u64 = 64;
 
-    /// This many places share a count, apart from upgrades: a count covers far fewer waiters than a
-    /// queue may have, and far more than one.
+    /// 256 waiters share a count, or more if some of them are upgrades: far more than one, and far
+    /// fewer than a queue may have.
     const COUNTED: i64 = Self::GAP << 8;
 
     /// How far from a place [`Queue::make_room`] searches at most, in doublings of [`Self::GAP`].

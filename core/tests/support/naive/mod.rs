@@ -441,8 +441,8 @@ impl Naive {
         })
     }
 
-    /// The owner released some levels, and this many remain. A request that named a depth is one
-    /// level lower after a release of one level, but is still to hold the lock.
+    /// The owner released some levels, and `left` remain. After a release of one level, an unheard
+    /// request to a depth asks for one level less, but for at least one.
     fn lower(&mut self, token: u64, left: u16, is_one: bool) {
         for grant in self.unheard.iter_mut().filter(|grant| grant.token == token && is_one) {
             grant.before -= 1;

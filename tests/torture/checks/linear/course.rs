@@ -136,8 +136,9 @@ impl<'a, 'r> Courses<'a, 'r> {
         if found.is_empty() { self.lead(course, place, true) } else { found }
     }
 
-    /// The same; with `unknown`, what has no reply may take effect first. If a hold has to end by
-    /// itself, what its owner sent may in any case: that may have made its lease begin anew.
+    /// The same. With `unknown`, requests without a reply may take effect first. Those of an owner
+    /// whose hold has to end by itself may do so in any case: its lease may have begun anew by
+    /// them.
     fn lead(&mut self, mut course: Course<'a>, place: usize, unknown: bool) -> Vec<Course<'a>> {
         let now_ns = self.requests[place].op.received_ns;
         self.settle(&mut course, now_ns);
@@ -183,8 +184,8 @@ impl<'a, 'r> Courses<'a, 'r> {
         course.has_done(place).then(|| course.lock.clone())
     }
 
-    /// What else may have its moment before this request, and matters to it or, if it is possible
-    /// already, to those that still need an explanation.
+    /// Which other requests may have their moment before the one at `place`. Left out is what helps
+    /// neither it nor, if it is possible already, those that still need an explanation.
     fn next(
         &self,
         course: &Course<'a>,
@@ -216,7 +217,8 @@ impl<'a, 'r> Courses<'a, 'r> {
     }
 
     /// Whether it matters which of the two is first, even if the one at `place` is possible now:
-    /// they are of the same owner, or that one makes a hold end by itself that the other names.
+    /// both have the same owner, or the one at `place` is possible only if a hold of the other's
+    /// owner ends by itself.
     fn is_bound(
         &self,
         course: &Course<'a>,
