@@ -46,7 +46,7 @@ impl Where {
     /// The nodes that were named, with user, password and TLS.
     ///
     /// # Errors
-    /// A URL that is none, a file that cannot be read.
+    /// If a URL is invalid, or a file cannot be read.
     pub fn nodes(&self) -> Result<Vec<Client>, Trouble> {
         let named = match (self.urls.as_slice(), std::env::var("RLOCK_URL")) {
             ([], Ok(url)) => url.split_whitespace().map(str::to_owned).collect(),
@@ -78,7 +78,7 @@ impl Where {
     /// All current primaries.
     ///
     /// # Errors
-    /// When nobody can say.
+    /// If no server names them.
     pub fn primaries(&self) -> Result<Vec<Server>, Trouble> {
         let nodes = self.nodes()?;
         match &self.sentinel {

@@ -277,7 +277,7 @@ export class Tenure {
   }
 
   /**
-   * It was granted or renewed until `deadline`. When that was asked for, the wall clock was `ahead` of `now()`.
+   * Notes a grant or renewal until `deadline`. The wall clock was `ahead` of `now()` when it was requested.
    */
   private lasts(deadline: number, ahead: number): void {
     if (deadline <= this.deadline) return;

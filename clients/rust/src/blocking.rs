@@ -157,7 +157,7 @@ impl Locker {
     /// Like [`crate::Locker::check`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`crate::Locker::check`].
     pub fn check(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
         let (locker, key) = (self.locker.clone(), key.as_ref().to_vec());
         self.runtime.run(async move { locker.check(key).await }).unwrap_or(Err(Error::Closed))
@@ -454,7 +454,7 @@ impl Election {
     /// Like [`crate::Election::leader`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`crate::Election::leader`].
     pub fn leader(&self) -> Result<Option<crate::Leader>, Error> {
         let election = self.election.clone();
         let asked = self.runtime.run(async move { election.leader().await });

@@ -130,7 +130,8 @@ impl Locker {
 
     /// Closes this locker and its clones. Waits end with [`Error::Closed`], and what they left at the server is undone,
     /// for at most a second. The holds of sessions are lost at once. Others are no longer renewed, and are lost at
-    /// their deadlines. When this returns, all connections are closed; afterward nothing is granted, and nothing is connected to.
+    /// their deadlines. When this returns, all connections are closed; afterward nothing is granted, and no
+    /// connection is opened.
     pub async fn close(&self) {
         let inner = &self.inner;
         inner.closing.is_draining.send_replace(true);

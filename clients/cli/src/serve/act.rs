@@ -107,7 +107,7 @@ pub fn carry_out(action: &Action, servers: &[Server], is_fixed: bool) -> Result<
 /// The bytes that a text of hexadecimal digits stands for.
 ///
 /// # Errors
-/// If it does not.
+/// If the text is none.
 pub fn bytes_of(hex: &str) -> Result<Vec<u8>, Trouble> {
     let digits: Option<Vec<u32>> = hex.chars().map(|digit| digit.to_digit(16)).collect();
     let byte = |pair: &[u32]| match pair {

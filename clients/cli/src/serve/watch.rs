@@ -74,7 +74,7 @@ impl Watch {
     /// Starts the thread, which ends with the program.
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If the thread cannot be started.
     pub fn start(at: Where) -> std::io::Result<Watch> {
         let (sender, seen) = channel(Arc::new(Seen::nothing()));
         let shared = Arc::new(Shared::default());
@@ -102,8 +102,8 @@ impl Watch {
         (seen.unix_ms > 0).then(|| seen.begun.elapsed())
     }
 
-    /// A look that is no older than the shortest time between two. If no look ends in time, all
-    /// servers are reported as silent.
+    /// The latest look, or a new one if that is older than the shortest time between two looks. If
+    /// none ends in time, all servers are reported as silent.
     pub async fn fresh(&self) -> Arc<Seen> {
         let is_fresh = |seen: &Arc<Seen>| {
             // While a server is silent, each look takes longer than Prometheus may want to wait.
@@ -156,7 +156,7 @@ impl Watch {
     /// Registers a browser that follows the page, and perhaps one lock in detail.
     ///
     /// # Errors
-    /// If enough others do.
+    /// If there are too many already.
     pub fn view(&self, lock: Option<Followed>) -> Result<Viewer, Busy> {
         let mut wanted = locked(&self.shared.wanted);
         if wanted.viewers >= VIEWERS {

@@ -16,8 +16,7 @@ export const LOOKS = 1_000;
 /** The same with `ACKS`: a request that is sent again begins to wait for acknowledgments anew. */
 export const ACKS = 3 * REPLY;
 /**
- * How long before the end of a wait with `ACKS` its request ends at most, so that the reason comes before the patience
- * ends.
+ * With `ACKS`, a request ends at most this long before the wait does: so its message, with the reason, comes in time.
  */
 export const AHEAD = 250;
 export const FIRST_PAUSE = 10;

@@ -15,8 +15,8 @@ from ._links import NO_PRIMARY
 from ._machine import Attempt, Release
 from ._machine.words import ACKS, ENDS, FIRST_PAUSE, FOREVER, GRANT, LONGEST_PAUSE, LOST, OVER, PASSING, Words
 
-#: After a request that had to wait, how many acquisitions wait at once, instead of first asking without a wait: a free
-#: lock takes a shorter request.
+#: An acquisition first asks without a wait, because that request is shorter. After one that had to wait, this many
+#: acquisitions ask with a wait at once.
 CROWDED = 32
 LONGEST_BLOCK = 7 * 86_400_000
 #: Why a hold may have been lost, if no server says so.

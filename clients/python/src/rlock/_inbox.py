@@ -270,8 +270,8 @@ def listens(io: Any, key: str, until: float, where: Any = None, at: Any = None) 
 
 
 def awaits(io: Any, key: str, token: Optional[int], block: int, where: Any) -> Steps:
-    """Asks who holds it, unless with that token. Returns the holder, in the form of a message, or where the late reply
-    comes."""
+    """Asks for the holder whose token is not that one. Returns it in the form of a message; if there is none yet, the
+    post to which the late reply comes."""
     if token is None:
         reply = yield io.send(key, ["RLOCK.AWAIT", key, 0], now() + core.REPLY)
         return "message", "holder", *(reply or (0, ""))

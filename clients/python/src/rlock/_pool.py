@@ -131,7 +131,7 @@ class Pool(IdleConnections):
         self.error = ""
 
     def take(self, is_brief: bool, until: float) -> Link:
-        """An idle connection. Raises Unsent if connecting took too long, or failed, perhaps for other callers a moment
+        """An idle connection. Raises Unsent if connecting takes too long, fails, or failed for another caller a moment
         ago."""
         with self.lock:
             if self.idle and not self.waiters:

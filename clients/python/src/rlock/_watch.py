@@ -27,8 +27,7 @@ class Leader(NamedTuple):
 
 
 def asked(io: Any, key: str, token: Optional[int], block: int, is_over: Callable[[], bool]) -> Steps:
-    """The holder, unless with that token, or where the late reply comes. Asks repeatedly until one of them is known, or
-    it `is_over`."""
+    """Like `awaits`, which it calls again after errors that pass, until it `is_over`."""
     pause, where = FIRST_PAUSE / 1000, None
     while not is_over() and not io.is_closing:
         try:

@@ -27,9 +27,9 @@ log = logging.getLogger("rlock")
 def single_run(client: Client, key: str, *, again: Optional[float] = None, **options: Unpack[Wishes]) -> Callable[[F], F]:
     """Runs the task while it holds the lock of that key, in which `{name}` stands for the argument of that name.
 
-    If somebody else has it, this run is skipped: it returns None. With `again`, the task comes back after so many seconds,
-    with its own `max_retries`. The options are those of `rlock.Lock`, but do not wait unless `wait` says so; each run is an
-    owner of its own. A soft time limit releases the lock.
+    If somebody else holds it, this run is skipped: it returns None. With `again`, the task is retried after this many
+    seconds, within its own `max_retries`. The options are those of `rlock.Lock`, but `wait` is 0 unless you set it. Each
+    run is an owner of its own. A soft time limit releases the lock.
     """
     wishes: Any = {"wait": 0, **wished(options), "reentrant": False}
 

@@ -47,7 +47,7 @@ impl Any {
     /// Like [`crate::Any::acquire`], but blocks the thread until it is done.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`crate::Any::acquire`].
     pub fn acquire(self) -> Result<Hold, Error> {
         let hold = self.runtime.run(self.any.acquire()).unwrap_or(Err(Error::NotAcquired))?;
         Ok(Hold { loss: hold.loss(), hold: Some(hold), runtime: self.runtime })
@@ -90,7 +90,7 @@ impl Once {
     /// Like [`crate::Once::run`], on this thread. A panic counts as a failure of the work.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`crate::Once::run`].
     pub fn run<T, E: From<Error>>(
         self,
         work: impl FnOnce(u64, crate::Loss) -> Result<T, E>,
@@ -110,7 +110,7 @@ impl Locker {
     /// Like [`crate::Locker::any`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`crate::Locker::any`].
     pub fn any<K: AsRef<[u8]>>(
         &self,
         pool: impl AsRef<[u8]>,

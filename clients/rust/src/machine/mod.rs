@@ -33,8 +33,8 @@ pub const LATE: Ms = 50;
 pub const LOOKS: Ms = 1000;
 /// The same with `ACKS`: a request that is sent again begins to wait for acknowledgments anew.
 const ACKS: Ms = 3 * REPLY;
-/// How long before the end of a wait with `ACKS` its request ends at most, so that the reason comes
-/// before the patience ends.
+/// With `ACKS`, a request ends at most this long before the wait does: so its message, with the
+/// reason, comes in time.
 const AHEAD: Ms = 250;
 /// The average first pause before a retry; each further pause is twice as long.
 pub const FIRST_PAUSE: Ms = 10;

@@ -19,8 +19,7 @@ DIALS = 200
 LOOKS = 1000
 #: The same with ACKS: a request that is sent again begins to wait for acknowledgments anew.
 ACKS = 3 * REPLY
-#: How long before the end of a wait with ACKS its request ends at most, so that the reason comes before the patience
-#: ends.
+#: With ACKS, a request ends at most this long before the wait does: so its message, with the reason, comes in time.
 AHEAD = 250
 FIRST_PAUSE, LONGEST_PAUSE = 10, 500
 #: After this time, a server that was suspended has read what its sockets had received.

@@ -98,8 +98,8 @@ final class Acquisition {
     }
 
     /**
-     * Asks the server which one it is: only a server can say which locks these are, and thereby under which name. Returns
-     * null, or why it did not answer; throws what does not pass.
+     * Asks the server for its identity, on which the owner's name depends. Returns null, or why the server did not
+     * answer; throws an error that no retry ends.
      */
     RuntimeException meet() {
         locks.refuseDraining();

@@ -25,8 +25,7 @@ abstract sealed class Machine permits Undoing, Holding {
     /** The same with ACKS: a request that is sent again begins to wait for acknowledgments anew. */
     static final long ACKS = 3 * REPLY;
     /**
-     * How long before the end of a wait with ACKS its request ends at most, so that the reason comes before the
-     * patience ends.
+     * With ACKS, a request ends at most this long before the wait does: so its message, with the reason, comes in time.
      */
     static final long AHEAD = 250;
     static final long FIRST_PAUSE = 10;
