@@ -23,7 +23,7 @@ const JOBS: [(&str, &str); 10] = [
     ("release", "rlock release --owner NAME [PATTERN]     release what an owner holds"),
     (
         "take",
-        "rlock take KEY [options]                 end all holds of KEY and hold it, ahead of who waits",
+        "rlock take KEY [options]                 end all holds of KEY and hold it, ahead of all waiters",
     ),
     (
         "serve",

@@ -85,8 +85,8 @@ const LOOKS: [Call; 2] = [
     }),
 ];
 
-/// A replica counts as permanent when a failover would have ended; the remaining time is for a busy
-/// machine.
+/// A replica counts as permanent once a failover would have ended. The rest of this time is for a
+/// busy machine.
 const SOON: Duration = Duration::from_secs(8);
 
 async fn try_all(case: &Case, calls: &[Call], wrong: &mut Vec<String>) {

@@ -27,8 +27,8 @@ impl Volatile {
     }
 
     /// How many acknowledgments a request of the owner of `held` needs: at least as many as it asks
-    /// for. If the hold is pending, at least as many as the hold. If the hold is as deep as the
-    /// request asks only with pending levels, at least as many as these.
+    /// for. If the hold is pending, at least as many as the hold. If only pending levels
+    /// make the hold as deep as the request asks, at least as many as these.
     pub(crate) fn acks_for(&self, asked: u8, held: Option<Hold>, depth: Option<u16>) -> u8 {
         let Some(hold) = held.filter(|_| self.acks.is_some()) else { return asked };
         let pending = self.pending_acks(hold.token).unwrap_or(0);

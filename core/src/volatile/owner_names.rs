@@ -33,10 +33,9 @@ impl OwnerNames {
         self.0.extend_from_slice(cut);
     }
 
-    /// Returns the names of `owners` in memory that all waits behind the same holders share. They
-    /// are in `before` if the last waiter in this line has them, and in `last` if this server
-    /// recorded them last. If they are in neither, at most `most` of them are recorded, in the
-    /// memory of `last` if nobody else uses it.
+    /// Returns the names of `owners`, which all waits behind the same holders share: those of the
+    /// waiter `before`, or those that this server recorded `last`, if they are the same. Otherwise,
+    /// records at most `most` of them, in the memory of `last` if nobody else uses it.
     pub(crate) fn shared<'o, I: Iterator<Item = &'o [u8]>>(
         before: Option<&Rc<Self>>,
         last: &mut Rc<Self>,

@@ -1,6 +1,6 @@
 //! Other locks in the same rounds, through their own clients. For each client, one process takes as
-//! many locks as it can; after the failover, another one asks for them. A claim is lost if that
-//! gets its lock before the time at which the holder's client says that the lease ends.
+//! many locks as it can; after the failover, another one asks for them. A claim is lost if the
+//! latter gets its lock before the time at which the holder's client says that the lease ends.
 //!
 //! Both processes run the same program. A line of its input asks it for one of these:
 //!

@@ -44,7 +44,7 @@ impl FromStr for Place {
             [server, database, cursor] => {
                 Ok(Place { server: index(server), database: index(database), cursor })
             }
-            _ => Err("a search goes on at three numbers, like 0.0.17".into()),
+            _ => Err("the place of a search is three numbers, like 0.0.17".into()),
         }
     }
 }
