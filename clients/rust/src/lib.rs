@@ -169,8 +169,8 @@ impl Locker {
         Locker { inner: Arc::new(inner) }
     }
 
-    /// Ends a wait with [`Error::Unavailable`] if no server answers it for this long. By default, a wait goes on until its
-    /// time is up.
+    /// Ends a wait with [`Error::Unavailable`] if no server answers it for this long. By default, a wait goes on until
+    /// its time is up.
     ///
     /// Call this first: it makes a new `Locker` from this one, which must not have clones yet.
     #[must_use]

@@ -28,8 +28,8 @@ def single_run(client: Client, key: str, *, again: Optional[float] = None, **opt
     """Runs the task while it holds the lock of that key, in which `{name}` stands for the argument of that name.
 
     If somebody else holds it, this run is skipped: it returns None. With `again`, the task is retried after this many
-    seconds, within its own `max_retries`. The options are those of `rlock.Lock`, but `wait` is 0 unless you set it. Each
-    run is an owner of its own. A soft time limit releases the lock.
+    seconds, within its own `max_retries`. The options are those of `rlock.Lock`, but `wait` is 0 unless you set it.
+    Each run is an owner of its own. A soft time limit releases the lock.
     """
     wishes: Any = {"wait": 0, **wished(options), "reentrant": False}
 
