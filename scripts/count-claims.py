@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Counts again what `KEEP=folder scripts/failovers.sh` wrote, also if xz has compressed it (tests/torture/claims): the
 claims that were in effect when the new primary was asked, and how many of them were lost, by the way in which they were
-confirmed, or by the client that claimed. Fails if a confirmed claim was lost, if two owners claimed one lock at once, or if the control lost nothing.
+confirmed, or by the client that claimed. Fails if a confirmed claim was lost, if two owners claimed one lock at once,
+or if the control lost nothing.
 
 `count-claims.py --each FILE` prints the counts of each failover instead, as lines that this program reads too."""
 

@@ -20,8 +20,9 @@ static IS_RETRYING: AtomicBool = AtomicBool::new(false);
 
 /// Subscribes to the children that rewrite the file.
 pub fn register(ctx: &Ctx) {
-    // Later: the command that forked, `PSYNC` for one, would count as a write and be replicated.
-    // The server uses the rewritten file only when the child has ended and its own timers have run.
+    // In a timer: at once, the command that forked (`PSYNC`, for example) would count as a write
+    // and be replicated. It is early enough: the server uses the rewritten file only when the child
+    // has ended and its own timers have run.
     ctx.watch_forks(|_| ffi::after(0, save));
 }
 

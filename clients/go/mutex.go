@@ -73,8 +73,8 @@ func (m *Mutex) unlock() error {
 	return hold.Release()
 }
 
-// pop takes a lost hold, if there is one, and otherwise the newest: the newest one may by now belong to another
-// goroutine, if it is alive.
+// pop takes a lost hold if there is one: a newer one that is not lost may belong to another goroutine. Otherwise, it
+// takes the newest.
 func (m *Mutex) pop() *Hold {
 	newest := len(m.holds) - 1
 	at := slices.IndexFunc(m.holds, func(hold *Hold) bool {

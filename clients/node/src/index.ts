@@ -180,9 +180,9 @@ export class Locks {
   }
 
   /**
-   * Acquires nothing from now on, ends what waits, with Closed, and waits until what is held has been released; then closes. Resolves to
-   * the keys that are still held after `timeout` milliseconds: their holds are lost at once, and others are kept out until
-   * the leases end.
+   * Acquires nothing from now on, ends waits with Closed, and waits until what is held has been released; then closes.
+   * Resolves to the keys that are still held after `timeout` milliseconds: their holds are lost at once, and others are
+   * kept out until the leases end.
    */
   async drain(timeout: number): Promise<string[]> {
     const left = await drained(this.#shared, this.#acquirer.tenures, timeout);

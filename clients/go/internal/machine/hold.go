@@ -198,8 +198,8 @@ func (h *Hold) tied(now Ms, outcome Outcome) {
 	case outcome.Ending == Unsent, outcome.Ending == Refused && Passes(outcome.Code):
 		h.failsToTie(now)
 	default:
-		// A request that was not answered may have tied another hold, which ends with its connection. This hold ends if it
-		// was tied to a connection that is closed; and a hold that the server does not tie is no session.
+		// The session is lost: the server has not tied the hold, or has tied it to the connection that is closed now.
+		// The request may also have tied another hold, which is then undone.
 		h.isUnsure = outcome.IsUnknown() || outcome.Ending == Token
 		h.emit(Output{Act: Drop}, Output{Act: Leave})
 		h.lose()

@@ -191,8 +191,8 @@ export class Holding implements Machine {
     }
     this.isUnsure = isUnknown(outcome) || outcome.is === 'token';
     this.out.push({ do: 'drop' }, { do: 'leave' });
-    // A request that was not answered may have tied another hold, which ends with its connection. This hold ends if it
-    // was tied to a connection that is closed; and a hold that the server does not tie is no session.
+    // The session is lost: the server has not tied the hold, or has tied it to the connection that is closed now. The
+    // request may also have tied another hold, which is then undone.
     this.lose();
   }
 

@@ -265,9 +265,9 @@ impl Hold {
             }
             Outcome::Unsent => self.fails_to_tie(now, out),
             Outcome::Refused(code) if passes(&code) => self.fails_to_tie(now, out),
-            // A request that was not answered may have tied another hold, which ends with its
-            // connection. This hold ends if it was tied to a connection that is closed; and a hold
-            // that the server does not tie is no session.
+            // The session is lost: the server has not tied the hold, or has tied it to the
+            // connection that is closed now. The request may also have tied another hold, which is
+            // then undone.
             outcome => {
                 self.is_unsure = outcome.is_unknown() || matches!(outcome, Outcome::Token(_));
                 out.extend([Output::Drop, Output::Leave]);

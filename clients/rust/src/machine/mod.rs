@@ -154,7 +154,7 @@ pub enum Request {
 /// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tell {
-    /// The token; when the request was sent from which the lease counts; and whether an earlier
+    /// The token; when the request from which the lease counts was sent; and whether an earlier
     /// request was never answered.
     Granted(u64, Ms, bool),
     /// Not acquired.

@@ -148,8 +148,8 @@ class Holding:
         elif outcome[0] == "unsent" or (outcome[0] == "refused" and outcome[1] in PASSING):
             self.fails_to_tie(now)
         else:
-            # A request that was not answered may have tied another hold, which ends with its connection. This hold ends
-            # if it was tied to a connection that is closed; and a hold that the server does not tie is no session.
+            # The session is lost: the server has not tied the hold, or has tied it to the connection that is closed
+            # now. The request may also have tied another hold, which is then undone.
             self.leave(is_unknown(outcome) or outcome[0] == "token")
             self.lose()
 
