@@ -6,8 +6,8 @@ use std::process::Command;
 
 use redis::Value;
 
+use crate::port::Port;
 use crate::program::cli_program;
-use crate::server::free_port;
 use crate::{Client, Server, Version, integer, items, text, until};
 
 /// The longest time until the cluster is complete: a node waits two seconds before it first says
@@ -18,7 +18,7 @@ pub struct Cluster {
     /// The nodes, by their numbers.
     pub nodes: Vec<Server>,
     /// The port at which each node talks to the others.
-    bus_ports: Vec<u16>,
+    bus_ports: Vec<Port>,
 }
 
 impl Cluster {
@@ -37,7 +37,7 @@ impl Cluster {
         high.ask("CLUSTER ADDSLOTSRANGE 8192 16383");
         // Otherwise, both begin with the same epoch, and settle it while the test runs.
         high.ask("CLUSTER SET-CONFIG-EPOCH 2");
-        let (port, bus_port) = (cluster.nodes[0].tcp_port(), cluster.bus_ports[0]);
+        let (port, bus_port) = (cluster.nodes[0].tcp_port(), cluster.bus_ports[0].number);
         high.ask(&format!("CLUSTER MEET 127.0.0.1 {port} {bus_port}"));
         cluster.until_all_agree();
         cluster
@@ -69,7 +69,10 @@ impl Cluster {
     fn created(nodes: usize, replicas: usize, settings: &[&str]) -> Cluster {
         let cluster = Cluster::apart(nodes, settings);
         let ports = cluster.nodes.iter().zip(&cluster.bus_ports);
-        let addresses = ports.map(|(node, bus)| format!("127.0.0.1:{}@{bus}", node.tcp_port()));
+        let addresses = ports.map(|(node, bus)| {
+            let (port, bus_port) = (node.tcp_port(), bus.number);
+            format!("127.0.0.1:{port}@{bus_port}")
+        });
         let addresses = addresses.collect::<Vec<String>>().join(" ");
         cluster.cli(&format!("create {addresses} --cluster-replicas {replicas} --cluster-yes"));
         cluster.until_all_agree();
@@ -246,9 +249,9 @@ impl Cluster {
     /// connection.
     #[track_caller]
     fn apart(count: usize, settings: &[&str]) -> Cluster {
-        let bus_ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
-        let node = |bus_port: &u16| {
-            let bus_port = bus_port.to_string();
+        let bus_ports: Vec<Port> = (0..count).map(|_| Port::free()).collect();
+        let node = |bus_port: &Port| {
+            let bus_port = bus_port.number.to_string();
             let mut all = vec!["cluster-enabled", "yes", "cluster-port", &bus_port];
             all.extend(settings);
             Server::primary(&all)

@@ -21,6 +21,7 @@ mod link;
 mod listener;
 mod lock_view;
 mod payload;
+mod port;
 mod program;
 mod queue_view;
 mod replies;

@@ -2,11 +2,11 @@
 //! checked.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::port::Port;
 use crate::version::Version;
 use crate::{Client, until};
 
@@ -24,7 +24,7 @@ const CRASH_MARKS: [&str; 4] =
 /// not.
 pub struct Server {
     folder: PathBuf,
-    tcp_port: u16,
+    port: Option<Port>,
     process: Option<Child>,
     /// The program that runs the server, such as a tracer, and its arguments.
     under: Vec<String>,
@@ -81,7 +81,7 @@ impl Server {
     #[track_caller]
     pub fn primary(settings: &[&str]) -> Server {
         let mut server = Server::prepared(settings, "");
-        server.tcp_port = free_port();
+        server.port = Some(Port::free());
         server.started()
     }
 
@@ -89,7 +89,7 @@ impl Server {
     #[track_caller]
     pub fn under(program: &[&str], settings: &[&str]) -> Server {
         let mut server = Server::prepared(settings, "");
-        server.tcp_port = free_port();
+        server.port = Some(Port::free());
         server.under = program.iter().map(ToString::to_string).collect();
         server.started()
     }
@@ -126,7 +126,7 @@ impl Server {
     /// Makes this server a replica of `primary`, in sync with it.
     #[track_caller]
     pub fn follow(&self, primary: &Server) {
-        let port = primary.tcp_port;
+        let port = primary.tcp_port();
         self.client().ask(&format!("REPLICAOF 127.0.0.1 {port}"));
         self.until_in_sync_with(primary);
     }
@@ -170,7 +170,7 @@ impl Server {
 
     /// Its TCP port, 0 = it has none.
     pub fn tcp_port(&self) -> u16 {
-        self.tcp_port
+        self.port.as_ref().map_or(0, |port| port.number)
     }
 
     /// Its unix socket.
@@ -264,11 +264,11 @@ impl Server {
 
     #[track_caller]
     fn joining(primary: &Server, settings: &[&str]) -> Server {
-        let address = format!("127.0.0.1 {}", primary.tcp_port);
+        let address = format!("127.0.0.1 {}", primary.tcp_port());
         let mut all = vec!["replicaof", &address];
         all.extend(settings);
         let mut replica = Server::prepared(&all, "");
-        replica.tcp_port = free_port();
+        replica.port = Some(Port::free());
         replica.started()
     }
 
@@ -296,7 +296,7 @@ impl Server {
         ];
         lines.extend(settings.chunks(2).map(|kv| format!("{} {}", kv[0], kv[1])));
         fs::write(folder.join("redis.conf"), lines.join("\n") + "\n").unwrap();
-        Server { folder, tcp_port: 0, process: None, under: Vec::new() }
+        Server { folder, port: None, process: None, under: Vec::new() }
     }
 
     #[track_caller]
@@ -310,7 +310,7 @@ impl Server {
         let mut words = self.under.clone();
         words.push(server_program().display().to_string());
         words.push(self.folder.join("redis.conf").display().to_string());
-        words.extend(["--port".to_owned(), self.tcp_port.to_string()]);
+        words.extend(["--port".to_owned(), self.tcp_port().to_string()]);
         let output = fs::File::create(self.folder.join("output")).unwrap();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdin(Stdio::null());
@@ -383,20 +383,6 @@ impl Drop for Server {
         if let Some(complaint) = complaint {
             assert!(is_failing, "{complaint}");
             eprintln!("{complaint}");
-        }
-    }
-}
-
-/// A port on which nobody listens: below the range that the system uses for outgoing connections,
-/// and a different one for each server of this program.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let spread = std::process::id().wrapping_mul(211);
-    loop {
-        let number = spread.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = 10_000 + (number % 20_000) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
         }
     }
 }
