@@ -184,7 +184,7 @@ impl Volatile {
     pub fn leave(&mut self, waiter: WaiterId) -> bool {
         let waited = self.queue.leave(waiter);
         self.withdraw_tie(waiter);
-        self.unsent.leave(waiter, self.acks.is_some()) || waited
+        self.unsent.leave(waiter) || waited
     }
 
     /// A parked connection departed before its reply, and its level ends later: the hold is tied

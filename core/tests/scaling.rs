@@ -430,3 +430,34 @@ fn a_renewal_that_is_told_looks_at_no_other() {
     println!("a renewal beside 3000 others takes {ratio:.2} times as long as beside 300");
     assert!(ratio < 5.0, "{ratio:.2}");
 }
+
+/// One owner has one level of a hold, and asks for this many more, of which no replica is heard in
+/// time, or whose connections close: the hold's requests are gone through once for a portion.
+#[test]
+fn many_levels_that_are_revoked_together_take_as_long_as_one_by_one() {
+    let time_of = |count: u64, close: bool| {
+        let mut world = World::new();
+        granted(&mut world, Input::Acquire(acquire(b"a", Mode::Write, 600_000)));
+        for number in 0..count {
+            let reply = world.drive(Input::Park(confirmed("a", 1), parking(number))).reply;
+            assert_eq!(reply, Reply::Pending);
+        }
+        let begun = Stopwatch::start();
+        if close {
+            (0..count).for_each(|number| assert!(world.volatile.leave(parking(number).waiter)));
+        } else {
+            world.advance_ms(100_000);
+        }
+        let depth = |world: &World| world.lock.hold_at(b"a", Mode::Write, world.now).unwrap().depth;
+        while depth(&world) > 1 {
+            let _ = world.drive(Input::Tick);
+        }
+        begun.elapsed()
+    };
+    for close in [false, true] {
+        let best = |count| time_of(count, close).min(time_of(count, close));
+        let (few, many) = (best(1000), best(10_000));
+        println!("1000: {few:?}, 10 000: {many:?}");
+        assert!(many < few * 40 + Duration::from_millis(20), "{few:?} became {many:?}");
+    }
+}

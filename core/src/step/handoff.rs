@@ -244,19 +244,15 @@ impl Step<'_, '_> {
 
     /// Ends the levels whose connection departed before it could read the reply.
     pub(crate) fn revoke(&mut self) {
-        while let Some((token, by)) = self.volatile.unsent.next_revoked() {
+        while let Some((token, lost, by)) = self.volatile.unsent.next_revoked() {
             let until = self.lock.holders.ended_until();
             let hold = self.lock.holders.by_token(token).map(|(.., hold)| hold);
-            let hold = hold.filter(|hold| Some(hold.deadline) > until);
-            match (hold, by) {
-                (Some(_), None) => self.volatile.levels_remain(token),
-                (None, None) => {}
-                (Some(hold), Some(_)) if hold.depth > 1 => {
-                    let left = hold.depth.saturating_sub(1);
-                    self.update_hold(hold, left, hold.deadline);
+            match hold.filter(|hold| Some(hold.deadline) > until && hold.depth > lost) {
+                Some(hold) => {
+                    self.update_hold(hold, hold.depth.saturating_sub(lost), hold.deadline);
                     self.volatile.levels_remain(token);
                 }
-                (_, Some(by)) => self.end(token, by),
+                None => self.end(token, by),
             }
         }
     }

@@ -21,7 +21,7 @@ impl Volatile {
     /// is pending again.
     pub(crate) fn levels_remain(&mut self, token: Token) {
         let Some(acks) = self.acks.as_deref_mut() else { return };
-        if let Some((0, most @ 1..)) = self.unsent.told_depth(token) {
+        if let Some((0, most @ 1..)) = self.unsent.levels.told_depth(token) {
             acks.begin(token, most);
         }
     }
@@ -34,7 +34,7 @@ impl Volatile {
         let pending = self.pending_acks(hold.token).unwrap_or(0);
         // If the first level is pending, the hold is.
         let shared = depth.filter(|depth| *depth > 1).and_then(|depth| {
-            let (told, most) = self.unsent.told_depth(hold.token)?;
+            let (told, most) = self.unsent.levels.told_depth(hold.token)?;
             (depth > told).then_some(most)
         });
         asked.max(pending).max(shared.unwrap_or(0))

@@ -58,11 +58,23 @@ impl Asked {
     }
 }
 
+/// What is to become of a request of which its owner has not heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Its reply is under way.
+    Told,
+    /// Its reply waits for this many acknowledgments.
+    Pending(u8),
+    /// It is revoked: the next input leaves it out.
+    Revoked,
+}
+
 /// A request for levels of which its owner has not heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LevelRequest {
     /// The caller.
     pub(crate) waiter: WaiterId,
+    pub(crate) fate: Fate,
     /// As [`Asked::depth`].
     depth: Option<u16>,
     /// How deep the hold is by what stands, if this is the first of its requests.
@@ -90,18 +102,36 @@ impl LevelRequests {
         self.all.len()
     }
 
+    /// The hold of each revoked request.
+    pub(crate) fn revoked(&self) -> Vec<Token> {
+        let revoked = self.all.iter().filter(|(_, it)| it.fate == Fate::Revoked);
+        revoked.map(|((token, _), _)| *token).collect()
+    }
+
     pub(crate) fn get(&self, token: Token, number: u64) -> Option<&LevelRequest> {
         self.all.get(&(token, number))
     }
 
     /// A request was decided. Returns its number.
-    pub(crate) fn insert(&mut self, token: Token, waiter: WaiterId, asked: Asked) -> u64 {
+    pub(crate) fn insert(
+        &mut self,
+        token: Token,
+        waiter: WaiterId,
+        asked: Asked,
+        fate: Fate,
+    ) -> u64 {
         let Asked { before, depth } = asked;
         self.last = self.last.saturating_add(1);
         let (before, after) = (before.into(), DepthChange::NONE);
-        let request = LevelRequest { waiter, depth, before, after };
+        let request = LevelRequest { waiter, fate, depth, before, after };
         self.all.insert((token, self.last), request);
         self.last
+    }
+
+    pub(crate) fn set_fate(&mut self, token: Token, number: u64, fate: Fate) {
+        if let Some(request) = self.all.get_mut(&(token, number)) {
+            request.fate = fate;
+        }
     }
 
     /// A request stands: its owner knows of its levels.
@@ -158,51 +188,38 @@ impl LevelRequests {
         self.add_last(token, DepthChange { most: left.into(), ..DepthChange::NONE });
     }
 
-    /// By how many levels the hold is less deep without this request.
-    pub(crate) fn lost_without(&self, token: Token, number: u64) -> u16 {
-        if self.is_covered(token, number) {
-            return 0;
-        }
+    /// Leaves out the revoked requests of this hold. Returns by how many levels it is less deep
+    /// without them.
+    pub(crate) fn drop_revoked(&mut self, token: Token) -> u16 {
         let Some((_, first)) = self.of(token).next() else { return 0 };
-        let (mut with, mut without) = (first.before, first.before);
-        for (other, request) in self.of(token) {
-            let change = DepthChange::asked(request.depth);
-            with = request.after.of(change.of(with));
-            without = request.after.of(if other == number { without } else { change.of(without) });
-            // From here on they are the same.
-            if other >= number && with == without {
-                return 0;
-            }
+        let (mut with, mut without, mut revoked) = (first.before, first.before, Vec::new());
+        for (number, it) in self.of(token) {
+            let change = DepthChange::asked(it.depth);
+            with = it.after.of(change.of(with));
+            let is_revoked = it.fate == Fate::Revoked;
+            without = it.after.of(if is_revoked { without } else { change.of(without) });
+            revoked.extend(is_revoked.then_some(number));
+        }
+        for number in revoked {
+            self.remove(token, number);
         }
         depth(with).saturating_sub(depth(without))
     }
 
-    /// Whether the request before this one makes the hold deep enough for this one as well. If many
-    /// ask for the same depth, this is true of all but the first, and saves visiting the others.
-    fn is_covered(&self, token: Token, number: u64) -> bool {
-        let Some(asked) = self.get(token, number).and_then(|it| it.depth) else { return false };
-        let before = self.all.range((token, 0)..(token, number)).next_back();
-        let covers = |it: &LevelRequest| {
-            it.depth.is_some_and(|depth| depth >= asked) && it.after.most >= i32::from(asked)
-        };
-        before.is_some_and(|(_, it)| covers(it))
-    }
-
     /// The depth of the hold that was reported to its owner, and the most acknowledgments for which
-    /// a level above that waits. `None` if every level was reported. `acks_of` returns how many the
-    /// request of a caller needs; 0 if its reply is on its way.
-    pub(crate) fn told_depth(
-        &self,
-        token: Token,
-        acks_of: impl Fn(WaiterId) -> u8,
-    ) -> Option<(u16, u8)> {
+    /// a level above that waits. `None` if every level was reported.
+    pub(crate) fn told_depth(&self, token: Token) -> Option<(u16, u8)> {
         let (_, first) = self.of(token).next()?;
         let (mut all, mut told, mut most) = (first.before, first.before, 0);
         for (_, it) in self.of(token) {
-            let (change, acks) = (DepthChange::asked(it.depth), acks_of(it.waiter));
+            let change = DepthChange::asked(it.depth);
             let raised = change.of(all);
-            most = most.max(if raised > all { acks } else { 0 });
-            told = it.after.of(if acks == 0 { change.of(told) } else { told });
+            told = it.after.of(if it.fate == Fate::Told { change.of(told) } else { told });
+            if let Fate::Pending(acks) = it.fate
+                && raised > all
+            {
+                most = most.max(acks);
+            }
             all = it.after.of(raised);
         }
         Some((depth(told), most))

@@ -2,10 +2,9 @@
 //! reply is under way or waits for acknowledgments, and the levels of departed callers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
 
 use crate::value::count::less;
-use crate::volatile::levels::{Asked, LevelRequests};
+use crate::volatile::levels::{Asked, Fate, LevelRequests};
 use crate::volatile::sessions::Session;
 use crate::{ClientId, End, EpochMs, LeaseMs, Now, Token, WaiterId};
 
@@ -58,6 +57,11 @@ impl AckWait {
     const fn begins_session(&self) -> bool {
         matches!(self.reply, HeldBack::Session(..))
     }
+
+    /// What is to become of a request whose reply this holds back.
+    fn fate(wait: Option<&Self>) -> Fate {
+        wait.map_or(Fate::Told, |wait| Fate::Pending(wait.acks))
+    }
 }
 
 /// A caller without its reply.
@@ -85,9 +89,9 @@ pub(crate) struct UnsentReplies {
     sessions: usize,
     /// How many of `by_until` are for requests for several locks.
     of_several: usize,
-    /// Levels that no reply will name: each ends with the next input, in this way. `None` if other
-    /// requests make the hold as deep.
-    revoked: Vec<(Token, Option<End>)>,
+    /// The holds of revoked requests, and by what the levels end that only these added. They end
+    /// with the next input.
+    revoked: BTreeMap<Token, End>,
 }
 
 impl UnsentReplies {
@@ -95,17 +99,20 @@ impl UnsentReplies {
         self.by_waiter.is_empty() && self.revoked.is_empty()
     }
 
-    /// Some level is to end with the next input.
+    /// Some request is to be left out with the next input.
     pub(crate) fn has_revoked(&self) -> bool {
         !self.revoked.is_empty()
     }
 
-    pub(crate) fn next_revoked(&mut self) -> Option<(Token, Option<End>)> {
-        self.revoked.pop()
+    /// A hold of revoked requests, which are left out now; by how many levels it is less deep
+    /// without them, and by what these end.
+    pub(crate) fn next_revoked(&mut self) -> Option<(Token, u16, End)> {
+        let (token, by) = self.revoked.pop_first()?;
+        Some((token, self.levels.drop_revoked(token), by))
     }
 
     pub(crate) fn forget_revoked(&mut self) {
-        self.revoked = Vec::new();
+        while self.next_revoked().is_some() {}
     }
 
     pub(crate) fn knows(&self, waiter: WaiterId) -> bool {
@@ -140,7 +147,8 @@ impl UnsentReplies {
             self.sessions = self.sessions.saturating_add(wait.begins_session().into());
             self.of_several = self.of_several.saturating_add(wait.is_of_several.into());
         }
-        let request = Some(self.levels.insert(token, waiter, asked));
+        let fate = AckWait::fate(ack_wait.as_ref());
+        let request = Some(self.levels.insert(token, waiter, asked, fate));
         let reply = UnsentReply { token, request, ties: false, ack_wait: ack_wait.map(Box::new) };
         let before = self.by_waiter.insert(waiter, reply);
         debug_assert!(before.is_none(), "{waiter:?} gets two replies");
@@ -163,6 +171,9 @@ impl UnsentReplies {
     pub(crate) fn open(&mut self, waiter: WaiterId) -> Option<(Token, AckWait)> {
         let unsent = self.by_waiter.get_mut(&waiter)?;
         let (wait, token) = (*unsent.ack_wait.take()?, unsent.token);
+        if let Some(number) = unsent.request {
+            self.levels.set_fate(token, number, Fate::Told);
+        }
         self.forget_ack_wait(waiter, &wait);
         Some((token, wait))
     }
@@ -175,12 +186,6 @@ impl UnsentReplies {
 
     pub(crate) fn ack_wait(&self, waiter: WaiterId) -> Option<&AckWait> {
         self.by_waiter.get(&waiter)?.ack_wait.as_deref()
-    }
-
-    /// As [`LevelRequests::told_depth`].
-    pub(crate) fn told_depth(&self, token: Token) -> Option<(u16, u8)> {
-        let acks_of = |waiter| self.ack_wait(waiter).map_or(0, |wait| wait.acks);
-        self.levels.told_depth(token, acks_of)
     }
 
     /// This caller has its reply: what it was granted is its owner's own.
@@ -207,37 +212,23 @@ impl UnsentReplies {
         }
     }
 
-    /// A caller departed: the next input ends the levels that only its request added.
-    /// `awaits_acks`: the hold may be pending, which then is decided anew. False if it had its
-    /// reply.
-    pub(crate) fn leave(&mut self, waiter: WaiterId, awaits_acks: bool) -> bool {
+    /// A caller departed: the next input ends the levels that only its request added. False if it
+    /// had its reply.
+    pub(crate) fn leave(&mut self, waiter: WaiterId) -> bool {
         let Some(UnsentReply { token, request, ack_wait, .. }) = self.take(waiter) else {
             return false;
         };
         let Some(number) = request else { return true };
         let by = if ack_wait.is_some() { End::Unconfirmed } else { End::Disconnected };
-        let is_lost = self.revoke(token, number, by);
-        // Those who wait for acknowledgments may be the only ones who keep the hold now.
-        let is_open = !is_lost && ack_wait.is_none() && awaits_acks;
-        if is_open && self.revoked.last() != Some(&(token, None)) {
-            self.revoked.push((token, None));
-        }
+        self.levels.set_fate(token, number, Fate::Revoked);
+        self.revoked.insert(token, by);
         true
-    }
-
-    /// Leaves this request out. The levels that the hold has only because of it end with the next
-    /// input. True if there are any.
-    pub(crate) fn revoke(&mut self, token: Token, number: u64, by: End) -> bool {
-        let lost = self.levels.lost_without(token, number);
-        self.levels.remove(token, number);
-        self.revoked.extend(iter::repeat_n((token, Some(by)), lost.into()));
-        lost > 0
     }
 
     /// Another reply has said that the owner holds: the replies under way no longer matter, but
     /// for the sessions that they tie.
     pub(crate) fn owner_knows(&mut self, token: Token) {
-        let told = self.levels.of(token).filter(|(_, it)| self.ack_wait(it.waiter).is_none());
+        let told = self.levels.of(token).filter(|(_, it)| it.fate == Fate::Told);
         let told: Vec<_> = told.map(|(number, it)| (number, it.waiter)).collect();
         for (number, waiter) in told {
             self.levels.stands(token, number);
@@ -325,11 +316,13 @@ impl UnsentReplies {
         let waits = || all().filter_map(|(waiter, it)| Some((*waiter, it.ack_wait.as_deref()?)));
         let request = |waiter: WaiterId, it: &UnsentReply| {
             let found = self.levels.get(it.token, it.request?)?;
-            Some(found.waiter == waiter)
+            Some(found.waiter == waiter && found.fate == AckWait::fate(it.ack_wait.as_deref()))
         };
         let requests = all().filter(|(_, it)| it.request.is_some()).count();
+        let revoked = self.levels.revoked();
         let agree = [
-            ("requests", requests == self.levels.len()),
+            ("requests", requests.saturating_add(revoked.len()) == self.levels.len()),
+            ("revoked", self.revoked.keys().eq(&revoked.into_iter().collect::<BTreeSet<_>>())),
             ("levels", all().all(|(waiter, it)| request(*waiter, it) != Some(false))),
             ("pending", all().all(|(_, it)| it.ack_wait.is_none() || it.request.is_some())),
             ("times", self.by_until == waits().map(|(waiter, it)| (it.until, waiter)).collect()),
