@@ -182,13 +182,14 @@ impl Manager {
         if !is_primary && self.is_primary {
             refused = self.tells.refuse_all();
             let tied = self.locks.tied_in(None);
-            let (locks, groups) =
-                (std::mem::take(&mut self.locks), std::mem::take(&mut self.groups));
-            self.forgotten.push(Forgotten { locks, groups });
+            self.forgotten.push(Forgotten {
+                locks: std::mem::take(&mut self.locks),
+                groups: std::mem::take(&mut self.groups),
+                observers: std::mem::take(&mut self.observers),
+            });
             self.postponed.clear();
             self.upheavals.clear();
             self.acks.clear();
-            self.observers = Observers::default();
             self.lose(tied, now);
         }
         self.is_primary = is_primary;

@@ -3,6 +3,7 @@
 use crate::support::cost::{Stopwatch, taken, takes_as_long_beside_ten_thousand};
 use crate::support::server::Server;
 use crate::support::{acquire, lease};
+use allocation_counter::measure;
 use rlock_core::grammar::TellTo;
 use rlock_core::manager::{LockId, ObserverTask, Parked, Same, SeenHold, Task};
 use rlock_core::{Acquire, Input, Lock, Mode, Owner, Parking, Patience, Reply};
@@ -73,6 +74,27 @@ fn of_very_many_observed_holds_that_expire_together_one_is_looked_at_at_a_time()
     });
     assert!(most.max().is_some_and(|bytes| bytes < 1000));
     assert_eq!(looked, LOCKS);
+}
+
+/// Whether they observe one lock or a lock each.
+#[test]
+fn a_demotion_drops_ten_thousand_observers_in_portions() {
+    for locks in [1, 10_000] {
+        let mut server = Server::new();
+        for number in 0..10_000_u32 {
+            let key = (number % locks).to_be_bytes().as_slice().into();
+            let waiter = server.manager.next_waiter();
+            server.manager.observe(waiter, LockId { db: 0, key }, None, None);
+        }
+        let now = server.now();
+        let freed = |work: &mut dyn FnMut()| -measure(work).bytes_current;
+        let demotion = freed(&mut || drop(server.manager.set_role(false, now)));
+        assert!(demotion < 10_000, "{demotion} bytes at once");
+        while server.manager.next_call().soon {
+            let portion = freed(&mut || server.manager.sweep_begins(now));
+            assert!(portion < 1_000_000, "{portion} bytes at once");
+        }
+    }
 }
 
 #[test]

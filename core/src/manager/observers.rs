@@ -158,6 +158,13 @@ impl Observers {
         }
     }
 
+    /// Drops one observer, so that many can be dropped in portions. False if there is none.
+    pub fn drop_one(&mut self) -> bool {
+        let observed = self.locks.values().next().and_then(|locks| locks.values().next());
+        let first = observed.and_then(|observed| observed.firsts.first().copied());
+        first.inspect(|(waiter, _)| self.remove(*waiter)).is_some()
+    }
+
     fn set_alarm(&mut self, id: &LockId, at: Option<EpochMs>) {
         let Some(observed) = self.of_mut(id.db, &id.key) else { return };
         let before = std::mem::replace(&mut observed.alarm, at);

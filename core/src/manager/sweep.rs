@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::groups::Groups;
 use super::locks::Locks;
+use super::observers::Observers;
 use super::{At, LockId, Manager, Mark};
 use crate::{EpochMs, Lock, Now, StepContext, WaiterId};
 
@@ -29,10 +30,11 @@ const ONE_RENEWAL_IN: u64 = 4;
 /// locks at most.
 const FREED_TOGETHER: usize = 1000;
 
-/// Waiters, sessions and groups from before this server became a replica.
+/// Waiters, sessions, groups and observers from before this server became a replica.
 pub(super) struct Forgotten {
     pub(super) locks: Locks,
     pub(super) groups: Groups,
+    pub(super) observers: Observers,
 }
 
 /// When to ask the manager for tasks again.
@@ -193,8 +195,10 @@ impl Manager {
     /// Frees a portion of what is from before this server became a replica.
     fn free_some(&mut self) {
         const PORTION: usize = 1000;
-        let Some(Forgotten { locks, groups }) = self.forgotten.last_mut() else { return };
-        if !(0..PORTION).all(|_| groups.drop_one() || locks.drop_one()) {
+        let Some(all) = self.forgotten.last_mut() else { return };
+        let mut drop_one =
+            || all.groups.drop_one() || all.locks.drop_one() || all.observers.drop_one();
+        if !(0..PORTION).all(|_| drop_one()) {
             self.forgotten.pop();
         }
     }
