@@ -121,7 +121,8 @@ pub const MRENEW: Command = Command {
 pub const CANCEL: Command = Command {
     name: "RLOCK.CANCEL",
     summary: "Cancels an owner's waits; returns how many places in the queue it gave up.",
-    complexity: "O(log N) with N the number of waiters",
+    complexity: "O(log N + G) with N the number of waiters and G that of the owner's waits for \
+                 several locks",
     flags: "write fast",
     acl: "write fast",
     access: Access::Writes,
