@@ -161,7 +161,6 @@ impl Manager {
     ) -> [KeyExpiry; 2] {
         let At { db, key, now } = at;
         let totals = self.locks.totals();
-        let tickets = self.totals().tickets;
         let is_suspect = matches!(input, Input::Changed) || self.is_unseen(db, key);
         (self.slow, self.slowlog_max) = (bounds.slow, bounds.slowlog_max);
         let grace = self.grace_of(bounds.grace_ms, now);
@@ -192,7 +191,7 @@ impl Manager {
                     now,
                     tokens,
                     max_depth: bounds.max_depth,
-                    tickets_left: bounds.max_tickets.saturating_sub(tickets),
+                    tickets_left: bounds.max_tickets.saturating_sub(totals.tickets),
                     sessions_max: bounds.max_sessions.saturating_sub(beside),
                     slow: bounds.slow,
                     names,
