@@ -4,8 +4,8 @@ use crate::support::cost::{Stopwatch, taken, takes_as_long_beside_ten_thousand};
 use crate::support::server::Server;
 use crate::support::{acquire, lease};
 use allocation_counter::measure;
-use rlock_core::grammar::TellTo;
-use rlock_core::manager::{LockId, ObserverTask, Parked, Same, SeenHold, Task};
+use rlock_core::grammar::{TellTo, Want};
+use rlock_core::manager::{Group, LockId, ObserverTask, Parked, Same, SeenHold, Task};
 use rlock_core::{Acquire, Input, Lock, Mode, Owner, Parking, Patience, Reply};
 
 /// An owner that waits with TELL for this many locks. Returns the last one.
@@ -46,6 +46,52 @@ fn a_request_with_tell_takes_about_as_long_beside_ten_of_its_owner_as_beside_ten
         let (begun, other) = (Stopwatch::start(), LockId::default());
         for _ in 0..200 {
             assert!(same(&last).is_some() && same(&other).is_none());
+        }
+        begun.elapsed()
+    };
+    takes_as_long_beside_ten_thousand(time_beside);
+}
+
+fn two_locks(other: &[u8]) -> [Want<&[u8]>; 2] {
+    let want = |(number, key)| Want { key, mode: Mode::Write, limit: None, number };
+    [(0, &b"busy"[..]), (1, other)].map(want)
+}
+
+/// All of them wait for the same lock, and each for one more.
+#[test]
+fn a_request_for_several_locks_takes_about_as_long_beside_ten_of_its_owner_as_beside_ten_thousand()
+{
+    let owner = Owner::from(&b"node"[..]);
+    let time_beside = |others: u64| {
+        let mut server = Server::new();
+        let lock = LockId { db: 0, key: b"busy".as_slice().into() };
+        for number in 0..others {
+            let waiter = server.manager.next_waiter();
+            let user = (*b"default").into();
+            let parked = Parked::new(None, lock.clone(), owner.clone(), user, false);
+            server.manager.tell_begins(waiter, parked, TellTo { channel: b"c", id: b"1" });
+            let caller = Parking {
+                waiter,
+                client: None,
+                since: server.now(),
+                ends_at: None,
+                is_of_several: true,
+            };
+            let ask = acquire(owner.as_bytes(), Mode::Write, 1000);
+            let ask = Acquire { patience: Patience::Tell, ..ask };
+            let group = Group::new(0, &two_locks(&number.to_be_bytes()), &ask, &caller);
+            server.manager.group_begins(waiter, group);
+        }
+        let last = (others - 1).to_be_bytes();
+        let same = |same: Same<'_>| server.manager.told_request(&owner, b"default", same);
+        let several = |other: &[u8]| {
+            let wants = &two_locks(other);
+            same(Same::Several { db: 0, wants, is_renewal: false })
+        };
+        let begun = Stopwatch::start();
+        for _ in 0..200 {
+            assert!(several(&last).is_some() && several(b"other").is_none());
+            assert!(same(Same::One(&lock, Mode::Write)).is_none());
         }
         begun.elapsed()
     };

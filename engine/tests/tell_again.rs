@@ -206,6 +206,21 @@ fn t20_a_request_that_gives_up_its_ticket_and_waits_for_acknowledgments_counts()
 }
 
 #[test]
+fn t7_several_locks_that_are_asked_for_three_times_wait_once() {
+    let host = primary();
+    host.ask(1, "acquire b zoe");
+    for id in 1..=3 {
+        let said = host.ask(2, &format!("macquire 2 a b ann BLOCK 0 TELL one {id}"));
+        assert_eq!(said, "WAITING");
+    }
+    assert_eq!(host.state_of(|state| state.manager.tell_count()), 1);
+    host.take_log();
+    host.ask(1, "release b zoe");
+    let all = told(&host);
+    assert!(all.len() == 1 && all[0].starts_with("told one: 3 token "), "{all:?}");
+}
+
+#[test]
 fn t11_each_database_has_its_own_requests() {
     let host = primary();
     for (db, id) in [(0, 1), (1, 2)] {

@@ -35,6 +35,7 @@ impl Manager {
     /// replicas are to acknowledge it. `group` has its locks, and how many replicas.
     pub fn group_is_pending(&mut self, grant: WaiterId, group: Group, holds: usize) {
         let Some(first) = group.keys.first().map(|key| group.id(key)) else { return };
+        self.tells.asks_for(grant, &group);
         self.tells.is_pending(grant, group.entry.owner.clone(), PendingRequest::Several);
         self.acks.ask(first, vec![(group.entry.acks, Ack::Wait(grant))]);
         self.groups.all.insert(grant, Group { stage: Stage::Pending { holds }, ..group });

@@ -17,6 +17,7 @@ impl Manager {
         let (client, lease) = (by.entry.client, by.entry.lease);
         group.is_told = by.is_told;
         group.entry.continue_as(by.entry);
+        self.tells.asks_for(waiter, group);
         let places: Vec<LockId> = group.places().collect();
         for id in &places {
             self.change_known(id, waiter, |volatile| {

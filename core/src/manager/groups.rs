@@ -125,6 +125,7 @@ impl Manager {
         self.groups.ends.extend(group.entry.ends_at.map(|ends_at| (ends_at, waiter)));
         let by_message = &mut self.groups.by_message;
         *by_message = by_message.saturating_add(group.is_told.into());
+        self.tells.asks_for(waiter, &group);
         self.groups.all.insert(waiter, group);
         self.groups.goes_on(waiter);
     }

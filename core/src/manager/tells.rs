@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use foldhash::fast::FixedState;
 
-use super::{Bounds, HashMap, LockId, Manager, Parked, WaitEnd};
+use super::{Bounds, Group, HashMap, LockId, Manager, Parked, WaitEnd};
 use crate::grammar::{TellTo, Want};
 use crate::{ClientId, Mode, Owner, Refusal, Reply, WaiterId, Wake};
 
@@ -124,8 +124,8 @@ pub(super) struct Tells {
     texts: HashMap<WaiterId, Box<[u8]>>,
     /// Each line, and how many requests belong to it.
     lines: HashMap<Rc<Line>, usize>,
-    /// Requests by the hash of their owner's waits, and among these by lock; observers by a hash of
-    /// their key and of where their messages go.
+    /// Requests by the hash of their owner's waits, and among these by what they ask for; observers
+    /// by a hash of their key and of where their messages go.
     by_owner: BTreeSet<(u64, WaiterId)>,
     /// The requests whose hold is to be tied to the connection that sent them.
     sessions: BTreeSet<(ClientId, WaiterId)>,
@@ -139,21 +139,23 @@ pub(super) struct Tells {
     refused: usize,
 }
 
-/// These bits of the hash of a wait depend on the lock, and all others on the owner, who may wait
-/// for very many locks.
-const OF_LOCK: u64 = (1 << 24) - 1;
+/// These bits of the hash of a wait depend on its locks, and all others on the owner, who may have
+/// very many waits.
+const OF_LOCKS: u64 = (1 << 24) - 1;
 
 /// The first hash of an owner's waits.
 fn hash_of(db: i32, user: Option<&[u8]>, owner: &[u8]) -> u64 {
     let user = Owner::hash_of(user.unwrap_or_default());
     let db = u64::from(db.unsigned_abs()).rotate_left(32);
-    (Owner::hash_of(owner).rotate_left(1) ^ user ^ db) & !OF_LOCK
+    (Owner::hash_of(owner).rotate_left(1) ^ user ^ db) & !OF_LOCKS
 }
 
-/// The hash of this owner's wait for this lock. The part of the lock has no seed: the search for
-/// deadlocks sees an owner's waits in the same order each time.
-fn hash_at(key: &[u8], hash: u64) -> u64 {
-    hash & !OF_LOCK | FixedState::default().hash_one(key) & OF_LOCK
+/// The bits of these locks, which are in key order. They have no seed: the search for deadlocks
+/// sees an owner's waits in the same order each time.
+fn bits_of<'k>(keys: impl IntoIterator<Item = &'k [u8]>) -> u64 {
+    let state = FixedState::default();
+    let add = |all: u64, key| all.rotate_left(1) ^ state.hash_one(key);
+    keys.into_iter().fold(0, add) & OF_LOCKS
 }
 
 /// The hash of an observer with this line and id.
@@ -205,15 +207,18 @@ impl Tells {
 
     /// The request now waits for this lock.
     pub(super) fn stands_at(&mut self, waiter: WaiterId, lock: &LockId) {
-        let Some(Told { line, hash, .. }) = self.all.get(&waiter).cloned() else { return };
+        let Some(Told { line, .. }) = self.all.get(&waiter).cloned() else { return };
         let next = self.share(Line { lock: lock.clone(), ..Line::clone(&line) });
-        let next_hash = hash_at(&lock.key, hash);
-        self.by_owner.remove(&(hash, waiter));
-        self.by_owner.insert((next_hash, waiter));
-        if let Some(told) = self.all.get_mut(&waiter) {
-            (told.line, told.hash) = (next, next_hash);
-        }
+        self.all.entry(waiter).and_modify(|told| told.line = next);
         self.leave_line(&line);
+    }
+
+    /// The request asks for the locks of this group, wherever it stands.
+    pub(super) fn asks_for(&mut self, waiter: WaiterId, group: &Group) {
+        let Some(told) = self.all.get_mut(&waiter) else { return };
+        self.by_owner.remove(&(told.hash, waiter));
+        told.hash = told.hash & !OF_LOCKS | bits_of(group.keys.iter().map(|want| &*want.key));
+        self.by_owner.insert((told.hash, waiter));
     }
 
     fn share(&mut self, line: Line) -> Rc<Line> {
@@ -325,7 +330,7 @@ impl Manager {
         let line = self.tells.share(Line { lock, user, channel });
         let (LockId { db, key }, user) = (&line.lock, line.user.as_deref());
         let hash = match &owner {
-            Some(owner) => hash_at(key, hash_of(*db, user, owner.as_bytes())),
+            Some(owner) => hash_of(*db, user, owner.as_bytes()) | bits_of([&**key]),
             None => observer_hash(&line, to.id),
         };
         let number = number_of(to.id).unwrap_or_else(|| {
@@ -396,18 +401,17 @@ impl Manager {
         self.locks.get(*db, key)?.queue.blocked(waiter).map(|entry| &entry.owner)
     }
 
-    /// The waits with `TELL` of this owner in a database that `user` began, for this lock or for
-    /// any; compare [`super::waits::BlockedConnections::of_owner`].
+    /// The waits with `TELL` of this owner in a database that `user` began, all or those for
+    /// the locks with these bits; compare [`super::waits::BlockedConnections::of_owner`].
     pub(super) fn told_of_owner<'a>(
         &'a self,
         db: i32,
-        key: Option<&[u8]>,
+        bits: Option<u64>,
         owner: &'a Owner,
         user: Option<&'a [u8]>,
     ) -> impl Iterator<Item = (WaiterId, &'a LockId)> + use<'a> {
         let own = hash_of(db, user, owner.as_bytes());
-        let at = key.map(|key| hash_at(key, own));
-        let all = self.tells.with_hash(at.unwrap_or(own), at.unwrap_or(own | OF_LOCK));
+        let all = self.tells.with_hash(own | bits.unwrap_or(0), own | bits.unwrap_or(OF_LOCKS));
         let is_it = move |(waiter, told): &(WaiterId, &Told)| {
             let line = &told.line;
             (line.lock.db, line.user.as_deref()) == (db, user)
@@ -423,18 +427,14 @@ impl Manager {
             return None;
         }
         let user = (!user.is_empty()).then_some(user);
-        let find = |db, key| {
-            let mut all = self.told_of_owner(db, Some(key), owner, user);
-            all.find_map(|(waiter, lock)| {
-                let is_granted = self.asks_the_same(waiter, lock, same)?;
-                Some(OwnWait { waiter, is_granted })
-            })
+        let (db, bits) = match same {
+            Same::One(lock, _) | Same::Renewal(lock, _) => (lock.db, bits_of([&*lock.key])),
+            Same::Several { db, wants, .. } => (db, bits_of(wants.iter().map(|want| want.key))),
         };
-        match same {
-            Same::One(lock, _) | Same::Renewal(lock, _) => find(lock.db, &*lock.key),
-            // It stands at one of them.
-            Same::Several { db, wants, .. } => wants.iter().find_map(|want| find(db, want.key)),
-        }
+        self.told_of_owner(db, Some(bits), owner, user).find_map(|(waiter, lock)| {
+            let is_granted = self.asks_the_same(waiter, lock, same)?;
+            Some(OwnWait { waiter, is_granted })
+        })
     }
 
     /// Whether a request that stands at this lock is granted, if it asks for the same.
