@@ -1,4 +1,10 @@
 //! Connections: which ones close, and how to close one; and databases that are emptied or swapped.
+//!
+//! The server may be removing keys when `CLIENT` is called here. When that call ends, Redis 7.0
+//! propagates the removals so far, and drops them if the call may not replicate. So these calls
+//! may, although there is nothing in them to replicate.
+
+use redis_module::{CallOptionsBuilder, CallResult};
 
 use super::*;
 
@@ -49,9 +55,9 @@ impl Ctx {
     /// server would continue to use freed memory.
     pub fn kill(&self, client: u64) {
         let id = c_string(&client.to_string());
-        let words = c"ccc".as_ptr();
-        // SAFETY: context; the format names three strings. The server refuses an unknown connection
-        // with an error, which we free.
+        let words = c"!ccc".as_ptr();
+        // SAFETY: context; the format allows replication, and names three strings. The server
+        // refuses an unknown connection with an error, which we free.
         unsafe {
             let call = there(raw::RedisModule_Call);
             let (kill, by) = (c"KILL".as_ptr(), c"ID".as_ptr());
@@ -82,7 +88,9 @@ impl Ctx {
 
     // Users' names need not be UTF-8.
     fn list_clients(&self, words: &[&str]) -> Option<String> {
-        match self.wrapped().call("CLIENT", words).ok()? {
+        let options = CallOptionsBuilder::new().replicate().build();
+        let reply: CallResult<'_> = self.wrapped().call_ext("CLIENT", &options, words);
+        match RedisValue::from(&reply.ok()?) {
             RedisValue::StringBuffer(lines) => Some(String::from_utf8_lossy(&lines).into_owned()),
             lines => text_of(lines),
         }

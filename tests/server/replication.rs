@@ -458,3 +458,33 @@ fn databases_stay_apart_and_move_together() {
     assert_eq!(there.shows("door"), "write: ann write 1");
     assert_eq!(there.shows("gate"), "write: cid write 1");
 }
+
+#[test]
+fn keys_that_are_removed_together_with_sessions_are_removed_from_the_replica_as_well() {
+    let expire =
+        b"for _, key in ipairs(redis.call('KEYS', '*')) do redis.call('PEXPIRE', key, 20) end";
+    for are_evicted in [false, true] {
+        let primary = Server::primary(&[]);
+        let replica = Server::replica_of(&primary, &[]);
+        let (mut here, mut there) = (primary.client(), replica.client());
+        let tied = |number| {
+            let mut session = Waiter::connect(&primary);
+            session.say(&format!("RLOCK.ACQUIRE door:{number} ann SESSION"));
+            session.granted();
+            session
+        };
+        let _sessions: Vec<Waiter> = (0..10).map(tied).collect();
+        for number in 0..10 {
+            here.ask(&format!("SET text:{number} some"));
+        }
+        replica.until_in_sync_with(&primary);
+        if are_evicted {
+            here.ask("CONFIG SET maxmemory-policy allkeys-random");
+            here.ask("CONFIG SET maxmemory 1");
+        } else {
+            here.ask_bytes(&[b"EVAL", expire, b"0"]);
+        }
+        until(5000, || here.number("DBSIZE") == 0);
+        until(5000, || there.number("DBSIZE") == 0);
+    }
+}
