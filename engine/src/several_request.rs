@@ -27,7 +27,8 @@ pub(crate) fn request<'a, H: Host>(
     let may_wait = sink::may_wait(host, said);
     let place = if may_wait { OwnPlace::Ticket } else { OwnPlace::None };
     let unit = Unit { wants: &wants, ask, place };
-    if let Some(own) = several::told_wait(host, &wants, false, said)
+    if may_wait
+        && let Some(own) = several::told_wait(host, &wants, false, said)
         && !own.is_granted
     {
         let instead = takes_place(host, names, &unit, said, own);

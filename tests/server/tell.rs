@@ -4,6 +4,8 @@ use rlock_testkit::{Client, Listener, Server, Subscriber, Waiter, flat_map, inte
 
 use redis::Value;
 
+use crate::acks::pair;
+
 pub fn waiting() -> Value {
     Value::SimpleString("WAITING".into())
 }
@@ -254,6 +256,23 @@ fn t7_with_block_it_becomes_the_blocked_wait_and_with_neither_it_stays() {
     assert_eq!((client.counted("waiters"), client.counted("tells")), (1, 1));
     client.ask("RLOCK.RELEASE door ann");
     bob.granted();
+    client.ask("RLOCK.RELEASE door bob");
+    ears.granted("2");
+    ears.expect_silence();
+}
+
+#[test]
+fn t7_a_request_that_waits_only_for_acknowledgments_leaves_the_wait_as_it_is() {
+    let (primary, _replica) = pair(&[]);
+    let mut client = primary.client();
+    let mut ears = Subscriber::to(&primary, "ch");
+    client.granted("RLOCK.ACQUIRE door ann");
+    waits(&mut client, "RLOCK.ACQUIRE door bob BLOCK 0 TELL ch 1");
+    waits(&mut client, "RLOCK.MACQUIRE 2 door gate cid BLOCK 0 TELL ch 2");
+    client.refused("RLOCK.ACQUIRE door bob ACKS 1 TELL ch 3");
+    client.refused("RLOCK.MACQUIRE 2 door gate cid ACKS 1 TELL ch 4");
+    client.ask("RLOCK.RELEASE door ann");
+    ears.granted("1");
     client.ask("RLOCK.RELEASE door bob");
     ears.granted("2");
     ears.expect_silence();
