@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::support::server::{Key, Server};
 use crate::support::{World, acquire, lease, release, renew};
-use rlock_core::manager::{At, LockId, Manager, Mark, Task, Wait, World as Locks, search};
+use rlock_core::grammar::Want;
+use rlock_core::manager::{At, Group, LockId, Manager, Mark, Task, Wait, World as Locks, search};
 use rlock_core::waits_for::{Search, Stand};
 use rlock_core::{
     Acquire, Change, ClientId, Effects, End, Event, Input, Lock, Mode, Now, Parking, Patience,
@@ -468,4 +469,27 @@ fn a_closed_sessions_lock_is_swept_before_what_comes_due_later() {
     server.manager.connection_ended(ClientId::from(7), server.now());
     server.sweep();
     assert_eq!(server.swept[..2], [b"k" as Key, b"l"]);
+}
+
+/// An owner with very many groups in line acquires the lock, so that they need no turn.
+#[test]
+fn groups_that_a_hold_covers_leave_the_line_in_portions() {
+    let mut world = World::new();
+    let _ = world.drive(Input::Acquire(acquire(b"x", Mode::Write, 600_000)));
+    let ask = acquire(b"a", Mode::Write, 600_000);
+    let want = Want { key: &b"k"[..], mode: Mode::Write, limit: None, number: 0 };
+    for number in 1..=5000 {
+        let (waiter, since) = (WaiterId::from(number), world.now);
+        let caller = Parking { waiter, client: None, since, ends_at: None, is_of_several: true };
+        let _ =
+            world.drive(Input::Join(&Group::new(0, &[want], &ask, &caller).next_entry().unwrap()));
+    }
+    let mut input = Input::Acquire(Acquire { patience: Patience::Take, ..ask });
+    while world.volatile.queue.group_count() > 0 {
+        let before = world.volatile.queue.group_count();
+        let _ = world.drive(input);
+        let covered = before - world.volatile.queue.group_count();
+        assert!((1..=StepContext::PORTION).contains(&covered), "{covered} of {before}");
+        input = Input::Tick;
+    }
 }

@@ -1,9 +1,9 @@
 //! What a request for several locks does at one of them while it waits.
 
 use crate::step::input::Reply;
-use crate::volatile::queue::{Entry, Place, Way};
+use crate::volatile::queue::{Entry, Way};
 use crate::volatile::slow::Outcome;
-use crate::{Lock, Mode, Step, Token, Volatile};
+use crate::{Lock, Mode, Queue, Step, Token, Volatile};
 
 impl Lock {
     /// The owner's hold that lets it acquire the lock regardless of the queue.
@@ -58,17 +58,25 @@ impl Step<'_, '_> {
         Reply::Count(0)
     }
 
-    /// The owner holds the lock: its groups that want no more than that need no turn.
-    pub(crate) fn cover_groups(&mut self, owner: &[u8]) {
+    /// The owner holds the lock: its groups that want no more than that need no turn. False if the
+    /// portion ended before the last of them.
+    pub(crate) fn cover_groups(&mut self, owner: &[u8]) -> bool {
         if self.volatile.queue.group_count() == 0 {
-            return;
+            return true;
         }
         for mode in [Mode::Read, Mode::Write] {
             let Some(token) = self.lock.covering(owner, mode) else { continue };
-            let groups = self.volatile.queue.waits_of(owner, Way::Group(mode));
-            let places: Vec<Place> = groups.map(|(place, _)| place).collect();
-            places.into_iter().for_each(|place| self.volatile.queue.cover_at(place, token));
+            let first = |queue: &Queue| {
+                queue.waits_of(owner, Way::Group(mode)).next().map(|(place, _)| place)
+            };
+            while let Some(place) = first(&self.volatile.queue) {
+                if !self.take_item() {
+                    return false;
+                }
+                self.volatile.queue.cover_at(place, token);
+            }
         }
+        true
     }
 
     /// Ends the owner's ticket: its request takes new places.

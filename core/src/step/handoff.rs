@@ -135,7 +135,9 @@ impl Step<'_, '_> {
         if self.volatile.queue.is_empty() {
             return;
         }
-        self.cover_groups(owner);
+        if !self.cover_groups(owner) {
+            return self.volatile.entering.push(owner.into());
+        }
         if let Some(place) = self.volatile.queue.ticket_of(owner)
             && let Some(ticket) = self.volatile.queue.remove(place)
         {
