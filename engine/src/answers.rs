@@ -10,14 +10,19 @@ use crate::sink::{self, Audience, Listener};
 /// How many late replies are sent in one loop iteration.
 const LATE_MAX: usize = 256;
 
-/// Sends the replies of a step to its waiters.
-pub(crate) fn send_of_step<H: Host>(host: &H, wakes: Vec<Wake>) {
+/// Sends the replies of a step to its waiters. `parked` is the one that this very command blocked.
+pub(crate) fn send_of_step<H: Host>(host: &H, mut wakes: Vec<Wake>, parked: Option<WaiterId>) {
+    let own = parked.and_then(|waiter| {
+        let at = wakes.iter().position(|wake| wake.waiter == waiter)?;
+        Some(wakes.remove(at))
+    });
     // A step grants nobody without a check that somebody listens.
     let audience = Audience::default();
     send_all(host, wakes, |wake| match wake.reply {
         Reply::Granted { .. } => Listener::Asked,
         _ => Listener::Unknown(&audience),
     });
+    own.iter().for_each(|wake| send_later(host, wake));
 }
 
 /// Sends replies to waiters.

@@ -161,12 +161,12 @@ fn carry_out<H: Host>(
     publish_events(host, name, !effects.changes.is_empty(), &effects.events);
     reports::publish(host, &others);
     say(&effects.reply);
-    answer(host, name, &mut effects);
+    let parked = match input {
+        Input::Park(_, parking) | Input::ParkRenew(_, parking) => Some(parking.waiter),
+        _ => None,
+    };
+    answer(host, name, &mut effects, parked);
     if has_groups {
-        let parked = match input {
-            Input::Park(_, parking) | Input::ParkRenew(_, parking) => Some(parking.waiter),
-            _ => None,
-        };
         reports::answer(host, others, parked);
     }
     Ok((effects.reply, true))

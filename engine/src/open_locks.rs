@@ -119,7 +119,7 @@ impl<'h, 'n, 'm, 'a, H: Host> OpenKeys<'h, 'n, 'm, 'a, H> {
         say(host);
         for Decision { place, done, .. } in decisions {
             if let (Some(name), ToPublish::Step(mut effects)) = (self.name_of(place), done) {
-                unit::answer(host, name, &mut effects);
+                unit::answer(host, name, &mut effects, None);
             }
         }
         reports::answer(host, others, None);

@@ -73,11 +73,10 @@ pub(crate) fn answer<H: Host>(host: &H, all: Vec<Report>, parked: Option<WaiterI
     }
     let due = host.state(|state| state.manager.take_answers());
     let is_own = |wake: &Wake| parked == Some(wake.waiter);
-    let [(own, of_steps), (own_due, due)] =
-        [wakes, due].map(|wakes| wakes.into_iter().partition::<Vec<Wake>, _>(is_own));
-    answers::send_of_step(host, of_steps);
+    let (own_due, due) = due.into_iter().partition::<Vec<Wake>, _>(is_own);
+    answers::send_of_step(host, wakes, parked);
     answers::send(host, due);
-    own.iter().chain(&own_due).for_each(|wake| answers::send_later(host, wake));
+    own_due.iter().for_each(|wake| answers::send_later(host, wake));
 }
 
 /// Publishes what changed, then continues as [`answer`].

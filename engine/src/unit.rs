@@ -227,13 +227,19 @@ pub(crate) fn announce<H: Host>(host: &H, name: &H::Name<'_>, events: &[Event]) 
     }
 }
 
-/// Publishes turns, and replies to blocked connections.
-pub(crate) fn answer<H: Host>(host: &H, name: &H::Name<'_>, effects: &mut Effects<'_>) {
+/// Publishes turns, and replies to blocked connections; to the one that this command blocked, when
+/// the command has ended.
+pub(crate) fn answer<H: Host>(
+    host: &H,
+    name: &H::Name<'_>,
+    effects: &mut Effects<'_>,
+    parked: Option<WaiterId>,
+) {
     for owner in &effects.turns {
         publish::turn(host, name, owner.as_bytes());
     }
     if effects.awaits_acks {
         acks::watch(host);
     }
-    answers::send_of_step(host, std::mem::take(&mut effects.wakes));
+    answers::send_of_step(host, std::mem::take(&mut effects.wakes), parked);
 }

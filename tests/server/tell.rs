@@ -279,6 +279,18 @@ fn t7_a_request_that_waits_only_for_acknowledgments_leaves_the_wait_as_it_is() {
 }
 
 #[test]
+fn t7_a_blocked_wait_that_need_not_wait_in_its_place_is_granted() {
+    let server = Server::start();
+    let mut client = server.client();
+    for round in 0..20 {
+        client.granted("RLOCK.ACQUIRE door ann READ");
+        waits(&mut client, "RLOCK.ACQUIRE door bob LIMIT 1 BLOCK 0 TELL ch 1");
+        server.client().granted("RLOCK.ACQUIRE door bob LIMIT 2 BLOCK 0");
+        assert_eq!(client.number("RLOCK.FORCE door"), 2, "{round}");
+    }
+}
+
+#[test]
 fn t7_a_ticket_becomes_the_wait_in_its_place() {
     let server = Server::start();
     let mut client = server.client();
