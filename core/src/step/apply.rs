@@ -30,9 +30,7 @@ impl<'a> Step<'_, 'a> {
                     self.volatile.grace = self.moment.grace;
                     self.end_own(ask.owner);
                 }
-                // A group may stand ahead of those already in line.
-                Input::Join(_) => self.catch_up(input.owner(), false),
-                _ => self.catch_up(input.owner(), true),
+                _ => self.catch_up(input.owner(), input.serves_first()),
             }
             if let Some(unchecked) = &mut self.effects.unchecked {
                 unchecked.is_decided = false;
@@ -98,6 +96,18 @@ impl<'a> Step<'_, 'a> {
 }
 
 impl Input<'_> {
+    /// Whether those who can enter do so before this is decided.
+    const fn serves_first(&self) -> bool {
+        match self {
+            // A group may stand ahead of those already in line.
+            Self::Join(_) => false,
+            // Whoever entered would lose the lock at once.
+            Self::Acquire(ask) => !matches!(ask.patience, Patience::Take),
+            Self::Force(_) => false,
+            _ => true,
+        }
+    }
+
     /// The owner that asks; `None` for an input that no owner caused.
     fn owner(&self) -> Option<&[u8]> {
         match self {

@@ -97,7 +97,15 @@ impl Naive {
     pub fn ask(&mut self, now: Now, limits: Limits, input: &Input<'_>) -> Told {
         (self.now, self.now_us) = (now.ms().get(), now.us());
         let mut told = Told::default();
-        self.come_due(limits, &mut told);
+        self.come_due(&mut told);
+        let loses_at_once = match input {
+            Input::Acquire(ask) => ask.patience == Patience::Take,
+            Input::Force(_) => true,
+            _ => false,
+        };
+        if !loses_at_once {
+            self.serve(limits, &mut told);
+        }
         let reply = match input {
             Input::Acquire(ask) => self.acquire(ask, limits, &mut told),
             Input::Park(ask, parking) => {
@@ -250,7 +258,7 @@ impl Naive {
         self.queue.retain(|one| one.client != Some(client));
     }
 
-    fn come_due(&mut self, limits: Limits, told: &mut Told) {
+    fn come_due(&mut self, told: &mut Told) {
         let now = self.now;
         self.end(|hold| hold.deadline <= now, End::Expired, told);
         while let Some(token) = self.revoked.pop() {
@@ -275,7 +283,6 @@ impl Naive {
                 told.wakes.push((waiter, Said::NotNow { wait_ms }));
             }
         }
-        self.serve(limits, told);
     }
 
     // --- who may enter --------------------------------------------------------------------------
