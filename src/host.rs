@@ -53,6 +53,10 @@ impl Host for Ctx {
         self.block::<Waits>(names, waiter)
     }
 
+    fn blocks_aside(&self) -> bool {
+        Self::blocks_aside()
+    }
+
     fn unblock(&self, blocked: Blocked) {
         blocked.answer();
     }

@@ -245,6 +245,10 @@ pub trait Host: Replies + Keys + Caller + Channels {
     /// timers end each wait. `None` if the server does not allow it.
     fn block(&self, names: &[Self::Name<'_>], waiter: u64) -> Option<Self::Blocked>;
 
+    /// Whether each caller has to be blocked at a name that is no key's, because the server errs if
+    /// a key comes at which connections are blocked.
+    fn blocks_aside(&self) -> bool;
+
     /// Makes the server ask for the connection's reply ([`crate::blocked::reply`]), in this call or
     /// in this loop iteration.
     fn unblock(&self, blocked: Self::Blocked);

@@ -64,12 +64,13 @@ pub(crate) fn open<H: Host>(
 ) -> Option<Parking> {
     let client = parked.client;
     let block_ms = said.block_ms.filter(|ms| *ms > 0);
-    if is_of_several {
+    let is_aside = is_of_several || host.blocks_aside();
+    if is_aside {
         host.watch_new_keys();
     }
     let ends_in_ms = match said.tell {
         None => {
-            let blocked = match is_of_several {
+            let blocked = match is_aside {
                 true => block_aside(host, names, waiter.get())?,
                 false => host.block(names, waiter.get())?,
             };
@@ -92,29 +93,29 @@ pub(crate) fn open<H: Host>(
     Some(Parking { waiter, client, since, ends_at, is_of_several })
 }
 
-/// Asks the server to block the caller, who waits for several locks. It is blocked at none of their
-/// keys: for each new key, the server checks every connection that is blocked there, and a grant of
-/// many locks creates many keys. The engine learns of values at free names in another way
-/// ([`crate::events::key_came`]).
+/// Asks the server to block the caller at none of its keys: for each new key, the server checks
+/// every connection that is blocked there, and a grant of many locks creates many keys. The engine
+/// learns of values at free names in another way ([`crate::events::key_came`]).
 fn block_aside<H: Host>(host: &H, names: &[H::Name<'_>], waiter: u64) -> Option<H::Blocked> {
     let first = names.first().map_or(&[][..], KeyName::bytes);
     let at = LockId { db: host.db(), key: aside(first, host.is_cluster()).as_ref().into() };
     host.with_name(&at, |name| host.block(std::slice::from_ref(name), waiter))
 }
 
-/// A name that is no key's, in the same hash slot; in a Cluster, a key without a hash tag serves as
-/// its own.
+/// A name that is no key's, in the same hash slot; in a Cluster, a key that is empty, or has braces
+/// but no hash tag, serves as its own.
 fn aside(key: &[u8], is_cluster: bool) -> Cow<'_, [u8]> {
     const ASIDE: &[u8] = b"\0rlock";
     if !is_cluster {
         return ASIDE.into();
     }
-    let begin = key.iter().position(|byte| *byte == b'{');
-    let from_tag = begin.and_then(|begin| key.get(begin..)).unwrap_or_default();
+    let at = |brace| key.iter().position(|byte| *byte == brace);
+    let from_tag = at(b'{').and_then(|begin| key.get(begin..)).unwrap_or_default();
     let end = from_tag.iter().position(|byte| *byte == b'}').filter(|end| *end > 1);
     match end.and_then(|end| from_tag.get(..=end)) {
         Some(tag) => [tag, ASIDE].concat().into(),
-        None => key.into(),
+        None if key.is_empty() || at(b'{').or(at(b'}')).is_some() => key.into(),
+        None => [b"{", key, b"}", ASIDE].concat().into(),
     }
 }
 

@@ -56,6 +56,27 @@ fn no_more_connections_are_blocked_than_configured() {
 }
 
 #[test]
+fn nobody_is_blocked_at_a_key_that_may_come_if_the_server_errs_then() {
+    let at = |blocks_aside, is_cluster, key: &str| {
+        let host = MapHost::primary();
+        host.world().is_cluster = is_cluster;
+        host.world().blocks_aside = blocks_aside;
+        host.ask(1, &format!("acquire {key} ann"));
+        assert_eq!(host.ask(2, &format!("acquire {key} bob BLOCK 0")), "");
+        let at = host.world().waiting.values().flat_map(|it| it.at.concat()).collect();
+        String::from_utf8(at).unwrap()
+    };
+    assert_eq!(at(false, false, "k"), "k");
+    assert_eq!(at(true, false, "k"), "\0rlock");
+    // In the key's slot.
+    assert_eq!(at(true, true, "k"), "{k}\0rlock");
+    assert_eq!(at(true, true, "a{k}b"), "{k}\0rlock");
+    for key in ["{}k", "k}", "{k"] {
+        assert_eq!(at(true, true, key), key);
+    }
+}
+
+#[test]
 fn a_caller_that_cannot_be_blocked_gets_the_reply_of_one_that_does_not_wait() {
     let host = held();
     host.world().denies_blocking = true;

@@ -320,6 +320,10 @@ impl Host for Edge<'_> {
 
     fn warn(&self, _: &str) {}
 
+    fn blocks_aside(&self) -> bool {
+        false
+    }
+
     fn watch_new_keys(&self) {
         self.server().watches_keys = true;
     }

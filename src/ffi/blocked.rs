@@ -39,6 +39,11 @@ impl Blocked {
 }
 
 impl Ctx {
+    /// Whether connections may be blocked only at names of which none ever becomes a key.
+    pub fn blocks_aside() -> bool {
+        LEAVES_WAITER_CURRENT.load(Relaxed)
+    }
+
     /// Blocks the caller on these keys. `None` if the server does not allow it. The server never
     /// serves the connection by itself: the callback always answers that the key is not ready. Nor
     /// does the server end the wait: its own timeout would make a hand-off a tenth slower, and the

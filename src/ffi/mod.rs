@@ -63,6 +63,10 @@ static IS_CLUSTER: AtomicBool = AtomicBool::new(false);
 /// Whether the server sends the reply within the call that unblocks a connection, even while a
 /// script runs: Redis before 7.4 and Valkey 7.2. Set once at load.
 static TELLS_AT_ONCE: AtomicBool = AtomicBool::new(true);
+/// Whether a key that comes outside of a command, and at which connections are blocked, makes one
+/// of them the current client for good, so that the server uses its memory after it was freed:
+/// Redis 7.0. Set once at load.
+static LEAVES_WAITER_CURRENT: AtomicBool = AtomicBool::new(true);
 /// Whether the server keeps the reply to a blocked connection aside for a while, and may replace
 /// it: Valkey 8 and later. Set once at load.
 static KEEPS_REPLIES_ASIDE: AtomicBool = AtomicBool::new(false);
@@ -221,6 +225,7 @@ extern "C" fn RedisModule_OnLoad(
     IS_VALKEY.store(found == OK, Relaxed);
     let version = ctx.server_version();
     TELLS_AT_ONCE.store(version < (7, 4), Relaxed);
+    LEAVES_WAITER_CURRENT.store(version < (7, 2), Relaxed);
     KEEPS_REPLIES_ASIDE.store(is_valkey() && version >= (8, 0), Relaxed);
     EXPIRES_WITHIN_ITS_MS.store(!is_valkey() && version >= (8, 0), Relaxed);
     IS_VALKEY_9.store(is_valkey() && version >= (9, 0), Relaxed);

@@ -13,7 +13,7 @@ use rlock_engine::{
     OpenKey, PlantedFault, Replication, Settings, State, events,
 };
 
-use super::{MapHost, Slot, Value, Waiting};
+use super::{MapHost, Slot, Value};
 
 /// A key's name.
 pub struct Name<'n>(pub &'n [u8]);
@@ -22,6 +22,16 @@ impl KeyName for Name<'_> {
     fn bytes(&self) -> &[u8] {
         self.0
     }
+}
+
+/// A blocked connection.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    pub client: u64,
+    /// Whether its reply may be asked for.
+    pub is_due: bool,
+    /// The names at which it is blocked.
+    pub at: Vec<Vec<u8>>,
 }
 
 /// The server's handle of a blocked connection: there is only one, and a reply uses it up.
@@ -275,14 +285,15 @@ impl Host for MapHost {
         self.log(format!("warned: {line}"));
     }
 
-    fn block(&self, _: &[Name<'_>], waiter: u64) -> Option<Handle> {
+    fn block(&self, names: &[Name<'_>], waiter: u64) -> Option<Handle> {
         let mut world = self.world();
         let client = world.caller.client?;
         if world.refuses_to_block {
             return None;
         }
         world.parking = Some(waiter);
-        world.waiting.insert(waiter, Waiting { client, is_due: false });
+        let at = names.iter().map(|name| name.0.to_vec()).collect();
+        world.waiting.insert(waiter, Waiting { client, is_due: false, at });
         let handle = Handle { waiter, _counted: world.handles.clone() };
         let meanwhile = world.meanwhile.take();
         drop(world);
@@ -324,6 +335,10 @@ impl Host for MapHost {
 
     fn may_acquire_several(&self, user: &[u8], names: &[Name<'_>]) -> bool {
         names.iter().all(|name| self.may_acquire(user, name))
+    }
+
+    fn blocks_aside(&self) -> bool {
+        self.world().blocks_aside
     }
 
     fn watch_new_keys(&self) {

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-pub use host::{Handle, Name};
+pub use host::{Handle, Name, Waiting};
 use rlock_core::grammar::{Arguments, Command, Limits, SeveralKeys, commands as table};
 use rlock_core::manager::{Bounds, LockId};
 use rlock_core::slow::Slow;
@@ -42,14 +42,6 @@ pub enum Value {
 pub struct Slot {
     pub value: Value,
     pub expires_at: Option<u64>,
-}
-
-/// A blocked connection.
-#[derive(Clone, Debug)]
-pub struct Waiting {
-    pub client: u64,
-    /// Whether its reply may be asked for.
-    pub is_due: bool,
 }
 
 /// Whose command is running.
@@ -108,6 +100,8 @@ pub struct World {
     pub channels: Channels,
     /// As in Redis 7.0: whether the reply is asked for in the call that unblocks.
     pub replies_at_once: bool,
+    /// As there: whether connections are blocked at no keys.
+    pub blocks_aside: bool,
     /// How long subscribers take with each event.
     pub notify_takes: Duration,
     /// How long it takes to unblock a connection, in milliseconds.
@@ -198,6 +192,7 @@ impl MapHost {
             must_answer_later: false,
             channels: Channels::default(),
             replies_at_once: false,
+            blocks_aside: false,
             notify_takes: Duration::ZERO,
             told_takes_ms: 0,
             meanwhile: None,
