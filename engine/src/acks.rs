@@ -97,7 +97,7 @@ pub fn before_sleep<H: Host>(host: &H) {
     (0..granted).for_each(|_| host.observe(Happening::GrantedSeveral));
     let has_groups = host.state(|state| state.manager.has_group_work());
     let is_news = !wakes.is_empty() || has_groups;
-    answers::send(host, wakes);
+    answers::send(host, wakes, None);
     if is_news {
         timers::settle(host);
     }

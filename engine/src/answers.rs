@@ -11,27 +11,27 @@ use crate::sink::{self, Audience, Listener};
 const LATE_MAX: usize = 256;
 
 /// Sends the replies of a step to its waiters. `parked` is the one that this very command blocked.
-pub(crate) fn send_of_step<H: Host>(host: &H, mut wakes: Vec<Wake>, parked: Option<WaiterId>) {
-    let own = parked.and_then(|waiter| {
-        let at = wakes.iter().position(|wake| wake.waiter == waiter)?;
-        Some(wakes.remove(at))
-    });
+pub(crate) fn send_of_step<H: Host>(host: &H, wakes: Vec<Wake>, parked: Option<WaiterId>) {
     // A step grants nobody without a check that somebody listens.
     let audience = Audience::default();
-    send_all(host, wakes, |wake| match wake.reply {
+    send_all(host, wakes, parked, |wake| match wake.reply {
         Reply::Granted { .. } => Listener::Asked,
         _ => Listener::Unknown(&audience),
     });
-    own.iter().for_each(|wake| send_later(host, wake));
 }
 
-/// Sends replies to waiters.
-pub(crate) fn send<H: Host>(host: &H, wakes: Vec<Wake>) {
+/// Sends replies to waiters, of which this very command may have blocked one.
+pub(crate) fn send<H: Host>(host: &H, wakes: Vec<Wake>, parked: Option<WaiterId>) {
     let audience = Audience::of_decided(host, wakes.iter().map(|wake| wake.waiter));
-    send_all(host, wakes, |_| Listener::Unknown(&audience));
+    send_all(host, wakes, parked, |_| Listener::Unknown(&audience));
 }
 
-fn send_all<'a, H: Host>(host: &H, mut wakes: Vec<Wake>, listener: impl Fn(&Wake) -> Listener<'a>) {
+fn send_all<'a, H: Host>(
+    host: &H,
+    mut wakes: Vec<Wake>,
+    parked: Option<WaiterId>,
+    listener: impl Fn(&Wake) -> Listener<'a>,
+) {
     if wakes.is_empty() {
         return;
     }
@@ -42,7 +42,8 @@ fn send_all<'a, H: Host>(host: &H, mut wakes: Vec<Wake>, listener: impl Fn(&Wake
     // A reply would leave before the writes of the running script are in the append-only file.
     let all_late = host.must_answer_later();
     for wake in wakes {
-        if all_late || sink::is_late(host, wake.waiter) {
+        let is_late = all_late || parked == Some(wake.waiter);
+        if is_late || sink::is_late(host, wake.waiter) {
             send_later(host, &wake);
         } else if note(host, &wake) {
             sink::send(host, wake.waiter, listener(&wake));
@@ -56,7 +57,7 @@ fn granted_token(wake: &Wake) -> Option<Token> {
 
 /// Sends the replies that came due outside a transition.
 pub(crate) fn send_due<H: Host>(host: &H) {
-    send(host, host.state(|state| state.manager.take_answers()));
+    send(host, host.state(|state| state.manager.take_answers()), None);
 }
 
 /// Sends replies to a connection that this very command blocked: only after the command has ended,

@@ -285,7 +285,7 @@ fn search_for<H: Host>(host: &H, waiter: WaiterId) {
         host.state(|state| state.manager.refuse(waiter, now));
         let reply = Reply::Refused(refusal);
         let owner = Some(Box::new(waits.owner));
-        answers::send(host, vec![Wake { owner, ..Wake::of(waiter, reply) }]);
+        answers::send(host, vec![Wake { owner, ..Wake::of(waiter, reply) }], None);
     }
 }
 

@@ -72,11 +72,8 @@ pub(crate) fn answer<H: Host>(host: &H, all: Vec<Report>, parked: Option<WaiterI
         wakes.extend(one.wakes);
     }
     let due = host.state(|state| state.manager.take_answers());
-    let is_own = |wake: &Wake| parked == Some(wake.waiter);
-    let (own_due, due) = due.into_iter().partition::<Vec<Wake>, _>(is_own);
     answers::send_of_step(host, wakes, parked);
-    answers::send(host, due);
-    own_due.iter().for_each(|wake| answers::send_later(host, wake));
+    answers::send(host, due, parked);
 }
 
 /// Publishes what changed, then continues as [`answer`].
