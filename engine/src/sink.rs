@@ -109,14 +109,12 @@ fn aside(key: &[u8], is_cluster: bool) -> Cow<'_, [u8]> {
     if !is_cluster {
         return ASIDE.into();
     }
-    let at = |brace| key.iter().position(|byte| *byte == brace);
-    let from_tag = at(b'{').and_then(|begin| key.get(begin..)).unwrap_or_default();
-    let end = from_tag.iter().position(|byte| *byte == b'}').filter(|end| *end > 1);
-    match end.and_then(|end| from_tag.get(..=end)) {
-        Some(tag) => [tag, ASIDE].concat().into(),
-        None if key.is_empty() || at(b'{').or(at(b'}')).is_some() => key.into(),
-        None => [b"{", key, b"}", ASIDE].concat().into(),
+    let hashed = slot::hashed(key);
+    let has_tag = hashed.len() < key.len();
+    if key.is_empty() || !has_tag && key.iter().any(|byte| b"{}".contains(byte)) {
+        return key.into();
     }
+    [b"{", hashed, b"}", ASIDE].concat().into()
 }
 
 fn hears<H: Host>(host: &H, user: Option<&[u8]>, channel: &[u8]) -> bool {

@@ -2,11 +2,16 @@
 
 /// The slot of a key or of a channel.
 pub(crate) fn of(name: &[u8]) -> u16 {
+    crc16(hashed(name)) & 0x3fff
+}
+
+/// The part of this name that decides its slot: its hash tag without the braces, or all of it.
+pub(crate) fn hashed(name: &[u8]) -> &[u8] {
     let open = name.iter().position(|byte| *byte == b'{').map(|at| at.saturating_add(1));
     let inside = open.and_then(|from| name.get(from..));
     let close = inside.and_then(|rest| rest.iter().position(|byte| *byte == b'}'));
     let tag = inside.zip(close).and_then(|(rest, len)| rest.get(..len));
-    crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(name)) & 0x3fff
+    tag.filter(|tag| !tag.is_empty()).unwrap_or(name)
 }
 
 /// CRC-16 of XMODEM.
