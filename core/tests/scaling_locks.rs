@@ -8,6 +8,14 @@ use rlock_core::grammar::{TellTo, Want};
 use rlock_core::manager::{Group, LockId, ObserverTask, Parked, Same, SeenHold, Task};
 use rlock_core::{Acquire, Input, Lock, Mode, Owner, Parking, Patience, Reply};
 
+/// An owner begins a wait with TELL, at first for this lock.
+fn tell_begins(server: &mut Server, owner: &Owner, lock: LockId, is_of_several: bool) -> Parking {
+    let (waiter, user) = (server.manager.next_waiter(), (*b"default").into());
+    let parked = Parked::new(None, lock, owner.clone(), user, false);
+    server.manager.tell_begins(waiter, parked, TellTo { channel: b"c", id: b"1" });
+    Parking { waiter, client: None, since: server.now(), ends_at: None, is_of_several }
+}
+
 /// An owner that waits with TELL for this many locks. Returns the last one.
 fn waits_with_tell(server: &mut Server, owner: &Owner, locks: u64) -> LockId {
     let mut last = LockId::default();
@@ -16,17 +24,7 @@ fn waits_with_tell(server: &mut Server, owner: &Owner, locks: u64) -> LockId {
         let holds = acquire(b"holder", Mode::Write, 1000);
         let _ = server.decide(&mut lock, &key, Input::Acquire(holds));
         last = LockId { db: 0, key: key.as_slice().into() };
-        let waiter = server.manager.next_waiter();
-        let user = (*b"default").into();
-        let parked = Parked::new(None, last.clone(), owner.clone(), user, false);
-        server.manager.tell_begins(waiter, parked, TellTo { channel: b"c", id: b"1" });
-        let parking = Parking {
-            waiter,
-            client: None,
-            since: server.now(),
-            ends_at: None,
-            is_of_several: false,
-        };
+        let parking = tell_begins(server, owner, last.clone(), false);
         let waits = Acquire { owner: owner.as_bytes(), patience: Patience::Tell, ..holds };
         let _ = server.decide(&mut lock, &key, Input::Park(waits, parking));
     }
@@ -66,21 +64,11 @@ fn a_request_for_several_locks_takes_about_as_long_beside_ten_of_its_owner_as_be
         let mut server = Server::new();
         let lock = LockId { db: 0, key: b"busy".as_slice().into() };
         for number in 0..others {
-            let waiter = server.manager.next_waiter();
-            let user = (*b"default").into();
-            let parked = Parked::new(None, lock.clone(), owner.clone(), user, false);
-            server.manager.tell_begins(waiter, parked, TellTo { channel: b"c", id: b"1" });
-            let caller = Parking {
-                waiter,
-                client: None,
-                since: server.now(),
-                ends_at: None,
-                is_of_several: true,
-            };
+            let caller = tell_begins(&mut server, &owner, lock.clone(), true);
             let ask = acquire(owner.as_bytes(), Mode::Write, 1000);
             let ask = Acquire { patience: Patience::Tell, ..ask };
             let group = Group::new(0, &two_locks(&number.to_be_bytes()), &ask, &caller);
-            server.manager.group_begins(waiter, group);
+            server.manager.group_begins(caller.waiter, group);
         }
         let last = (others - 1).to_be_bytes();
         let same = |same: Same<'_>| server.manager.told_request(&owner, b"default", same);
