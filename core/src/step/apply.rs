@@ -25,12 +25,11 @@ impl<'a> Step<'_, 'a> {
             self.go_on_entering();
             self.serve();
         } else {
-            match input {
-                Input::Enter { ask, .. } => {
-                    self.volatile.grace = self.moment.grace;
-                    self.end_own(ask.owner);
-                }
-                _ => self.catch_up(input.owner(), input.serves_first()),
+            if let Input::Enter { ask, .. } = input {
+                self.volatile.grace = self.moment.grace;
+                self.end_own(ask.owner);
+            } else {
+                self.catch_up(input.owner(), input.serves_first());
             }
             if let Some(unchecked) = &mut self.effects.unchecked {
                 unchecked.is_decided = false;
